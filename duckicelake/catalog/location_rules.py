@@ -15,7 +15,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import has_uuid
 from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
-from duckicelake.store.place import parse_uri
+from duckicelake.store.uris import parse_uri
 from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import Place

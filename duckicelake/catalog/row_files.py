@@ -18,12 +18,21 @@ from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, FileSpan, InlinedTable, PartialFileRow, SchemaVersionRow, TableState
-from duckicelake.store.inlined import InlinedFile as StoredFile
-from duckicelake.store.inlined import convert_rows, encode_inlined, split_by_snapshot
-from duckicelake.store.inlined_types import InlinedColumn, UnsayableValue
+from duckicelake.store.derived_files import DerivedFile as StoredFile
+from duckicelake.store.derived_files import (
+    EmbeddedLineage,
+    RowLocations,
+    can_restore,
+    convert_rows,
+    encode_inlined,
+    read_embedded,
+    restore_rows,
+    split_by_snapshot,
+    take_rows,
+)
+from duckicelake.store.inlined_values import InlinedColumn, UnrepresentableValue
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_position_deletes, read_positions
-from duckicelake.store.rewritten import Embedded, RowPlaces, can_restore, read_embedded, restore_rows, take_rows
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
 from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3, Schemas
@@ -144,7 +153,7 @@ BRANCH_CHANGE_KIND = "compacted_table"
 
 
 def list_restorable(
-    state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, Embedded], layouts: Sequence[SchemaVersionRow]
+    state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, EmbeddedLineage], layouts: Sequence[SchemaVersionRow]
 ) -> dict[FileKey, RewrittenFile]:
     """Return the rewritten files whose earlier files can be restored, at a price that is bounded for each rewriting."""
     bytes_at: Counter[int | None] = Counter()
@@ -157,7 +166,7 @@ def list_restorable(
             continue
         if not _is_rewriting(state, row) or not _is_restorable(state, row.written_at, what, layouts):
             continue
-        row_ids = what.find_row_ids(row.row_id_start)
+        row_ids = what.compute_row_ids(row.row_id_start)
         if row_ids is not None:
             found[row.data_file_id] = RewrittenFile(row, row.written_at, what.snapshot_ids, row_ids)
     return found
@@ -171,7 +180,7 @@ def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
     return bool(kinds & REWRITE_KINDS) and not is_beside and not is_removed
 
 
-def _is_restorable(state: TableState, written_at: int, embedded: Embedded, layouts: Sequence[SchemaVersionRow]) -> bool:
+def _is_restorable(state: TableState, written_at: int, embedded: EmbeddedLineage, layouts: Sequence[SchemaVersionRow]) -> bool:
     oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
     if newest >= written_at or not layouts:
         return False
@@ -217,7 +226,7 @@ def naming_file(kind: str, path: str) -> Generator[None]:
         raise Unsupported(f"{kind} {path!r} of the lake cannot be read: {error.message.rstrip('.')}. {COPY_ADVICE}") from error
 
 
-def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, cache: TableCache) -> Embedded:
+def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, cache: TableCache) -> EmbeddedLineage:
     found = cache.embedded.get(row.data_file_id)
     if found is None:
         uri = file_uri(folder, row.path, row.path_is_relative)
@@ -268,7 +277,7 @@ class FileDeriver:
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
         try:
             converted = convert_rows(columns, rows)
-        except UnsayableValue as found:
+        except UnrepresentableValue as found:
             present = columns_at(self.state.columns, (), self.state.position.lake_snapshot_id)
             raise refuse_value(self.state.table, present, found.field_id, found.reason) from None
         for begin, part in split_by_snapshot(converted):
@@ -286,7 +295,7 @@ class FileDeriver:
         contents = self.uploads.objects.read_many(uris.values())
         rows = restore_rows(columns, {key: contents[uri] for key, uri in uris.items()})
         for file in files:
-            part = take_rows(columns, rows, RowPlaces(file.data_file_ids, file.positions, file.row_ids, file.file.begin_snapshot))
+            part = take_rows(columns, rows, RowLocations(file.data_file_ids, file.positions, file.row_ids, file.file.begin_snapshot))
             self._add_derived(file, encode_inlined(columns, part), tree)
 
     def _add_derived(self, file: InlinedFile | RestoredFile, made: StoredFile, tree: ColumnTree) -> None:

@@ -17,8 +17,8 @@ from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import NullableRow, Position, TableState
 from duckicelake.lake.writing.lookups import Past
-from duckicelake.store.keys.policy import KeyScope
-from duckicelake.store.rewritten import Embedded
+from duckicelake.store.credentials.vending import CredentialScope
+from duckicelake.store.derived_files import EmbeddedLineage
 from duckicelake.translate.files import LeafTypes
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
@@ -115,10 +115,10 @@ class TableCache:
     published: PublishedTable | None = None
     refusal: CachedRefusal | None = None
     repair_id: int | None = None
-    scope: tuple[Position, KeyScope] | None = None
+    scope: tuple[Position, CredentialScope] | None = None
     built: BuiltHistory | None = None
     deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
-    embedded: dict[int, Embedded] = field(default_factory=dict[int, Embedded])
+    embedded: dict[int, EmbeddedLineage] = field(default_factory=dict[int, EmbeddedLineage])
     derived_rows: dict[Identity, DataFile] = field(default_factory=dict[Identity, DataFile])
     derived_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
     delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])

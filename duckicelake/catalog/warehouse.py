@@ -9,8 +9,8 @@ from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
-from duckicelake.store.keys.sessions import StsSettings, Vendor
-from duckicelake.store.keys.signer import Signer
+from duckicelake.store.credentials.signing import RequestSigner
+from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
@@ -68,7 +68,7 @@ class Warehouse:
     caches: TableCaches
     roots: Roots = NO_ROOTS
     vendor: Vendor | None = None
-    signer: Signer | None = None
+    signer: RequestSigner | None = None
     neighbours: OtherDataPaths = field(default_factory=lambda: OtherDataPaths(tuple))
     readers: Readers = field(default_factory=Readers)
     scans: ScanCache = field(default_factory=ScanCache)
@@ -95,7 +95,7 @@ def with_vendor(warehouse: Warehouse, store: StoreSettings, sts: StsSettings) ->
 
 def with_signer(warehouse: Warehouse, store: StoreSettings) -> Warehouse:
     """Return the warehouse with requests to the store signed for those who may send them."""
-    return replace(warehouse, signer=Signer(store))
+    return replace(warehouse, signer=RequestSigner(store))
 
 
 def close_warehouse(warehouse: Warehouse) -> None:

@@ -39,7 +39,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, open_objects
-from duckicelake.store.unfinished import Uploads
+from duckicelake.store.s3 import Uploads
 from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
 from duckicelake.translate.shape.nullable import list_nullable_names
@@ -318,15 +318,15 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
         for staged in list_abandoned_locations(warehouse, before):
             with contextlib.suppress(CatalogError):
                 removed += _sweep_staged(warehouse, staged, before)
-                removed += uploads.give_up(staged.location, before)
-        removed += uploads.give_up(data_path, before) if data_path else []
+                removed += uploads.abort_stale(staged.location, before)
+        removed += uploads.abort_stale(data_path, before) if data_path else []
         for schema_name, table_name, location, _ in published:
             if (schema_name, table_name) in spared:
                 continue
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
                 _remove_objects(warehouse, found)
-                removed += [*found, *uploads.give_up(location, before)]
+                removed += [*found, *uploads.abort_stale(location, before)]
     finally:
         close_warehouse(warehouse)
     return removed

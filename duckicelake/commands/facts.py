@@ -20,7 +20,7 @@ from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.embedded.home import Home, read_json, write_json
 from duckicelake.embedded.processes import find_process
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.store.place import S3_SCHEMES
+from duckicelake.store.uris import S3_SCHEMES
 
 CONNECT_SECONDS = 3.0
 HIDDEN = "…"

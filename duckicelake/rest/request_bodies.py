@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import Depends, Header, Request
 
-from duckicelake.catalog.credentials.table_access import Told
+from duckicelake.catalog.credentials.table_access import UnsignedRequest
 from duckicelake.catalog.idempotency import RequestContext, RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
@@ -150,7 +150,7 @@ def check_identifier(identifier: Identifier) -> Identifier:
     return identifier
 
 
-def decode_sign(body: bytes) -> Told:
+def decode_sign(body: bytes) -> UnsignedRequest:
     """Return the request to sign. Raises: BadRequest: the body is malformed, or names another kind of store than S3."""
     what = "request to sign"
     node = as_object(decode_json(body), what)
@@ -161,4 +161,4 @@ def decode_sign(body: bytes) -> Told:
     if not all(is_text(value) for found in values.values() for value in found):
         raise BadRequest("Cannot read request to sign: a header has a value that is no string")
     snapshot_summary = {name: [str(value) for value in found] for name, found in values.items()}
-    return Told(get_text(node, "method", what), get_text(node, "uri", what), get_text(node, "region", what), snapshot_summary)
+    return UnsignedRequest(get_text(node, "method", what), get_text(node, "uri", what), get_text(node, "region", what), snapshot_summary)

@@ -1,1 +1,1 @@
-"""THE FILES: objects by URI, and the Parquet files we derive from a lake's rows."""
+"""Objects by URI, the Parquet files derived from a lake's rows, and credentials for clients."""

@@ -1,4 +1,4 @@
-"""The Parquet files beside the data: position deletes, and the snapshot ids DuckLake embeds."""
+"""Parquet: position-delete files (Iceberg's and DuckLake's), limits for clients' files, and the columns of a schema."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -16,19 +16,19 @@ Positions = npt.NDArray[np.int64]
 FIELD_ID = b"PARQUET:field_id"
 FILE_PATH_ID, POS_ID, SNAPSHOT_ID = 2147483546, 2147483545, 2147483539
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
-MAX_BATCH_BYTES, MAX_SPREAD_BYTES, MAX_BATCHES = 64 * 1024 * 1024, 2 * 1024 * 1024 * 1024, 1_048_576
+MAX_BATCH_BYTES, MAX_TEXT_BYTES, MAX_BATCHES = 64 * 1024 * 1024, 2 * 1024 * 1024 * 1024, 1_048_576
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
 
 
 def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
-    """Read which rows a position-delete file removes, and the lake snapshot that removed each, where DuckLake embedded it.
+    """Return the positions in DuckLake's delete file of one data file, and the lake snapshot of each deletion if it is embedded.
 
-    Shape:  file_path string | pos long | anything; columns count by place, since DuckLake's field ids are not Iceberg's
+    Shape:  file_path string | pos long | any; columns are found by index, since DuckLake's field ids are not Iceberg's
     Units:  positions are 0-based row numbers within one data file, in the file's order
     Raises: Unsupported — not a position-delete file
     Source: Iceberg spec «Position Delete Files»; DuckLake's delete filter
     """
-    with telling("position-delete file"):
+    with translated_errors("position-delete file"):
         file = pq.ParquetFile(pa.BufferReader(content))
         names: list[str] = file.schema_arrow.names
         wanted = names[1:2] + [name for name in names[2:3] if name == SNAPSHOT_COLUMN]
@@ -40,13 +40,13 @@ def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
 
 
 def read_position_deletes(content: bytes, most_rows: int) -> dict[str, Positions]:
-    """Read which rows of which data files somebody's position-delete file removes: positions ascending, by location.
+    """Return the positions in a client's position-delete file, ascending, by location of the data file.
 
-    Raises: Unsupported — not a position-delete file, or one of too many rows: a small file can say a lot
+    Raises: Unsupported — not a position-delete file, or too many rows: a small file can expand to many
     Source: Iceberg spec «Position Delete Files»
     """
-    with telling("position-delete file"):
-        file = open_texts(pa.BufferReader(content))
+    with translated_errors("position-delete file"):
+        file = open_with_dictionaries(pa.BufferReader(content))
         check_size(file, most_rows)
         kinds: Any = file.schema_arrow
         if not {"file_path", "pos"} <= set(kinds.names):
@@ -72,9 +72,9 @@ def _number_paths(batch: Any, numbers: dict[str, int]) -> tuple[Positions, Posit
 
 
 def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
-    """Write a position-delete file of one data file, with Iceberg's field ids; equal input gives equal bytes.
+    """Return a position-delete file of one data file, with Iceberg's field ids; equal input gives equal bytes.
 
-    Units:  positions are 0-based row numbers, in any order; each is written once
+    Units:  positions are 0-based row numbers, in any order; duplicates are removed
     Source: Iceberg spec «Position Delete Files»
     """
     rows = np.sort(np.asarray(positions, dtype=np.int64))
@@ -91,9 +91,9 @@ def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
 
 
 def encode_dated_deletes(file_path: str, positions: Positions, snapshot_ids: Positions) -> bytes:
-    """Write DuckLake's delete file of one data file that tells at which lake snapshot each row was deleted.
+    """Return DuckLake's delete file of one data file, with the lake snapshot of each deletion.
 
-    Units:  positions ascend, and `snapshot_ids` go with them
+    Units:  positions ascend; `snapshot_ids` has one entry per position
     """
     names = ["file_path", "pos", SNAPSHOT_COLUMN]
     ids = (FILE_PATH_ID, POS_ID, SNAPSHOT_ID)
@@ -106,7 +106,7 @@ def encode_dated_deletes(file_path: str, positions: Positions, snapshot_ids: Pos
 
 
 def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False, statistics: bool = True) -> bytes:
-    """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
+    """Return a Parquet file of one row group; equal tables give equal bytes with one release of pyarrow."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -122,41 +122,41 @@ def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: li
 
 
 def read_longs(column: Any) -> Positions:
-    """Return a column of positions or ids. Raises: Unsupported — of another type, or with NULL."""
+    """Return a column of positions or ids. Raises: Unsupported — it has another type, or a NULL."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise Unsupported(f"A position or snapshot id must be a whole number and never NULL, not {column.type}.")
     return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
-def open_texts(source: Any) -> pq.ParquetFile:
-    """Return somebody's file whose texts stay in their dictionaries where pyarrow can keep them: one long text may stand in many rows."""
+def open_with_dictionaries(source: Any) -> pq.ParquetFile:
+    """Return a client's file, read with dictionary encoding where pyarrow can: many rows may repeat one long string."""
     file = pq.ParquetFile(source)
     paths = {file.schema.column(place).path for place in range(file.metadata.num_columns)}
-    return pq.ParquetFile(source, read_dictionary=[path for path in paths - {*_list_spread(file)} if "." not in path])
+    return pq.ParquetFile(source, read_dictionary=[path for path in paths - {*_list_undictionaried(file)} if "." not in path])
 
 
 def read_batches(file: pq.ParquetFile, columns: list[str], most_rows: int) -> Generator[Any]:
-    """Read columns, so few rows at a time that a text which stands in all of them does not fill the memory.
+    """Yield batches of columns, with few enough rows that a long string repeated in all of them fits in memory.
 
-    Raises: Unsupported — that would take too many steps, or bytes
+    Raises: Unsupported — that takes too many batches or bytes
     """
-    rows, left_bytes = most_rows, MAX_SPREAD_BYTES
-    for name, longest in _list_spread(file).items():
+    rows, left_bytes = most_rows, MAX_TEXT_BYTES
+    for name, longest in _list_undictionaried(file).items():
         if name in columns and longest:
             rows = max(1, min(rows, MAX_BATCH_BYTES // longest))
     if file.metadata.num_rows > rows * MAX_BATCHES:
-        raise Unsupported("It has too many rows of texts that may all be long; have the file written with dictionaries, or anew.")
+        raise Unsupported("It has too many rows of texts that may all be long; write the file again, with dictionary encoding.")
     for batch in file.iter_batches(rows, columns=columns, use_threads=False):
         left_bytes -= batch.nbytes if rows < most_rows else 0
         if left_bytes < 0:
-            raise Unsupported(f"Its texts hold more than the {MAX_SPREAD_BYTES} bytes that are taken; delete in smaller steps.")
+            raise Unsupported(f"Its texts hold more than the {MAX_TEXT_BYTES} bytes that are taken; delete in smaller steps.")
         yield batch
 
 
-def _list_spread(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the columns of texts that pyarrow cannot keep in dictionaries, and how long a text in many of their rows may be.
+def _list_undictionaried(file: pq.ParquetFile) -> dict[str, int]:
+    """Return the string columns that pyarrow cannot read with dictionary encoding, and the largest size of a repeated string.
 
-    Shape:  paths with dots; 0 where each text is written as often as it stands there
+    Shape:  dotted paths; 0 if the file stores every repetition of a string
     """
     metadata = file.metadata
     found: dict[str, int] = {}
@@ -172,18 +172,18 @@ def _list_spread(file: pq.ParquetFile) -> dict[str, int]:
 
 
 def check_size(file: pq.ParquetFile, most_rows: int) -> None:
-    """Raise Unsupported for a file of more rows than that, or of too many bytes once it is decompressed."""
+    """Raise Unsupported for a file with more than `most_rows`, or with too many bytes after decompression."""
     metadata = file.metadata
     if metadata.num_rows > most_rows:
-        raise Unsupported(f"It has {metadata.num_rows} rows, more than the {most_rows} that are still taken; delete in smaller steps.")
+        raise Unsupported(f"It has {metadata.num_rows} rows, more than the {most_rows} that are allowed; delete in smaller steps.")
     size_bytes = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
     if size_bytes > MAX_DECOMPRESSED_BYTES:
         raise Unsupported(f"It holds {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} that are taken; delete in smaller steps.")
 
 
 @contextmanager
-def telling(kind: str) -> Generator[None]:
-    """Turn what pyarrow raises over a broken file into Unsupported."""
+def translated_errors(kind: str) -> Generator[None]:
+    """Translate pyarrow's errors about a broken file into Unsupported."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -191,18 +191,18 @@ def telling(kind: str) -> Generator[None]:
 
 
 def read_columns(source: BinaryIO) -> tuple[dict[tuple[str, ...], int | None], dict[tuple[str, ...], str]]:
-    """Read a Parquet file's columns at every level: the field id each carries, or None, and the Arrow types of the leaves.
+    """Return a Parquet file's columns at every level: the field id of each, or None, and the Arrow types of the leaves.
 
-    Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
-    Raises: Unsupported — no Parquet file, one whose Arrow schema gives a column a field id that is no number, or one where two
-            columns are called the same and not each has a field id
+    Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, whatever their names in the file
+    Raises: Unsupported — not a Parquet file, a field id is not a number, or two columns have the same name and one of them has no
+            field id
     """
-    with telling("data file"):
+    with translated_errors("data file"):
         return find_columns(pq.ParquetFile(source).schema_arrow)
 
 
 def find_columns(schema: Any) -> tuple[dict[tuple[str, ...], int | None], dict[tuple[str, ...], str]]:
-    """Return the same of a schema in Arrow's words."""
+    """Return the field ids and leaf types of an Arrow schema, as `read_columns` does."""
     field_ids: dict[tuple[str, ...], int | None] = {}
     kinds: dict[tuple[str, ...], str] = {}
     for field in schema:
@@ -214,10 +214,10 @@ LISTS: Sequence[Callable[[Any], bool]] = (
     *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
     *(pa.types.is_list_view, pa.types.is_large_list_view),
 )
-"""All that Arrow has for Parquet's one kind of list."""
+"""Arrow's types for Parquet's list type."""
 
 
-# what pyarrow's stubs know of nested types helps nobody here
+# pyarrow's stubs do not describe nested types, hence `Any`.
 def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None], kinds: dict[tuple[str, ...], str]) -> None:
     metadata: dict[bytes, bytes] = field.metadata or {}
     try:

@@ -1,4 +1,4 @@
-"""A bucket of an S3 store, spoken to through obstore."""
+"""A bucket of an S3 store through obstore, and stale multipart uploads through boto3 (obstore cannot list them)."""
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -6,14 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+import boto3
 import obstore
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from duckicelake.errors import NotFound, ServiceUnavailable, Unsupported
+from duckicelake.store.uris import ObjectAddress, parse_uri
 
 if TYPE_CHECKING:
     # These exist for the type checker only.
@@ -32,11 +36,11 @@ OUT_OF_RANGE = frozenset({"InvalidRange", "416"})
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How to reach S3. No keys: those of the environment (profile, instance role) are used; no endpoint: AWS.
+    """Access to S3. Without keys, those of the environment (profile, instance role) are used; without endpoint, AWS.
 
-    `session_token` belongs to keys that are lent for a time; nothing is signed or lent on with them.
-    `signs_payloads`: a hash of what is written is signed too where the connection itself guards it; elsewhere it always is.
-    `public_endpoint`: where clients reach it, if they do not reach `endpoint`.
+    `session_token` belongs to temporary credentials; those are not used for signing or vending.
+    `signs_payloads`: also sign a hash of the payload over TLS or loopback; over other connections it is always signed.
+    `public_endpoint`: the endpoint for clients, if they cannot reach `endpoint`.
     """
 
     endpoint: str | None
@@ -50,12 +54,12 @@ class StoreSettings:
 
     @property
     def client_endpoint(self) -> str | None:
-        """The endpoint that clients are told; None for AWS."""
+        """The endpoint in responses to clients; None for AWS."""
         return self.public_endpoint or self.endpoint
 
 
 class S3Bucket:
-    """One bucket. A dead endpoint is reported within about three seconds, and never with a key in the message."""
+    """One bucket. A dead endpoint is reported within about three seconds; messages never contain credentials."""
 
     def __init__(self, settings: StoreSettings, bucket: str) -> None:
         self._bucket = bucket
@@ -64,40 +68,40 @@ class S3Bucket:
         self._probe = _open_client(settings, bucket, PROBE_SECONDS)
 
     def read(self, key: str) -> bytes:
-        return self.ask(key)[1]()
+        return self.open(key)[1]()
 
-    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
-        with self._telling("read", key):
+    def open(self, key: str) -> tuple[int, Callable[[], bytes]]:
+        with self._translated_errors("read", key):
             found = obstore.get(self._client, key)
 
         def read() -> bytes:
-            with self._telling("read", key):
+            with self._translated_errors("read", key):
                 return found.bytes().to_bytes()
 
         return found.meta["size"], read
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
-        with self._telling("read", key):
+        with self._translated_errors("read", key):
             return [part.to_bytes() for part in obstore.get_ranges(self._client, key, starts=starts, lengths=lengths)]
 
     def find_size(self, key: str) -> int | None:
         try:
-            with self._telling("look up", key):
+            with self._translated_errors("look up", key):
                 return obstore.head(self._client, key)["size"]
         except NotFound:
             return None
 
     def find_etag(self, key: str) -> str | None:
         try:
-            with self._telling("look up", key):
+            with self._translated_errors("look up", key):
                 return obstore.head(self._client, key)["e_tag"]
         except NotFound:
             return None
 
     def put_new(self, key: str, content: bytes) -> bool:
         try:
-            with self._telling("write", key):
+            with self._translated_errors("write", key):
                 obstore.put(self._client, key, content, mode="create")
         except AlreadyExistsError:
             return False
@@ -105,7 +109,7 @@ class S3Bucket:
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
         with (
-            self._telling("write", key),
+            self._translated_errors("write", key),
             obstore.open_writer(self._client, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE) as writer,
         ):
             for part in parts:
@@ -113,13 +117,13 @@ class S3Bucket:
 
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:
-            with self._telling("replace", key):
+            with self._translated_errors("replace", key):
                 return obstore.put(self._client, key, content, mode={"e_tag": etag})["e_tag"]
         except (PreconditionError, NotFound):
             return None
 
     def delete(self, key: str) -> None:
-        with self._telling("delete", key):
+        with self._translated_errors("delete", key):
             obstore.delete(self._client, key)
 
     def list_under(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -131,19 +135,19 @@ class S3Bucket:
     def _list(self, prefix: str) -> "Iterator[ObjectMeta]":
         chunks = iter(obstore.list(self._client, prefix or None, chunk_size=LIST_CHUNK))
         while True:
-            with self._telling("list", prefix):
+            with self._translated_errors("list", prefix):
                 chunk = next(chunks, None)
             if chunk is None:
                 return
             yield from chunk
 
     def check(self) -> None:
-        with self._telling("list", ""):
+        with self._translated_errors("list", ""):
             next(iter(obstore.list(self._probe, "reachability-probe", chunk_size=1)), None)
 
     @contextmanager
-    def _telling(self, verb: str, key: str) -> Generator[None]:
-        """Turn what obstore says into our words; a lost precondition passes through to the caller."""
+    def _translated_errors(self, verb: str, key: str) -> Generator[None]:
+        """Translate obstore's errors into the catalog's; failed preconditions pass through to the caller."""
         try:
             yield
         except (AlreadyExistsError, PreconditionError):
@@ -164,10 +168,10 @@ class S3Bucket:
         )
 
 
-def _reason(told: str) -> str:
-    """The few words of a store's answer that are safe to repeat: the rest may quote an access key."""
+def _reason(answer: str) -> str:
+    """Return the error code of a store's answer; the rest may contain an access key."""
     for pattern in (r"<Code>(\w{1,64})</Code>", r"status code: (\d{3})", r"kind: (\w{1,32})"):
-        if found := re.search(pattern, told):
+        if found := re.search(pattern, answer):
             return found.group(1)
     return "no reason given"
 
@@ -187,7 +191,7 @@ def _open_client(settings: StoreSettings, bucket: str, answer_seconds: int) -> S
     config = _format_config(settings, bucket)
     if settings.access_key_id is None or settings.secret_access_key is None:
         return S3Store(bucket, config=config, client_options=options, retry_config=retry)
-    # Keys given in `config` would be joined with AWS_SESSION_TOKEN of the environment, which belongs to other keys.
+    # obstore would combine keys in `config` with AWS_SESSION_TOKEN of the environment, which belongs to other keys.
     credential: S3Credential = {
         "access_key_id": settings.access_key_id,
         "secret_access_key": settings.secret_access_key,
@@ -207,13 +211,13 @@ def _format_config(settings: StoreSettings, bucket: str) -> "S3Config":
     }
     if settings.endpoint:
         host = settings.endpoint if settings.path_style else _with_bucket(settings.endpoint, bucket)
-        # AWS_ENDPOINT_URL_S3 of the environment would win over `endpoint`, so both are said.
+        # AWS_ENDPOINT_URL_S3 of the environment takes precedence over `endpoint`, so both are set.
         config["endpoint"] = config["aws_endpoint_url_s3"] = host
     return config
 
 
 def is_guarded(endpoint: str | None) -> bool:
-    """Tell whether nobody can change what is on its way to this endpoint (None: AWS): it goes by TLS, or stays on this machine."""
+    """True if the connection to an endpoint (None: AWS) cannot be tampered with: TLS or loopback."""
     where = urlsplit(endpoint or "https://")
     if where.scheme == "https" or where.hostname == "localhost":
         return True
@@ -226,3 +230,80 @@ def is_guarded(endpoint: str | None) -> bool:
 def _with_bucket(endpoint: str, bucket: str) -> str:
     parts = urlsplit(endpoint)
     return urlunsplit(parts._replace(netloc=f"{bucket}.{parts.netloc}"))
+
+
+UNSUPPORTED = frozenset({"AccessDenied", "NotImplemented", "MethodNotAllowed"})
+"""Error codes of stores that do not list multipart uploads."""
+NO_SUCH_UPLOAD = "NoSuchUpload"
+
+
+class Uploads:
+    """Multipart uploads in the buckets that the settings give access to; nothing is contacted before the first use."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._client: Any = None
+
+    def abort_stale(self, folder_uri: str, before: datetime) -> list[str]:
+        """Abort the uploads below a folder that got no part since a time, and return the URIs of their objects.
+
+        S3 keeps the parts of such uploads forever. Returns nothing for a local disk and for stores that do not list uploads.
+        Raises: ServiceUnavailable: the store does not answer, or refuses access
+        """
+        folder = parse_uri(folder_uri)
+        if not folder.bucket:
+            return []
+        self._client = self._client or _open_boto_client(self._settings)
+        try:
+            found = [upload for upload in _list_uploads(self._client, folder) if upload["Initiated"] < before]
+            return [folder.format_uri(upload["Key"]) for upload in found if _abort_if_stale(self._client, folder.bucket, upload, before)]
+        except ClientError as error:
+            if _read_code(error) in UNSUPPORTED:
+                return []
+            raise ServiceUnavailable(f"The object store does not give up uploads below {folder_uri} ({_read_code(error)}).") from None
+        except BotoCoreError as error:
+            raise ServiceUnavailable(f"The object store does not answer ({type(error).__name__}).") from None
+
+
+def _list_uploads(client: Any, folder: ObjectAddress) -> Iterator[Any]:
+    prefix = f"{folder.key}/" if folder.key else ""
+    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=folder.bucket, Prefix=prefix):
+        yield from page.get("Uploads", ())
+
+
+def _abort_if_stale(client: Any, bucket: str, upload: Any, before: datetime) -> bool:
+    """Abort an upload. True if it was aborted; false if it got parts since, or has ended."""
+    named = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+    try:
+        for page in client.get_paginator("list_parts").paginate(**named):
+            if any(part["LastModified"] >= before for part in page.get("Parts", ())):
+                return False
+        client.abort_multipart_upload(**named)
+    except ClientError as error:
+        if _read_code(error) == NO_SUCH_UPLOAD:
+            return False
+        raise
+    return True
+
+
+def _read_code(error: ClientError) -> str:
+    response: Any = error.response
+    return str(response.get("Error", {}).get("Code"))
+
+
+def _open_boto_client(settings: StoreSettings) -> Any:
+    make_client: Callable[..., Any] = getattr(boto3, "client")  # noqa: B009  boto3 makes its clients at run time, without types
+    return make_client(
+        "s3",
+        endpoint_url=settings.endpoint,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key_id,
+        aws_secret_access_key=settings.secret_access_key,
+        aws_session_token=settings.session_token,
+        config=Config(
+            connect_timeout=2,
+            read_timeout=20,
+            retries={"total_max_attempts": 2},
+            s3={"addressing_style": "path" if settings.path_style else "auto"},
+        ),
+    )

@@ -12,8 +12,7 @@ from duckicelake.catalog.row_files import COPY_ADVICE, decode_deletes, naming_fi
 from duckicelake.errors import Unsupported
 from duckicelake.lake.install import check_absolute
 from duckicelake.lake.rows import DeleteFileRow, TableRow
-from duckicelake.store.inlined import InlinedColumn, convert_rows
-from duckicelake.store.rewritten import read_embedded
+from duckicelake.store.derived_files import InlinedColumn, convert_rows, read_embedded
 from duckicelake.translate.shape.remedies import ColumnTree
 from duckicelake.translate.types import refuse_value
 

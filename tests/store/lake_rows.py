@@ -7,7 +7,7 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from psycopg import Connection, sql
 
-from duckicelake.store.inlined import InlinedColumn, InlinedFile, convert_rows, encode_inlined, split_by_snapshot
+from duckicelake.store.derived_files import DerivedFile, InlinedColumn, convert_rows, encode_inlined, split_by_snapshot
 
 # The newest inlined table of a table; columns of the table as they are now.
 INLINED_TABLE = """
@@ -62,7 +62,7 @@ class InlinedTable:
         columns, rows = read_inlined(self.psycopg, self.name)
         return columns, convert_rows(columns, rows)
 
-    def read_files(self) -> dict[int, InlinedFile]:
+    def read_files(self) -> dict[int, DerivedFile]:
         """The derived files by lake snapshot."""
         columns, table = self.read()
         return {snapshot_id: encode_inlined(columns, part) for snapshot_id, part in split_by_snapshot(table)}

@@ -21,7 +21,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
 
-from duckicelake.store.inlined import InlinedColumn, InlinedFile, LeafStats, convert_rows, encode_inlined, split_by_snapshot
+from duckicelake.store.derived_files import DerivedFile, InlinedColumn, LeafStats, convert_rows, encode_inlined, split_by_snapshot
 from tests.store.lake_rows import InlinedTable
 
 WIDE = """
@@ -111,7 +111,7 @@ FIRST_REST = ("{k=1}", b"\xff\x00", "1970-01-01 00:00:00.000000007")
 SECOND = (False, math.nan, "ü".encode(), UUID(int=1), "5000-01-01 (BC)", Decimal("-2"), "{'x': NULL, 'l': NULL}", "{}", b"", "infinity")
 
 
-def encode(*rows: tuple[object, ...]) -> InlinedFile:
+def encode(*rows: tuple[object, ...]) -> DerivedFile:
     """One file of the rows, in columns of many types."""
     return encode_inlined(COLUMNS, convert_rows(COLUMNS, [(number, 7, *row) for number, row in enumerate(rows)]))
 

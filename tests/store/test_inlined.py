@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.inlined import InlinedColumn, convert_rows, split_by_snapshot
-from duckicelake.store.inlined_types import UnsayableValue
+from duckicelake.store.derived_files import InlinedColumn, convert_rows, split_by_snapshot
+from duckicelake.store.inlined_values import UnrepresentableValue
 from tests.store.lake_rows import InlinedTable, read_inlined
 from tests.store.values import by_bits, plain_values
 
@@ -146,7 +146,7 @@ def test_an_inexact_value_is_named_where_it_is_shown(table: InlinedTable, sql_ty
     """Of a column that no schema shows, the derived file has what DuckDB's own files hold."""
     table.run(f"CREATE TABLE {{t}} (v {sql_type}); INSERT INTO {{t}} VALUES ({value})")
     columns, rows = read_inlined(table.psycopg, table.name)
-    with pytest.raises(UnsayableValue) as found:
+    with pytest.raises(UnrepresentableValue) as found:
         convert_rows(columns, rows)
     assert found.value.field_id == field_id
     hidden = convert_rows([hide(column) for column in columns], rows)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from duckicelake.store.inlined import convert_rows
+from duckicelake.store.derived_files import convert_rows
 from tests.store.lake_rows import read_inlined
 from tests.store.values import LEAVES, NESTED_KINDS, Kind, by_bits, plain_values
 from tests.support.lakes import FreshLake, make_lake

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.inlined_types import InlinedColumn, build_node
-from duckicelake.store.nested_text import parse_nested
+from duckicelake.store.inlined_values import InlinedColumn, build_node, parse_nested
 from tests.support.examples import examples
 
 TEXT = InlinedColumn(2, "element", "varchar")

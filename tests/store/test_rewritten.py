@@ -9,9 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from duckicelake.errors import NotFound, Unsupported
-from duckicelake.store.inlined import InlinedColumn, encode_inlined
+from duckicelake.store.derived_files import (
+    EmbeddedLineage,
+    InlinedColumn,
+    RowLocations,
+    can_restore,
+    encode_inlined,
+    read_embedded,
+    restore_rows,
+    take_rows,
+)
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
-from duckicelake.store.rewritten import Embedded, RowPlaces, can_restore, read_embedded, restore_rows, take_rows
 from tests.store.lake_rows import InlinedTable
 from tests.store.test_derived_files import WIDE
 from tests.support.lakes import FreshLake
@@ -57,9 +65,9 @@ def test_merged_files_tell_their_snapshots(table: InlinedTable, objects: Objects
     first, *_, last = found.snapshot_ids.tolist()
     assert found.snapshot_ids.tolist() == [first] * 20 + [last] * 30
     assert found.row_ids is None
-    assert found.find_row_ids(7) is not None
-    assert np.asarray(found.find_row_ids(7)).tolist() == list(range(7, 57))
-    assert found.find_row_ids(None) is None
+    assert found.compute_row_ids(7) is not None
+    assert np.asarray(found.compute_row_ids(7)).tolist() == list(range(7, 57))
+    assert found.compute_row_ids(None) is None
 
 
 def test_rows_without_numbers_are_of_the_newest_lake_snapshot() -> None:
@@ -119,13 +127,13 @@ def test_restored_rows_are_the_inlined_rows_byte_for_byte(table: InlinedTable, o
             if begin == snapshot_id
         ]
         row_ids, numbers, positions = (np.array(part, dtype=np.int64) for part in zip(*sorted(places), strict=True))
-        taken = take_rows(columns, rows, RowPlaces(numbers, positions, row_ids, snapshot_id))
+        taken = take_rows(columns, rows, RowLocations(numbers, positions, row_ids, snapshot_id))
         assert encode_inlined(columns, taken) == file
 
 
 def test_what_a_file_lacks_is_not_restored() -> None:
     """Neither a column it was written without, nor a type that no derived file holds."""
-    embedded = Embedded(np.array([1]), None, frozenset({1, 2}))
+    embedded = EmbeddedLineage(np.array([1]), None, frozenset({1, 2}))
     assert can_restore([InlinedColumn(1, "a", "list", (InlinedColumn(2, "element", "int32"),))], embedded)
     assert not can_restore([InlinedColumn(1, "a", "list", (InlinedColumn(3, "element", "int32"),))], embedded)
     assert not can_restore([InlinedColumn(1, "a", "bignum")], embedded)

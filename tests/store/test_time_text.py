@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.store.time_text import (
+from duckicelake.store.inlined_values import (
     DAY_MICROS,
     SECOND_NANOS,
     parse_date,

@@ -17,10 +17,9 @@ from duckicelake.lake.keys.places import LiveName, TablePlace, list_live_names, 
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.readers.install import name_schema
 from duckicelake.lake.readers.roles import Reader, ReaderRole, can_issue, is_live, make_reader
-from duckicelake.store.keys.policy import split_reads
-from duckicelake.store.keys.sessions import SessionKeys, Vendor
-from duckicelake.store.place import parse_uri
+from duckicelake.store.credentials.vending import SessionCredentials, Vendor, split_reads
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store.uris import parse_uri
 from duckicelake.translate.locations import file_uri, to_folder_uri
 from duckicelake.translate.namespaces import LEVEL_SEPARATOR, to_levels
 
@@ -49,7 +48,7 @@ class DucklakeRequest:
 class ScopedCredentials:
     """Keys, and the folders and files that they open."""
 
-    keys: SessionKeys
+    keys: SessionCredentials
     uris: Sequence[str]
 
 

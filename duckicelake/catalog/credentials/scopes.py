@@ -19,7 +19,7 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.keys.places import TablePlace, has_path, list_live_names, list_outside_paths, list_table_places
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
-from duckicelake.store.keys.policy import KeyScope
+from duckicelake.store.credentials.vending import CredentialScope
 from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, table_location, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_levels
 
@@ -30,7 +30,7 @@ MAX_FILES = 64
 """More objects than any policy has room for."""
 
 
-def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
+def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> CredentialScope:
     """Return what there is to read of a table, and as writable its present location.
 
     Raises: NoSuchTable: it has gone
@@ -43,7 +43,7 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
         return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
 
 
-def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> KeyScope:
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> CredentialScope:
     """Return the same without single files: the folders that are the table's alone."""
     data_path = read_data_path(conn)
     places = list_table_places(conn)
@@ -51,10 +51,10 @@ def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neigh
     others = _list_others(places, table.table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
     wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
     alone = tuple(place for place in wanted if is_exclusive(place, others, (data_path, read_iceberg_path(conn))))
-    return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
+    return CredentialScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
 
 
-def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyScope:
+def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> CredentialScope:
     """Return the location that a URI lies in, if a table of that name, which is not there, may have been given it when it was staged.
 
     Raises: NoSuchTable: it may not. What `check_free` and `check_new_location` raise: it could not be made there any more
@@ -72,7 +72,7 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyS
     data_path = read_data_path(conn)
     if not is_exclusive(location + "/", _list_others(list_table_places(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
         raise NoSuchTable(f"Table does not exist: {ident}")
-    return KeyScope((location + "/",), (), (location + "/",))
+    return CredentialScope((location + "/",), (), (location + "/",))
 
 
 def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:

@@ -11,10 +11,9 @@ from duckicelake.catalog.warehouse import Warehouse, to_client_properties
 from duckicelake.errors import BadRequest, Forbidden, NoSuchTable, NotServed, Unsupported
 from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import TableRow
-from duckicelake.store.keys.asks import Ask, Told, parse_ask
-from duckicelake.store.keys.policy import KeyScope, format_policy, is_on_s3
-from duckicelake.store.keys.sessions import SessionKeys, Vendor
-from duckicelake.store.place import parse_uri
+from duckicelake.store.credentials.signing import SignableRequest, UnsignedRequest, parse_unsigned_request
+from duckicelake.store.credentials.vending import CredentialScope, SessionCredentials, Vendor, format_policy, is_on_s3
+from duckicelake.store.uris import parse_uri
 from duckicelake.translate.locations import to_folder_uri
 
 
@@ -59,7 +58,7 @@ def find_vended_credentials(
         return None
     place = to_folder_uri(loaded.location)
     is_staged = loaded.metadata_location is None
-    scope = KeyScope((place,), (), (place,)) if is_staged else read_scope(warehouse, ident, loaded.location)
+    scope = CredentialScope((place,), (), (place,)) if is_staged else read_scope(warehouse, ident, loaded.location)
     if not is_on_s3(scope):
         return None
     if wanted.writes and not scope.writable and not wanted.reads:
@@ -76,19 +75,19 @@ def get_credentials(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wan
     return found
 
 
-def _narrow(scope: KeyScope, wanted: CredentialRequest) -> KeyScope:
+def _narrow(scope: CredentialScope, wanted: CredentialRequest) -> CredentialScope:
     if not wanted.reads:
-        return KeyScope(writable=scope.writable)
+        return CredentialScope(writable=scope.writable)
     return scope if wanted.writes else replace(scope, writable=())
 
 
-def _vend(vendor: Vendor, narrow: KeyScope, whole: KeyScope, wanted: CredentialRequest, now_s: float) -> VendedCredentials:
+def _vend(vendor: Vendor, narrow: CredentialScope, whole: CredentialScope, wanted: CredentialRequest, now_s: float) -> VendedCredentials:
     keys = vendor.get_keys(format_policy(narrow, vendor.partition), now_s)
     folders = [*whole.folders, *(uri.rpartition("/")[0] + "/" for uri in whole.files)]
     return VendedCredentials(_format_config(vendor, keys, wanted), tuple(dict.fromkeys(folders)), keys.fresh_until_s)
 
 
-def _format_config(vendor: Vendor, keys: SessionKeys, wanted: CredentialRequest) -> Mapping[str, str]:
+def _format_config(vendor: Vendor, keys: SessionCredentials, wanted: CredentialRequest) -> Mapping[str, str]:
     """Return the keys as Java's, PyIceberg's, DuckDB's and Trino's clients know them."""
     return {
         "s3.access-key-id": keys.access_key_id,
@@ -125,7 +124,7 @@ class SignedRequest:
     is_kept: bool
 
 
-def find_signed_table(warehouse: Warehouse, told: Told, now_s: float) -> Ident | None:
+def find_signed_table(warehouse: Warehouse, told: UnsignedRequest, now_s: float) -> Ident | None:
     """Return the table that a request to the store is about, where its URI alone decides it; None: it does not, or it is another's store.
 
     Raises: Forbidden: such requests are never signed
@@ -133,14 +132,14 @@ def find_signed_table(warehouse: Warehouse, told: Told, now_s: float) -> Ident |
     if warehouse.signer is None:
         return None
     try:
-        ask = parse_ask(warehouse.signer.store, told, now_s)
+        ask = parse_unsigned_request(warehouse.signer.store, told, now_s)
     except BadRequest:
         return None
     with reading(warehouse.lake) as conn:
         return find_owner(conn, ask.spellings[0])
 
 
-def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: FileRights, now_s: float) -> SignedRequest:
+def sign_request(warehouse: Warehouse, ident: Ident, told: UnsignedRequest, may: FileRights, now_s: float) -> SignedRequest:
     """Return a request to the store, signed.
 
     Raises: NoSuchTable: there is none, nor was one staged there. NotServed: nothing is signed here. BadRequest, Forbidden: this is not
@@ -148,7 +147,7 @@ def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: FileRights
     signer = warehouse.signer
     if signer is None:
         raise NotServed("Nothing is signed for this warehouse (require_auth, and a store that is S3); use keys of your own.")
-    ask = parse_ask(signer.store, told, now_s)
+    ask = parse_unsigned_request(signer.store, told, now_s)
     if not (may.writes if ask.purpose == "write" else may.reads) or (ask.sources and not may.reads):
         raise Forbidden(f"The principal has no right to {ask.purpose} files of the table {ident}.")
     try:
@@ -191,7 +190,7 @@ def build_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -
     }
 
 
-def _check_owned(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
+def _check_owned(warehouse: Warehouse, ident: Ident, ask: SignableRequest) -> None:
     """Raise Forbidden unless every spelling of what is asked for is the table's own."""
     table, published = publish_table(warehouse, ident)
     scope = _get_scope(warehouse, table, published)
@@ -210,7 +209,7 @@ def _check_owned(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
         raise Forbidden(f"What is to be read is no file of the table {ident}.")
 
 
-def _check_staged(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
+def _check_staged(warehouse: Warehouse, ident: Ident, ask: SignableRequest) -> None:
     """Raise unless every spelling lies in one location that the table may have been given when it was staged.
 
     Raises: NoSuchTable, Forbidden
@@ -221,7 +220,7 @@ def _check_staged(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
         raise Forbidden(f"Nothing but files below the location of {ident}, which is not made yet, is signed for.")
 
 
-def _get_scope(warehouse: Warehouse, table: TableRow, published: PublishedTable) -> KeyScope:
+def _get_scope(warehouse: Warehouse, table: TableRow, published: PublishedTable) -> CredentialScope:
     """Return the folders that are the table's alone, as of the lake's position that was just seen."""
     cache = warehouse.caches.of(table.table_id)
     kept = cache.scope
@@ -230,7 +229,7 @@ def _get_scope(warehouse: Warehouse, table: TableRow, published: PublishedTable)
     neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
         found = read_folders(conn, table, published.metadata.location, neighbours)
-    scope = KeyScope(_only_plain(found.folders), (), _only_plain(found.writable))
+    scope = CredentialScope(_only_plain(found.folders), (), _only_plain(found.writable))
     cache.scope = (published.position, scope)
     return scope
 

@@ -11,7 +11,7 @@ from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES, DataFi
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.store.equality import KeyColumn, Keys, find_equal_rows, read_keys
+from duckicelake.store.equality_deletes import DeleteKeys, KeyColumn, list_equal_rows, read_keys
 from duckicelake.translate.shape.name_mapping import NamePath
 from duckicelake.translate.to_ducklake.deletes import has_returned, is_same, unite
 from duckicelake.translate.to_ducklake.equality import EqualityColumn, KeyValues, Scope, find_columns
@@ -68,7 +68,7 @@ class EqualityResolver:
             if live.file.content == EQUALITY_DELETES:
                 self._read_keys(live.file)
 
-    def _read_keys(self, delete: DataFile) -> tuple[Sequence[EqualityColumn], Keys]:
+    def _read_keys(self, delete: DataFile) -> tuple[Sequence[EqualityColumn], DeleteKeys]:
         path = delete.file_path
         if delete.record_count > MAX_KEYS:
             raise BadRequest(
@@ -117,12 +117,12 @@ class EqualityResolver:
                 "rewrite the data files first, or delete by position."
             )
 
-    def _read_rows(self, file: DataFile, keys: Keys) -> Longs:
+    def _read_rows(self, file: DataFile, keys: DeleteKeys) -> Longs:
         uri = file.file_path
         if not self.reader.allowed.holds(uri) and uri not in self._published_paths():
             raise BadRequest(f"Data file {uri!r} lies where no file of the table may; write files in its location.")
         try:
-            return find_equal_rows(self.reader.objects.open(uri, file.file_size_in_bytes), keys, self.names)
+            return list_equal_rows(self.reader.objects.open(uri, file.file_size_in_bytes), keys, self.names)
         except NotFound as error:
             raise BadRequest(f"Data file {uri!r} is missing: its rows cannot be compared; delete by position.") from error
         except Unsupported as error:

@@ -21,8 +21,8 @@ from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import find_files_by_path
-from duckicelake.store.lineage.row_ids import ROW_ID, open_row_ids
 from duckicelake.store.objects import Objects
+from duckicelake.store.row_ids import ROW_ID, open_row_ids
 from duckicelake.translate.locations import list_spellings, table_folder, to_canonical
 from duckicelake.values import replace
 

@@ -11,7 +11,7 @@ from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.catalog.credentials.ducklake import DucklakeCredentials, DucklakeRequest, get_ducklake_credentials
-from duckicelake.catalog.credentials.table_access import FileRights, Told, find_signed_table, sign_request
+from duckicelake.catalog.credentials.table_access import FileRights, UnsignedRequest, find_signed_table, sign_request
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import Forbidden
 from duckicelake.rest.auth.audit import describe_request
@@ -60,7 +60,7 @@ class SignRoutes:
                 return await run_in_threadpool(self._sign, lake.prefix, session, ident, unsigned)
         raise Forbidden(NO_SINGLE_TABLE)
 
-    def _sign(self, prefix: str, session: Session, ident: Ident, unsigned: Told) -> Response:
+    def _sign(self, prefix: str, session: Session, ident: Ident, unsigned: UnsignedRequest) -> Response:
         rights = session.rights_at(TABLE, ident.namespace, ident.name)
         may = FileRights(Rights.READ in rights, Rights.WRITE in rights)
         signed = sign_request(self._context.get_lake(prefix).warehouse, ident, unsigned, may, time.time())

@@ -9,7 +9,7 @@ import pytest
 
 from duckicelake.commands.serve import configure_logging
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.store.keys.sessions import SessionKeys, Vendor
+from duckicelake.store.credentials.vending import SessionCredentials, Vendor
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.lakes import FreshLake
 
@@ -63,7 +63,7 @@ def test_what_breaks_within_a_request_tells_no_secret(
     """A bug where token and keys are at hand: 500 with an id, a traceback in the log without values, and so are the stacks of a crash."""
     seen: list[str] = []
 
-    def break_it(vendor: Vendor, policy: str, now_s: float) -> SessionKeys:
+    def break_it(vendor: Vendor, policy: str, now_s: float) -> SessionCredentials:
         keys = get_keys(vendor, policy, now_s)
         seen.extend((keys.secret_access_key, keys.session_token, vendor.store.secret_access_key or ""))
         faulthandler.dump_traceback(dump)

@@ -30,7 +30,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.iceberg.schema import Schema
 from duckicelake.rest.layers import body_limit
-from duckicelake.store.equality import KeyColumn, read_keys
+from duckicelake.store.equality_deletes import KeyColumn, read_keys
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.store.parquet import read_position_deletes
 

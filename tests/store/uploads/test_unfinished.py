@@ -6,7 +6,7 @@ import pytest
 
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.objects import StoreSettings
-from duckicelake.store.unfinished import Uploads
+from duckicelake.store.s3 import Uploads
 from tests.support.keys import open_s3
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -39,9 +39,9 @@ def test_what_is_old_is_given_up(lake: FreshLake) -> None:
     mine, other = begin(lake, "data/t/x y.parquet"), begin(lake, "data/tt/x.parquet")
     open_s3(lake.store).put_object(Bucket=lake.store.bucket, Key=f"{lake.name}/data/t/x y.parquet", Body=b"whole")
     folder = f"s3://{lake.store.bucket}/{lake.name}/data/t/"
-    assert open_uploads(lake).give_up(folder, datetime.now(UTC) - HOUR) == []
+    assert open_uploads(lake).abort_stale(folder, datetime.now(UTC) - HOUR) == []
     assert list_begun(lake) == [mine, other]
-    assert open_uploads(lake).give_up(folder, datetime.now(UTC) + HOUR) == [mine]
+    assert open_uploads(lake).abort_stale(folder, datetime.now(UTC) + HOUR) == [mine]
     assert list_begun(lake) == [other]
     assert open_s3(lake.store).get_object(Bucket=lake.store.bucket, Key=f"{lake.name}/data/t/x y.parquet")["Body"].read() == b"whole"
 
@@ -59,17 +59,17 @@ def test_one_that_goes_on_stays(lake: FreshLake) -> None:
 
     last = wait_for(write, "a part that is younger")
     folder = f"s3://{lake.store.bucket}/{lake.name}"
-    assert open_uploads(lake).give_up(folder, last) == []
+    assert open_uploads(lake).abort_stale(folder, last) == []
     assert list_begun(lake) == [f"{folder}/x"]
 
 
 def test_a_disk_has_none(local_lake: FreshLake) -> None:
     """Nobody is asked."""
-    assert Uploads(StoreSettings(None, "", None, None)).give_up(local_lake.data_path, datetime.now(UTC)) == []
+    assert Uploads(StoreSettings(None, "", None, None)).abort_stale(local_lake.data_path, datetime.now(UTC)) == []
 
 
 def test_a_store_that_refuses_us_is_told(lake: FreshLake) -> None:
     """As far as it is not merely silent about uploads."""
     strange = StoreSettings(lake.store.endpoint, lake.store.region, "nobody", "nothing")
     with pytest.raises(ServiceUnavailable, match="InvalidAccessKeyId"):
-        Uploads(strange).give_up(lake.data_path, datetime.now(UTC))
+        Uploads(strange).abort_stale(lake.data_path, datetime.now(UTC))

@@ -16,7 +16,7 @@ from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, WaitingFile,
 from duckicelake.commands.check import remove_orphans
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.store.lineage.row_ids import ROW_ID
+from duckicelake.store.row_ids import ROW_ID
 from duckicelake.values import replace
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, data_file, open_client, set_ref, write_file
@@ -298,7 +298,7 @@ def test_a_file_is_added_once(client: Client) -> None:
 def test_large_files_are_copied_in_parts(client: Client, session: DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, and a few bytes of them at a time."""
     monkeypatch.setattr("duckicelake.catalog.incoming.row_id_copies.SMALL_ROWS", 1)
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 100)
+    monkeypatch.setattr("duckicelake.store.row_ids.STEP_BYTES", 100)
     assert client.commit(append(client, SECOND, [write_waiting(client, "mixed", [11, 12], [None, 3])])).status == 200
     assert row_ids(session)[-2:] == [(11, 10), (12, 3)]
     assert told_row_ids(client) == row_ids(session)

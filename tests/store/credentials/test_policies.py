@@ -5,7 +5,7 @@ import json
 import pytest
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.keys.policy import LONGEST_POLICY, KeyScope, find_partition, format_policy, is_on_s3, split_reads
+from duckicelake.store.credentials.vending import LONGEST_POLICY, CredentialScope, format_policy, is_on_s3, parse_partition, split_reads
 
 T1 = "s3://lake/data/main/t1/"
 LOCATION = "s3://lake/iceberg/main/t1-0190/"
@@ -13,7 +13,7 @@ LOCATION = "s3://lake/iceberg/main/t1-0190/"
 
 def test_reading_is_getting_and_listing() -> None:
     """In the folders, and single objects; nothing else."""
-    read, listed = json.loads(format_policy(KeyScope((T1,), ("s3://other/f.parquet",))))["Statement"]
+    read, listed = json.loads(format_policy(CredentialScope((T1,), ("s3://other/f.parquet",))))["Statement"]
     assert read == {
         "Effect": "Allow",
         "Action": ["s3:GetObject"],
@@ -26,14 +26,15 @@ def test_reading_is_getting_and_listing() -> None:
 
 def test_writing_is_at_the_location_alone() -> None:
     """Whoever may not read gets no more than that."""
-    [write] = json.loads(format_policy(KeyScope(writable=(LOCATION,))))["Statement"]
+    [write] = json.loads(format_policy(CredentialScope(writable=(LOCATION,))))["Statement"]
     assert write["Resource"] == ["arn:aws:s3:::lake/iceberg/main/t1-0190/*"]
     assert "s3:GetObject" not in write["Action"]
 
 
 def test_a_policy_is_the_same_for_the_same_scope() -> None:
     """Keys are kept by it."""
-    assert format_policy(KeyScope((T1, LOCATION), (), (LOCATION,))) == format_policy(KeyScope((T1, LOCATION), (), (LOCATION,)))
+    one, other = (format_policy(CredentialScope((T1, LOCATION), (), (LOCATION,))) for _ in range(2))
+    assert one == other
 
 
 NAMES = ["*", "t?", "${aws:username}", 'a"b', "a\\b", "a b", "t%2f", "ü", "\u212a", "a\nb", "..", ".", "a//b", "{", "'", "~", ""]
@@ -44,19 +45,20 @@ NAMES = ["*", "t?", "${aws:username}", 'a"b', "a\\b", "a b", "t%2f", "ü", "\u21
 def test_names_that_could_mean_more_are_refused(where: str, name: str) -> None:
     """Wildcards, variables, quotes, escapes, steps, letters that fold to others; and a whole bucket."""
     uri = f"s3://lake/{name}" if name else "s3://lake"
-    scope = {"folder": KeyScope((uri + "/",)), "file": KeyScope(files=(uri,)), "writable": KeyScope(writable=(uri + "/",))}[where]
+    scopes = {"folder": CredentialScope((uri + "/",)), "file": CredentialScope(files=(uri,))}
+    scope = (scopes | {"writable": CredentialScope(writable=(uri + "/",))})[where]
     with pytest.raises(Unsupported):
         format_policy(scope)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     """At the very character that STS would refuse, and not before."""
-    fitting = KeyScope((T1,), tuple(f"s3://lake/f{number:04}" for number in range(60)))
+    fitting = CredentialScope((T1,), tuple(f"s3://lake/f{number:04}" for number in range(60)))
     spare = LONGEST_POLICY - len(format_policy(fitting))
     assert 0 < spare < 1000
     for more, fits in ((spare, True), (spare + 1, False)):
         name = "x" * (more - len(',"arn:aws:s3:::lake/"'))
-        scope = KeyScope(fitting.folders, (*fitting.files, f"s3://lake/{name}"))
+        scope = CredentialScope(fitting.folders, (*fitting.files, f"s3://lake/{name}"))
         if fits:
             assert len(format_policy(scope)) == LONGEST_POLICY
         else:
@@ -78,9 +80,10 @@ def test_what_does_not_fit_is_refused() -> None:
 )
 def test_resources_are_named_as_the_role_is(role_arn: str, partition: str) -> None:
     """In each partition of AWS by its own name, in every statement; other stores know one name alone."""
-    found = find_partition(role_arn)
+    found = parse_partition(role_arn)
     assert found == partition
-    policies = [format_policy(KeyScope((T1,), ("s3://other/f",), (LOCATION,)), found), *(each for each, _ in split_reads([T1], found))]
+    scope = CredentialScope((T1,), ("s3://other/f",), (LOCATION,))
+    policies = [format_policy(scope, found), *(each for each, _ in split_reads([T1], found))]
     told = [resource for policy in policies for each in json.loads(policy)["Statement"] for resource in each["Resource"]]
     assert len(told) == 5
     assert {resource.partition(":s3:::")[0] for resource in told} == {f"arn:{partition}"}
@@ -88,5 +91,5 @@ def test_resources_are_named_as_the_role_is(role_arn: str, partition: str) -> No
 
 def test_local_folders_have_no_keys() -> None:
     """Nothing is vended for them."""
-    assert is_on_s3(KeyScope((T1,)))
-    assert not is_on_s3(KeyScope((T1,), ("file:///a/b",)))
+    assert is_on_s3(CredentialScope((T1,)))
+    assert not is_on_s3(CredentialScope((T1,), ("file:///a/b",)))

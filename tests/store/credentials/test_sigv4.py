@@ -10,9 +10,9 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duckicelake.store.keys.sigv4 import RootKeys, Wire, sign
+from duckicelake.store.credentials.signing import CanonicalRequest, RootCredentials, sign
 
-KEYS = RootKeys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+KEYS = RootCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 DATE = "20261122T060000Z"
 HEADERS = {"x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": DATE}
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f"), max_size=12)
@@ -28,7 +28,7 @@ class Botocore(S3SigV4Auth):
         return "UNSIGNED-PAYLOAD"
 
 
-def sign_by_botocore(wire: Wire) -> str:
+def sign_by_botocore(wire: CanonicalRequest) -> str:
     """What botocore makes of a request."""
     query = f"?{wire.encoded_query}" if wire.query else ""
     request = AWSRequest(wire.method, f"https://{wire.host}{wire.encoded_path}{query}", headers=dict(wire.headers))
@@ -50,7 +50,7 @@ def sign_by_botocore(wire: Wire) -> str:
 )
 def test_known_requests(method: str, path: str, query: tuple[tuple[str, str], ...]) -> None:
     """Keys with odd characters, parameters in any order and without values."""
-    wire = Wire(method, "s3.eu-central-1.amazonaws.com", path, query, HEADERS)
+    wire = CanonicalRequest(method, "s3.eu-central-1.amazonaws.com", path, query, HEADERS)
     told = sign(wire, KEYS, "eu-central-1")
     assert told.endswith(f"Signature={sign_by_botocore(wire)}")
     assert told.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261122/eu-central-1/s3/aws4_request, SignedHeaders=host;x-amz")
@@ -60,6 +60,6 @@ def test_known_requests(method: str, path: str, query: tuple[tuple[str, str], ..
 def test_whatever_the_key_is(key: str, value: str, header: str) -> None:
     """Path, query and headers are spelled as botocore does."""
     more = header.encode("ascii", "ignore").decode().strip()
-    wire = Wire("PUT", "h.example:9000", f"/b/x{key}", (("prefix", value),), {**HEADERS, "x-amz-checksum-mode": more})
+    wire = CanonicalRequest("PUT", "h.example:9000", f"/b/x{key}", (("prefix", value),), {**HEADERS, "x-amz-checksum-mode": more})
     assert urlsplit(f"https://h{wire.encoded_path}").path == wire.encoded_path
     assert sign(wire, KEYS, "eu-central-1").endswith(sign_by_botocore(wire))

@@ -1,6 +1,6 @@
-"""Thrift's compact protocol, as far as Parquet's footers need it: values are taken apart level by level, and the rest stays as it is.
+"""Thrift's compact protocol, as far as Parquet footers need it: structs and lists are decoded one level at a time.
 
-Shape:  a struct is its fields as (id, kind, value) in order; a value is the bytes that stand for it
+Shape:  a struct is its fields as (id, kind, value) in order; a value is its encoded bytes
 Source: Thrift «Compact protocol encoding»
 """
 
@@ -17,7 +17,7 @@ LONG_LIST, MAX_DELTA = 15, 15
 MAX_SHIFT = 63
 
 
-class Field(NamedTuple):
+class ThriftField(NamedTuple):
     """One field of a struct."""
 
     id: int
@@ -25,7 +25,7 @@ class Field(NamedTuple):
     value: bytes
 
 
-def split_struct(encoded: bytes) -> list[Field]:
+def split_struct(encoded: bytes) -> list[ThriftField]:
     """Return the fields of a struct, their ids ascending. Raises Unsupported for other bytes."""
     fields, end = read_struct(encoded, 0)
     if end != len(encoded):
@@ -33,21 +33,21 @@ def split_struct(encoded: bytes) -> list[Field]:
     return fields
 
 
-def read_struct(encoded: bytes, place: int) -> tuple[list[Field], int]:
-    """Return the fields of a struct that begins there, and where it ends. Raises Unsupported for other bytes."""
-    fields: list[Field] = []
+def read_struct(encoded: bytes, place: int) -> tuple[list[ThriftField], int]:
+    """Return the fields of the struct at an offset, and the offset of its end. Raises Unsupported for other bytes."""
+    fields: list[ThriftField] = []
     try:
         end = _walk_struct(encoded, place, fields)
     except IndexError:
         raise _damaged() from None
-    # what stands there twice, others may take the other one of
+    # Reject duplicate field ids: readers disagree on which one wins.
     if any(field.id >= following.id for field, following in pairwise(fields)):
         raise _damaged()
     return fields, end
 
 
-def join_struct(fields: Iterable[Field]) -> bytes:
-    """Return the bytes of a struct; its fields come in the order of their ids."""
+def join_struct(fields: Iterable[ThriftField]) -> bytes:
+    """Return the bytes of a struct; `fields` ascend by id."""
     encoded = bytearray()
     last = 0
     for field in fields:
@@ -60,7 +60,7 @@ def join_struct(fields: Iterable[Field]) -> bytes:
 
 
 def split_list(encoded: bytes) -> tuple[int, list[bytes]]:
-    """Return the kind of a list's items, and each of them. Raises Unsupported for other bytes."""
+    """Return the kind of a list's items, and the items. Raises Unsupported for other bytes."""
     items: list[bytes] = []
     try:
         kind, count, place = _read_list_header(encoded, 0)
@@ -83,18 +83,18 @@ def join_list(kind: int, items: Sequence[bytes]) -> bytes:
 
 
 def encode_int(number: int) -> bytes:
-    """Return the bytes of a number of 16, 32 or 64 bits."""
+    """Return the bytes of an i16, i32 or i64."""
     return _encode_varint(number << 1 ^ number >> 63)
 
 
 def decode_int(encoded: bytes) -> int:
-    """Return the number that these bytes are."""
+    """Return the number in the bytes of an i16, i32 or i64."""
     number, _ = _read_varint(encoded, 0)
     return number >> 1 ^ -(number & 1)
 
 
 def encode_binary(content: bytes) -> bytes:
-    """Return the bytes of a text or of other bytes."""
+    """Return the bytes of a binary or string."""
     return _encode_varint(len(content)) + content
 
 
@@ -107,7 +107,7 @@ def _encode_varint(number: int) -> bytes:
 
 
 def _read_varint(encoded: bytes, place: int) -> tuple[int, int]:
-    """Return a number without its sign, and where it ends."""
+    """Return the unsigned varint at an offset, and the offset of its end."""
     number = shift = 0
     while encoded[place] & 0x80:
         number |= (encoded[place] & 0x7F) << shift
@@ -125,8 +125,8 @@ def _read_list_header(encoded: bytes, place: int) -> tuple[int, int, int]:
     return kind, *_read_varint(encoded, place + 1)
 
 
-def _walk_struct(encoded: bytes, place: int, found: list[Field] | None, depth: int = MAX_DEPTH) -> int:
-    """Return where a struct ends; `found` takes its fields."""
+def _walk_struct(encoded: bytes, place: int, found: list[ThriftField] | None, depth: int = MAX_DEPTH) -> int:
+    """Return the offset of a struct's end; its fields are appended to `found`."""
     if depth == 0:
         raise _damaged()
     field_id = 0
@@ -140,13 +140,13 @@ def _walk_struct(encoded: bytes, place: int, found: list[Field] | None, depth: i
             field_id = number >> 1 ^ -(number & 1)
         end = _skip(encoded, place, kind, depth - 1)
         if found is not None:
-            found.append(Field(field_id, kind, encoded[place:end]))
+            found.append(ThriftField(field_id, kind, encoded[place:end]))
         place = end
     return place + 1
 
 
 def _skip_item(encoded: bytes, place: int, kind: int, depth: int) -> int:
-    """Return where an item of a list or map ends: truth is a byte there."""
+    """Return the offset of the end of a list item; booleans in lists take one byte."""
     return _within(encoded, place + 1) if kind in (TRUE, FALSE) else _skip(encoded, place, kind, depth)
 
 

@@ -1,6 +1,7 @@
-"""A data file with its open row ids filled in: every byte of it but those of the column `_row_id` stays where it is.
+"""Fill NULLs of the column `_row_id` in a data file with inherited row ids, without changing the bytes of other columns.
 
-The new column chunks come after all others, where the old footer was, and the new footer names them there.
+The new column chunks come where the old footer was, followed by a new footer that refers to them.
+`catalog` calls it for files of commits, outside of its transactions.
 """
 
 from collections.abc import Generator, Sequence
@@ -13,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.lineage.thrift import (
+from duckicelake.store.parquet import FIELD_ID, translated_errors
+from duckicelake.store.thrift import (
     BINARY,
     I32,
     I64,
     LIST,
     STRUCT,
-    Field,
+    ThriftField,
     decode_int,
     encode_binary,
     encode_int,
@@ -29,7 +31,6 @@ from duckicelake.store.lineage.thrift import (
     split_list,
     split_struct,
 )
-from duckicelake.store.parquet import FIELD_ID, telling
 
 ROW_ID = 2147483540
 MAX_FOOTER_BYTES = 4 * 1024 * 1024
@@ -39,13 +40,13 @@ MAX_PAGES = 100_000
 STEP_ROWS, STEP_BYTES = 250_000, 8 * 1024 * 1024
 MAGIC, TRAILER_BYTES = b"PAR1", 8
 CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
-"""What pyarrow calls them, and their number in a footer; a column of another codec is written in the last of these."""
+"""pyarrow's name and Parquet's number of each codec; a column with another codec is rewritten with the last of these."""
 PLAIN, RLE = 0, 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """The column of one row group as it is written anew. `offset` is where it begins in the file."""
+    """The rewritten column chunk of one row group. `offset`: its start in the file."""
 
     offset: int
     codec: int
@@ -59,7 +60,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True)
 class OpenRowIds:
-    """A Parquet file in which rows wait for their ids; `column` is the place of `_row_id` among its leaves."""
+    """A Parquet file with rows that inherit their row ids; `column`: the index of `_row_id` among its leaves."""
 
     source: BinaryIO
     file: pq.ParquetFile
@@ -69,12 +70,12 @@ class OpenRowIds:
 
     @property
     def rows(self) -> int:
-        """How many it has."""
+        """Number of rows."""
         metadata: Any = self.file.metadata
         return sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
 
     def fill(self, first_row_id: int) -> Generator[bytes]:
-        """Yield the file part by part, each row's id being its position counted from that one where it has none.
+        """Yield the file in parts; a row without an id gets `first_row_id` plus its position.
 
         Raises: Unsupported — the file is damaged
         """
@@ -98,7 +99,7 @@ class OpenRowIds:
         yield footer + len(footer).to_bytes(4, "little") + MAGIC
 
     def _fill_group(self, group: int, first_row_id: int, offset: int) -> tuple[bytes, _Chunk]:
-        """Return the column's chunk of one row group."""
+        """Return the bytes and the description of the column chunk of one row group."""
         metadata: Any = self.file.metadata.row_group(group)
         old = metadata.column(self.column)
         self._check_pages(old, metadata.num_rows)
@@ -106,7 +107,7 @@ class OpenRowIds:
         schema = pa.schema([pa.field("_row_id", pa.int64())])
         sink, rows = pa.BufferOutputStream(), 0
         bounds: list[int] = []
-        with telling("data file"):
+        with translated_errors("data file"):
             how: Any = {"compression": name, "use_dictionary": False, "store_schema": False, "write_page_index": True}
             writer = pq.ParquetWriter(sink, schema, **how)
             with writer:
@@ -123,16 +124,16 @@ class OpenRowIds:
             raise Unsupported(f"A row group of a data file has {rows} row ids, and is said to have {metadata.num_rows} rows.")
         parts = [written.row_group(place).column(0) for place in range(written.num_row_groups)]
         length = sum(part.total_compressed_size for part in parts)
-        # pages of one column follow each other, whatever row group they are of
+        # The writer's row groups have one column, so the pages of all of them are contiguous.
         content = encoded.slice(parts[0].data_page_offset, length).to_pybytes()
         plain_bytes = sum(part.total_uncompressed_size for part in parts)
-        behind = parts[0].data_page_offset + length
-        rest = encoded.slice(behind).to_pybytes()
-        index = _to_index(rest, behind, [part.num_values for part in parts], offset - parts[0].data_page_offset)
+        end = parts[0].data_page_offset + length
+        rest = encoded.slice(end).to_pybytes()
+        index = _to_index(rest, end, [part.num_values for part in parts], offset - parts[0].data_page_offset)
         return content + index, _Chunk(offset, codec, rows, plain_bytes, length, len(index), min(bounds), max(bounds))
 
     def _check_pages(self, chunk: Any, rows: int) -> None:
-        """Raise Unsupported when the pages of a chunk are more than they may be once they are decompressed, whatever its footer says."""
+        """Raise Unsupported if the page headers of a chunk announce too many bytes or pages; the footer may state less."""
         starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
         self.source.seek(min(starts, default=0))
         content = _read_all(self.source, max(0, chunk.total_compressed_size))
@@ -150,15 +151,15 @@ class OpenRowIds:
 
 
 def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
-    """Return a data file in which rows have no id of their own though the file has a column for them, None for any other.
+    """Return a data file that has a column `_row_id` with NULLs, None for any other file.
 
-    Raises: Unsupported — no Parquet file, or one that is too large to be written anew
+    Raises: Unsupported — not a Parquet file, or one that is too large to be rewritten
     """
     source.seek(max(0, size_bytes - TRAILER_BYTES))
     footer_bytes = int.from_bytes(_read_all(source, TRAILER_BYTES)[:4], "little")
     if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
-        raise Unsupported(f"A data file has a footer of {footer_bytes} bytes, more than the {MAX_FOOTER_BYTES} that are written anew.")
-    with telling("data file"):
+        raise Unsupported(f"A data file has a footer of {footer_bytes} bytes, more than the {MAX_FOOTER_BYTES} that can be rewritten.")
+    with translated_errors("data file"):
         file = pq.ParquetFile(source)
     column = _find_column(file)
     if column is None or not _may_be_open(file, column):
@@ -171,7 +172,7 @@ def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
 
 def _check_groups(file: pq.ParquetFile, column: int) -> None:
     if not column:
-        # parquet-mr gives a row group to whoever reads the middle of it, counted from where its first column begins
+        # parquet-mr assigns a row group to the split that contains its middle, counted from the start of its first column.
         raise Unsupported("A data file begins with its row ids; have them written behind other columns.")
     metadata: Any = file.metadata
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -183,7 +184,7 @@ def _check_groups(file: pq.ParquetFile, column: int) -> None:
 
 
 def _find_column(file: pq.ParquetFile) -> int | None:
-    """Return the place of `_row_id` among a file's leaves, None when it has none that may be NULL."""
+    """Return the index of `_row_id` among a file's leaves, None if there is no such nullable column."""
     fields: list[Any] = list(file.schema_arrow)
     own = [field for field in fields if (field.metadata or {}).get(FIELD_ID) == str(ROW_ID).encode()]
     names = {field.name for field in own if field.type == pa.int64()}
@@ -194,10 +195,10 @@ def _find_column(file: pq.ParquetFile) -> int | None:
 
 
 def _may_be_open(file: pq.ParquetFile, column: int) -> bool:
-    """Tell whether a column has NULL, or nobody says."""
+    """True if a column has NULLs, or its statistics are missing."""
     metadata: Any = file.metadata
-    told = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
-    return any(found is None or found.null_count is None or found.null_count > 0 for found in told)
+    statistics = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
+    return any(each is None or each.null_count is None or each.null_count > 0 for each in statistics)
 
 
 def _fill(found: Any, first: int) -> Any:
@@ -212,11 +213,11 @@ def _read_all(source: BinaryIO, length: int) -> bytes:
     return content
 
 
-# the numbers are those of parquet.thrift
+# Field numbers below are those of parquet.thrift.
 
 
 def _with_chunks(footer: bytes, column: int, chunks: Sequence[_Chunk]) -> bytes:
-    """Return a footer (`FileMetaData`) whose row groups have these chunks of a column."""
+    """Return a footer (`FileMetaData`) with these chunks of a column in its row groups."""
     fields = split_struct(footer)
     for place, field in enumerate(fields):
         if field.id == 4:
@@ -226,19 +227,19 @@ def _with_chunks(footer: bytes, column: int, chunks: Sequence[_Chunk]) -> bytes:
     return join_struct(fields)
 
 
-def _by_id(struct: bytes) -> dict[int, Field]:
+def _by_id(struct: bytes) -> dict[int, ThriftField]:
     return {field.id: field for field in split_struct(struct)}
 
 
 def _with_chunk(group: bytes, column: int, chunk: _Chunk) -> bytes:
-    """Return a `RowGroup` with another chunk of a column, and the sizes that it has then."""
+    """Return a `RowGroup` with a replaced column chunk and updated sizes."""
     fields = _by_id(group)
     kind, columns = split_list(fields[1].value)
     metadata = _by_id(_by_id(columns[column])[3].value)
-    index = [Field(4, I64, encode_int(chunk.offset + chunk.content_bytes)), Field(5, I32, encode_int(chunk.index_bytes))]
-    columns[column] = join_struct([Field(2, I64, encode_int(0)), Field(3, STRUCT, _to_metadata(metadata, chunk)), *index])
+    index = [ThriftField(4, I64, encode_int(chunk.offset + chunk.content_bytes)), ThriftField(5, I32, encode_int(chunk.index_bytes))]
+    columns[column] = join_struct([ThriftField(2, I64, encode_int(0)), ThriftField(3, STRUCT, _to_metadata(metadata, chunk)), *index])
     fields[1] = fields[1]._replace(value=join_list(kind, columns))
-    # before and after: 6 and 7 are the sizes of a chunk, 2 and 6 those of a row group
+    # In a chunk, 6 and 7 are the uncompressed and compressed size; in a row group, 2 and 6 are.
     for ours, theirs, size in ((2, 6, chunk.plain_bytes), (6, 7, chunk.content_bytes)):
         if ours in fields:
             number = decode_int(fields[ours].value) - decode_int(metadata[theirs].value) + size
@@ -246,38 +247,38 @@ def _with_chunk(group: bytes, column: int, chunk: _Chunk) -> bytes:
     return join_struct(fields[field_id] for field_id in sorted(fields))
 
 
-def _to_index(rest: bytes, behind: int, counts: Sequence[int], shift: int) -> bytes:
-    """Return where the pages of a chunk are (`OffsetIndex`), `shift` bytes later than in a file which has them as row groups of `counts`.
+def _to_index(rest: bytes, end: int, counts: Sequence[int], shift: int) -> bytes:
+    """Return the `OffsetIndex` of a chunk: that of the temporary file, with row groups of `counts` joined, moved by `shift` bytes.
 
-    `rest` is what that file has behind its pages. Trino reads no column without such an index where it passes over pages of another.
+    `rest`: the bytes of the temporary file after its pages, from offset `end` on. Trino cannot skip pages of another column without it.
     """
     footer_bytes = int.from_bytes(rest[-TRAILER_BYTES:-4], "little")
     groups = split_list(_by_id(rest[-TRAILER_BYTES - footer_bytes : -TRAILER_BYTES])[4].value)[1]
     pages: list[bytes] = []
     for group, earlier in zip(groups, accumulate(counts, initial=0), strict=False):
         chunk = _by_id(split_list(_by_id(group)[1].value)[1][0])
-        start, length = decode_int(chunk[4].value) - behind, decode_int(chunk[5].value)
+        start, length = decode_int(chunk[4].value) - end, decode_int(chunk[5].value)
         for page in split_list(_by_id(rest[start : start + length])[1].value)[1]:
             place = _by_id(page)
             moved = {1: decode_int(place[1].value) + shift, 3: decode_int(place[3].value) + earlier}
             pages.append(join_struct(place[i]._replace(value=encode_int(moved[i])) if i in moved else place[i] for i in sorted(place)))
-    return join_struct([Field(1, LIST, join_list(STRUCT, pages))])
+    return join_struct([ThriftField(1, LIST, join_list(STRUCT, pages))])
 
 
-def _to_metadata(old: dict[int, Field], chunk: _Chunk) -> bytes:
-    """Return the `ColumnMetaData` of a chunk; type and name are those that the column had."""
+def _to_metadata(old: dict[int, ThriftField], chunk: _Chunk) -> bytes:
+    """Return the `ColumnMetaData` of a chunk, with the type and name of the old one."""
     lowest, highest = (encode_binary(number.to_bytes(8, "little", signed=True)) for number in (chunk.lowest, chunk.highest))
-    statistics = [Field(3, I64, encode_int(0)), Field(5, BINARY, highest), Field(6, BINARY, lowest)]
+    statistics = [ThriftField(3, I64, encode_int(0)), ThriftField(5, BINARY, highest), ThriftField(6, BINARY, lowest)]
     return join_struct(
         [
             old[1],
-            Field(2, LIST, join_list(I32, [encode_int(PLAIN), encode_int(RLE)])),
+            ThriftField(2, LIST, join_list(I32, [encode_int(PLAIN), encode_int(RLE)])),
             old[3],
-            Field(4, I32, encode_int(chunk.codec)),
-            Field(5, I64, encode_int(chunk.rows)),
-            Field(6, I64, encode_int(chunk.plain_bytes)),
-            Field(7, I64, encode_int(chunk.content_bytes)),
-            Field(9, I64, encode_int(chunk.offset)),
-            Field(12, STRUCT, join_struct(statistics)),
+            ThriftField(4, I32, encode_int(chunk.codec)),
+            ThriftField(5, I64, encode_int(chunk.rows)),
+            ThriftField(6, I64, encode_int(chunk.plain_bytes)),
+            ThriftField(7, I64, encode_int(chunk.content_bytes)),
+            ThriftField(9, I64, encode_int(chunk.offset)),
+            ThriftField(12, STRUCT, join_struct(statistics)),
         ]
     )

@@ -11,7 +11,7 @@ import pytest
 from duckicelake.app import read_store_settings, read_sts_settings
 from duckicelake.config import Settings
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.store.keys.sessions import StsSettings, Vendor
+from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.s3 import StoreSettings
 from tests.support.sts import Asked, run_sts
 

@@ -1,4 +1,7 @@
-"""Which rows of a Parquet file equal, in some columns, a row of an equality-delete file."""
+"""Equality deletes: match the rows of data files with the rows of an equality-delete file.
+
+DuckLake has no equality deletes, so `catalog` turns those of a commit into position deletes.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.parquet import MAX_DECOMPRESSED_BYTES, Positions, check_size, find_columns, open_texts, read_batches, telling
+from duckicelake.store.parquet import (
+    MAX_DECOMPRESSED_BYTES,
+    Positions,
+    check_size,
+    find_columns,
+    open_with_dictionaries,
+    read_batches,
+    translated_errors,
+)
 
 BATCH_ROWS = 131_072
 NamePath = tuple[str, ...]
 
-# what pyarrow's stubs know of arrays of any type helps nobody here
+# pyarrow's stubs do not describe arrays of unknown type, hence `Any`.
 AnyArray = Any
 
 KINDS: Mapping[str, Any] = {
@@ -31,14 +42,14 @@ KINDS: Mapping[str, Any] = {
     "binary": pa.binary(),
     "uuid": pa.binary(16),
 }
-"""What values of an Iceberg type are compared as; an int and the long it became are the same."""
+"""The Arrow type in which values of an Iceberg type are compared; an int equals the long it was promoted to."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column that rows are compared by: the name of its Iceberg type, and what rows of files without it hold.
+    """A column of the comparison: its Iceberg type, and its value in files that lack the column.
 
-    Units:  `default` is a value as Arrow takes one, dates and times as whole numbers
+    Units:  `default` is a value for Arrow, dates and times as integers
     """
 
     field_id: int
@@ -46,7 +57,7 @@ class KeyColumn:
     default: object | None = None
 
     def kind(self) -> Any:
-        """Return the Arrow type that values are compared as. Raises: Unsupported — the type has no equality."""
+        """Return the Arrow type of the comparison. Raises: Unsupported — values of the type cannot be compared."""
         name, _, numbers = self.type_name.partition("(")
         if name == "decimal":
             precision, scale = (int(number) for number in numbers.rstrip(")").split(","))
@@ -59,14 +70,14 @@ class KeyColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class DeleteKeys:
     """The distinct rows of an equality-delete file."""
 
     columns: Sequence[KeyColumn]
     rows: pa.Table
 
     def list_values(self, place: int) -> tuple[list[Any], bool]:
-        """Return a column's distinct values in ascending order, times as whole numbers, and whether NULL is among them."""
+        """Return a column's distinct values in ascending order, times as integers, and true if NULL is one of them."""
         column: AnyArray = self.rows.column(place)
         if pa.types.is_temporal(column.type):
             column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
@@ -74,14 +85,14 @@ class Keys:
         return sorted(found - {None}), None in found
 
 
-def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> Keys:
-    """Read an equality-delete file: these columns of it, found by field id.
+def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> DeleteKeys:
+    """Return the distinct rows of an equality-delete file in these columns, found by field id.
 
-    Raises: Unsupported — no Parquet file, one of too many rows or too long values, or one of the columns is not there
+    Raises: Unsupported — not a Parquet file, too many rows, too long values, or a missing column
     Source: Iceberg spec «Equality Delete Files»
     """
-    with telling("equality-delete file"):
-        file = open_texts(pa.BufferReader(content))
+    with translated_errors("equality-delete file"):
+        file = open_with_dictionaries(pa.BufferReader(content))
         check_size(file, most_rows)
         paths = _find_paths(file.schema_arrow, {})
         missing = [column.field_id for column in columns if column.field_id not in paths]
@@ -96,24 +107,24 @@ def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> K
             _check_bytes(size_bytes)
         names: list[str] = tables[0].column_names
         rows = pa.concat_tables(tables).group_by(names, use_threads=False).aggregate([])
-        return Keys(columns, rows.select(names))
+        return DeleteKeys(columns, rows.select(names))
 
 
-def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int]) -> Positions:
-    """Return the positions, ascending, of the rows of a data file that equal a key; NULL equals NULL.
+def list_equal_rows(source: BinaryIO, keys: DeleteKeys, names: Mapping[NamePath, int]) -> Positions:
+    """Return the positions, ascending, of the rows in a data file that equal a key; NULL equals NULL.
 
-    `names` gives field ids to the columns of files that carry none.
-    Raises: Unsupported — no Parquet file, or one without field ids where a column is not found by name
+    `names`: the name mapping for files without field ids.
+    Raises: Unsupported — not a Parquet file, or a file without field ids in which a column is not found by name
     """
-    with telling("data file"):
-        file = open_texts(source)
+    with translated_errors("data file"):
+        file = open_with_dictionaries(source)
         paths = _find_paths(file.schema_arrow, names)
         there = [column for column in keys.columns if column.field_id in paths]
         if len(there) < len(keys.columns) and not _carries_ids(file.schema_arrow):
             raise Unsupported("A data file without field ids lacks a column that rows are deleted by.")
         if not keys.rows.num_rows:
             return np.empty(0, dtype=np.int64)
-        finder = _Finder.of(keys)
+        finder = _KeyMatcher.of(keys)
         found: list[Positions] = []
         first = 0
         for batch in read_batches(file, [".".join(paths[column.field_id]) for column in there], BATCH_ROWS):
@@ -156,18 +167,18 @@ def _take(rows: Any, path: NamePath, kind: Any) -> AnyArray:
 
 def _check_bytes(size_bytes: int) -> None:
     if size_bytes > MAX_DECOMPRESSED_BYTES:
-        raise Unsupported(f"Its values hold {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} taken at once; delete by position.")
+        raise Unsupported(f"Its values hold {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} read at once; delete by position.")
 
 
 @dataclass(frozen=True, slots=True)
-class _Finder:
-    """Finds rows by number: each column's values are numbered, and each pair of numbers that a key begins with."""
+class _KeyMatcher:
+    """Matches rows with keys column by column: values get numbers, and so does each pair (number of the key so far, value)."""
 
     values: Sequence[AnyArray]
     steps: Sequence[Positions]
 
     @classmethod
-    def of(cls, keys: Keys) -> "_Finder":
+    def of(cls, keys: DeleteKeys) -> "_KeyMatcher":
         values: list[AnyArray] = []
         steps: list[Positions] = []
         before = np.zeros(keys.rows.num_rows, dtype=np.int64)
@@ -192,6 +203,6 @@ class _Finder:
 
 
 def _number(array: AnyArray, values: AnyArray) -> Positions:
-    """Return the place of each value among others, -1 where it is none of them."""
+    """Return the index of each array element in `values`, -1 if it is not there."""
     places = cast("Any", pc).index_in(array, value_set=values)
     return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

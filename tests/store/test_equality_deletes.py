@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.store.equality import KeyColumn, find_equal_rows, read_keys
+from duckicelake.store.equality_deletes import KeyColumn, list_equal_rows, read_keys
 
 NAME = KeyColumn(2, "string")
 ENCODINGS = ["dictionary", "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
@@ -36,7 +36,7 @@ def write(rows: list[Any], schema: Any, encoding: str) -> bytes:
 def test_rows_are_found_in_every_encoding(encoding: str) -> None:
     """By a text, NULL too, in a file with a struct; Trino and Parquet's second version write texts that pyarrow keeps in no dictionary."""
     keys = read_keys(write([{"name": "n1"}, {"name": None}, {"name": "none"}], pa.schema([SCHEMA.field("name")]), encoding), [NAME], 10)
-    found = find_equal_rows(io.BytesIO(write(ROWS, SCHEMA, encoding)), keys, {})
+    found = list_equal_rows(io.BytesIO(write(ROWS, SCHEMA, encoding)), keys, {})
     assert found.tolist() == [i for i in range(40) if i % 4 in (0, 1)]
 
 
@@ -44,7 +44,7 @@ def test_rows_are_found_in_every_encoding(encoding: str) -> None:
 def test_rows_are_found_by_a_column_within_a_struct(encoding: str) -> None:
     """Of the deletes' file that column alone is read."""
     keys = read_keys(write(ROWS[2:3], SCHEMA, encoding), [KeyColumn(4, "string")], 10)
-    found = find_equal_rows(io.BytesIO(write(ROWS, SCHEMA, encoding)), keys, {})
+    found = list_equal_rows(io.BytesIO(write(ROWS, SCHEMA, encoding)), keys, {})
     assert found.tolist() == [i for i in range(40) if i % 3 == 2]
 
 
@@ -53,4 +53,4 @@ def test_rows_are_found_by_a_fixed_column(stored: Any) -> None:
     """Whether a client wrote it or DuckDB, which has BYTE_ARRAY in its files."""
     rows = [{"f": value} for value in (b"ab", b"cd", None, b"\x00\xff", b"ab")]
     keys = read_keys(write(rows[2:4], pa.schema([number("f", pa.binary(2), 1)]), "PLAIN"), [KeyColumn(1, "fixed[2]")], 10)
-    assert find_equal_rows(io.BytesIO(write(rows, pa.schema([number("f", stored, 1)]), "PLAIN")), keys, {}).tolist() == [2, 3]
+    assert list_equal_rows(io.BytesIO(write(rows, pa.schema([number("f", stored, 1)]), "PLAIN")), keys, {}).tolist() == [2, 3]

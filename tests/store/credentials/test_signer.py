@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from duckicelake.errors import BadRequest, Forbidden, NotServed, ServiceUnavailable
-from duckicelake.store.keys.asks import Ask, Told, parse_ask
-from duckicelake.store.keys.signer import Signer
+from duckicelake.store.credentials.signing import RequestSigner, SignableRequest, UnsignedRequest, parse_unsigned_request
 from duckicelake.store.s3 import StoreSettings
 from tests.support.keys import open_s3
 from tests.support.lakes import FreshLake
@@ -21,9 +20,9 @@ from tests.support.shared_stack import SharedStack
 AWS = StoreSettings(None, "eu-central-1", "id", "secret")
 
 
-def ask(store: StoreSettings, uri: str, method: str = "GET") -> Ask:
+def ask(store: StoreSettings, uri: str, method: str = "GET") -> SignableRequest:
     """A request without headers."""
-    return parse_ask(store, Told(method, uri, store.region, {}), time.time())
+    return parse_unsigned_request(store, UnsignedRequest(method, uri, store.region, {}), time.time())
 
 
 class Obeying(BaseHTTPRequestHandler):
@@ -55,13 +54,13 @@ def run_obeying() -> Generator[StoreSettings]:
 def test_a_store_that_obeys_unsigned_headers_gets_no_signature() -> None:
     """A signed PUT would copy any object there; the refusal says what to do."""
     with run_obeying() as store, pytest.raises(NotServed, match="sts_role_arn"):
-        Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
+        RequestSigner(store).sign(ask(store, f"{store.endpoint}/lake/x"))
 
 
 def test_the_embedded_store_holds_to_what_is_signed(lake: FreshLake) -> None:
     """SeaweedFS is asked once."""
     store = StoreSettings(lake.store.endpoint, lake.store.region, lake.store.access_key_id, lake.store.secret_access_key)
-    uri, headers = Signer(store).sign(ask(store, f"{store.endpoint}/lake/a%62"))
+    uri, headers = RequestSigner(store).sign(ask(store, f"{store.endpoint}/lake/a%62"))
     assert uri == f"{store.endpoint}/lake/ab"
     assert set(headers) == {"authorization", "x-amz-date", "x-amz-content-sha256", "x-forwarded-host", "x-forwarded-prefix"}
     assert store.secret_access_key not in str(headers)
@@ -74,7 +73,7 @@ def test_a_signature_opens_what_it_says_and_not_its_escape(lake: FreshLake, said
     store = StoreSettings(access.endpoint, access.region, access.access_key_id, access.secret_access_key)
     for key, content in (("day=1", b"own"), ("day%3D1", b"another's")):
         open_s3(access).put_object(Bucket="lake", Key=f"{lake.name}/{key}", Body=content)
-    _, headers = Signer(store).sign(ask(store, f"{store.endpoint}{root}/{said}"))
+    _, headers = RequestSigner(store).sign(ask(store, f"{store.endpoint}{root}/{said}"))
     found = {name: get(access.endpoint, f"{root}/{name}", headers) for name in ("day=1", "day%3D1", "day%253D1", "day%25253D1")}
     assert found == {"day=1": (200, b"own"), "day%3D1": (200, b"own"), "day%253D1": (403, b""), "day%25253D1": (403, b"")}
 
@@ -97,7 +96,7 @@ def test_minio_gets_no_signature(minio_stack: SharedStack) -> None:
     access = minio_stack.store
     store = StoreSettings(access.endpoint, access.region, access.access_key_id, access.secret_access_key)
     with pytest.raises(NotServed, match="obeys headers that are not signed"):
-        Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
+        RequestSigner(store).sign(ask(store, f"{store.endpoint}/lake/x"))
 
 
 def test_a_store_that_is_away_or_knows_no_such_keys_is_named(lake: FreshLake) -> None:
@@ -106,7 +105,7 @@ def test_a_store_that_is_away_or_knows_no_such_keys_is_named(lake: FreshLake) ->
     strange = StoreSettings(lake.store.endpoint, lake.store.region, "nobody", "a-secret")
     for store in (away, strange):
         with pytest.raises(ServiceUnavailable) as caught:
-            Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
+            RequestSigner(store).sign(ask(store, f"{store.endpoint}/lake/x"))
         assert str(store.endpoint) in caught.value.message
         assert "secret" not in caught.value.message
 
@@ -127,7 +126,7 @@ def test_aws_has_its_buckets_in_hosts_too(uri: str, expected: str | None) -> Non
     else:
         told = ask(AWS, uri)
         assert told.spellings == (expected,)
-        assert Signer(AWS).sign(told)[0] == uri
+        assert RequestSigner(AWS).sign(told)[0] == uri
 
 
 def test_every_spelling_is_told() -> None:

@@ -1,4 +1,4 @@
-"""What every kind of object store can do, and how a URI names an object in one."""
+"""URIs of objects, and the protocol of the backends that hold them (`s3.S3Bucket`, `objects.LocalDisk`)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +11,13 @@ from duckicelake.errors import Unsupported
 S3_SCHEMES = ("s3", "s3a", "s3n")
 
 MAX_KEY_BYTES = 1024
-"""What S3 allows; clients fail on longer ones, each in its own manner."""
+"""The longest key that S3 allows; clients fail on longer keys in different ways."""
 
-# An empty, `.` or `..` part, or a control character: clients and servers fold these away, each in its own manner.
+# An empty, `.` or `..` part, or a control character: clients and servers normalize these in different ways.
 UNSAFE_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 
-class Place(Protocol):
+class ObjectBackend(Protocol):
     """One bucket, or the local disk. Keys are literal, never percent-encoded.
 
     Every method raises ServiceUnavailable when the store does not answer; those that read raise
@@ -26,8 +26,8 @@ class Place(Protocol):
 
     def read(self, key: str) -> bytes: ...
 
-    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
-        """The object's size, and what reads it."""
+    def open(self, key: str) -> tuple[int, Callable[[], bytes]]:
+        """Return the object's size and a function that reads its content."""
         ...
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
@@ -53,21 +53,21 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObjectAddress:
-    """Where an object is. On the local disk `bucket` is empty and keys start with `/`."""
+    """The address of an object. On the local disk `bucket` is empty and keys start with `/`."""
 
     prefix: str
     bucket: str
     key: str
 
     def format_uri(self, key: str) -> str:
-        """The URI of another key in the same place, spelled the way this one is."""
+        """Return the URI of another key in the same bucket, with the same scheme."""
         return self.prefix + key
 
 
 def parse_uri(uri: str) -> ObjectAddress:
-    """Split a URI or an absolute local path. Whatever `%`, `#`, `?` or space the key holds stands for itself.
+    """Return the address in a URI or an absolute local path. `%`, `#`, `?` and spaces in a key are literal.
 
-    Raises: Unsupported — a kind of store we do not speak, or a key that would reach another object than it names
+    Raises: Unsupported — an unknown scheme, or a key that clients or servers would normalize to another one
     """
     scheme, _, rest = uri.partition("://")
     if scheme in S3_SCHEMES:

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.lineage.row_ids import ROW_ID, STEP_BYTES, open_row_ids
-from duckicelake.store.lineage.thrift import decode_int, encode_int, join_list, join_struct, read_struct, split_list, split_struct
+from duckicelake.store.row_ids import ROW_ID, STEP_BYTES, open_row_ids
+from duckicelake.store.thrift import decode_int, encode_int, join_list, join_struct, read_struct, split_list, split_struct
 
 ROWS, FIRST = 20_000, 500
 IDS = [None if i % 3 == 0 else 10**12 + i for i in range(ROWS)]
@@ -114,8 +114,8 @@ def test_a_file_of_duckdb(tmp_path: Any) -> None:
 
 def test_long_row_groups_are_written_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages of all steps are one column chunk, and what is kept of the file comes in parts."""
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_ROWS", 700)
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 1_000)
+    monkeypatch.setattr("duckicelake.store.row_ids.STEP_ROWS", 700)
+    monkeypatch.setattr("duckicelake.store.row_ids.STEP_BYTES", 1_000)
     content = write(make_table(), compression="none")
     opened = open_row_ids(io.BytesIO(content), len(content))
     assert opened is not None
@@ -153,7 +153,7 @@ def test_what_is_too_large_or_damaged_is_said(monkeypatch: pytest.MonkeyPatch) -
     spoilt = content[:place] + b"\xff" * 200 + content[place + 200 :]
     with pytest.raises(Unsupported):
         fill(spoilt)
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.MAX_GROUP_ROWS", 2_999)
+    monkeypatch.setattr("duckicelake.store.row_ids.MAX_GROUP_ROWS", 2_999)
     with pytest.raises(Unsupported):
         open_row_ids(io.BytesIO(content), len(content))
 
@@ -176,7 +176,7 @@ def test_footers_are_taken_apart_and_put_together() -> None:
 @pytest.mark.parametrize("how", [{"compression": "none"}, {"compression": "zstd", "data_page_version": "2.0"}], ids=["none", "zstd"])
 def test_the_new_pages_are_told_of(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Trino reads no column without an offset index where pages of others are passed over; each names a page and its first row."""
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_ROWS", 700)
+    monkeypatch.setattr("duckicelake.store.row_ids.STEP_ROWS", 700)
     content = fill(write(make_table(), write_page_index=True, **how))
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
     row = 0
@@ -214,15 +214,15 @@ def test_row_ids_are_whole_numbers() -> None:
 def test_a_long_footer_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which takes many times its bytes."""
     content = write(make_table())
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.MAX_FOOTER_BYTES", 100)
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.pq.ParquetFile", None)
+    monkeypatch.setattr("duckicelake.store.row_ids.MAX_FOOTER_BYTES", 100)
+    monkeypatch.setattr("duckicelake.store.row_ids.pq.ParquetFile", None)
     with pytest.raises(Unsupported, match="footer"):
         open_row_ids(io.BytesIO(content), len(content))
 
 
 def test_pages_are_not_decompressed_beyond_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the footer says of them: a page of a few bytes may become one of 2 GiB."""
-    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 1_000)
+    monkeypatch.setattr("duckicelake.store.row_ids.STEP_BYTES", 1_000)
     content = write(make_table(), use_dictionary=False, compression="zstd", row_group_size=ROWS)
     place = pq.read_metadata(io.BytesIO(content)).row_group(0).column(1).data_page_offset
     (kind, size, *rest), end = read_struct(content, place)

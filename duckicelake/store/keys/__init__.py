@@ -1,1 +1,0 @@
-"""Keys for others: what a session of the store may do, and the service that gives sessions."""

@@ -1,1 +1,0 @@
-"""Row ids inside data files, which Iceberg lets a file leave open."""
