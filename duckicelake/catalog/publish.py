@@ -35,7 +35,7 @@ from duckicelake.translate.locations import format_digest, manifest_list_uri, me
 from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
 from duckicelake.translate.shape.told_registered import with_past_log
-from duckicelake.translate.shape.told_snapshots import to_alias, with_aliases
+from duckicelake.translate.shape.told_snapshots import to_alias, with_aliases, with_listed_parents
 from duckicelake.translate.shape.told_specs import without_unused
 from duckicelake.translate.shape.told_statistics import with_statistics
 from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
@@ -115,7 +115,8 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     partitioning = without_unused(reading.partitioning, built.has_unproven)
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or built.breaks_vectors)
     shape = Shape(schemas, partitioning, orders, reading.mapping)
-    aliases = (*built.aliases.values(), *publish_branch_snapshots(conn, objects, state, cache, note.location))
+    moves = {move.lake_snapshot_id: move.snapshot_id for move in state.notes.refs.moves}
+    aliases = (*with_listed_parents(built.aliases.values(), moves), *publish_branch_snapshots(conn, objects, state, cache, note.location))
     earlier_log = list_earlier_log(reading, cache)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
     shown = len(draft.snapshots)

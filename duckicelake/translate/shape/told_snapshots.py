@@ -1,7 +1,7 @@
 """Snapshots as Iceberg clients told them: their summaries, and the ids their authors know them by."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -60,6 +60,14 @@ def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) ->
     """
     summary = {key: text for key, text in snapshot.summary.items() if key != WAP_ID} | {ALIAS_PROPERTY: str(snapshot.snapshot_id)}
     return replace(snapshot, snapshot_id=client_snapshot_id, manifest_list=manifest_list, summary=summary)
+
+
+def with_listed_parents(aliases: Iterable[Snapshot], moves: Mapping[int, int]) -> tuple[Snapshot, ...]:
+    """Return aliases whose parents are the targets of the `moves` of main, because a move itself is in no list of snapshots."""
+    return tuple(
+        alias if alias.parent_snapshot_id not in moves else replace(alias, parent_snapshot_id=moves[alias.parent_snapshot_id])
+        for alias in aliases
+    )
 
 
 def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableMetadata:

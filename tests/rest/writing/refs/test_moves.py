@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
@@ -9,7 +10,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from tests.rest.serving import Server, make_settings, serve
-from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref
+from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
 from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
@@ -217,3 +218,20 @@ def find_head(session: DuckDBPyConnection) -> int:
     """The newest lake snapshot."""
     found: Any = session.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
     return found[0]
+
+
+def test_a_commit_after_a_move_has_a_listed_parent_under_both_of_its_ids(client: Client, lake: FreshLake) -> None:
+    """The parent is the snapshot that main was put on, because the move itself is in no list of snapshots."""
+    session = lake.duckdb()
+    for number in range(3):
+        session.execute(f"INSERT INTO t SELECT range, 'a' FROM range({100 * number}, {100 * number + 50})")
+    target = min(snapshot["snapshot-id"] for snapshot in client.load()["snapshots"])
+    assert client.commit([set_ref("main", target, "branch")]).status == 200
+    metadata = client.load()
+    file = write_file(client, metadata, "more", {1: pa.array([1], pa.int64()), 2: pa.array(["b"])})
+    done = client.commit(client.append(metadata, 90, [file]))
+    assert done.status == 200, done.body
+    for shown in (done.json["metadata"], client.load()):
+        parents = {snapshot["snapshot-id"]: snapshot.get("parent-snapshot-id") for snapshot in shown["snapshots"]}
+        assert parents[90] == parents[shown["current-snapshot-id"]] == target
+        assert set(parents.values()) <= {None, *parents}
