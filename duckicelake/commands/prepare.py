@@ -61,31 +61,33 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
     Several servers may do this at the same time: an advisory lock lets one create the lake.
     Raises: SettingsError: the settings contradict the lake, or there is no lake and no data_path for a new one
             Unsupported: a DuckLake that this catalog cannot serve. Forbidden: the role may not create our tables
-            ServiceUnavailable: objects cannot be written under ICEBERG_PATH
+            ServiceUnavailable: objects cannot be written under ICEBERG_PATH, or there is no bucket for DATA_PATH
     """
     with connect_postgres(lake) as conn:
         if not _has_table(conn, lake, "ducklake_metadata"):
             _lock(conn, lake)
         if not _has_table(conn, lake, "ducklake_metadata"):
             if lake.data_path is not None:
-                check_store(lake, lake.iceberg_path or get_default_iceberg_path(lake.data_path))
+                check_store(lake, lake.data_path, lake.iceberg_path or get_default_iceberg_path(lake.data_path))
             _create(conn, lake, extension_folder)
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
         found = read_paths(conn, lake)
-        check_store(found, found.iceberg_path or "")
+        check_store(found, found.data_path or "", found.iceberg_path or "")
         _install(conn, found)
         if found.restored_max_bytes is not None:
             _note_restored_max(conn, found, found.restored_max_bytes)
     return found
 
 
-def check_store(lake: LakeSettings, iceberg_path: str) -> None:
-    """Write, read and delete one object under ICEBERG_PATH.
+def check_store(lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
+    """Write, read and delete one object under ICEBERG_PATH, and list DATA_PATH's bucket, where only DuckDB writes.
 
     Raises: ServiceUnavailable: the store fails at one of these
     """
+    objects = open_objects(read_store_settings(lake))
     try:
-        open_objects(read_store_settings(lake)).prove(to_uri(iceberg_path))
+        objects.prove(to_uri(iceberg_path))
+        objects.check(to_uri(data_path))
     except ServiceUnavailable as error:
         raise ServiceUnavailable(f"Lake {lake.name!r}: {error.message}") from error
 

@@ -238,6 +238,19 @@ def test_a_store_that_takes_nothing_stops_it_before_a_lake_is_made(lake: FreshLa
         assert conn.execute("SELECT to_regclass('fresh.ducklake_metadata')").fetchone() == (None,)
 
 
+def test_a_data_path_without_a_bucket_stops_it_too(lake: FreshLake, tmp_path: Path) -> None:
+    """ICEBERG_PATH alone would not show it: DuckDB's first file does. A lake that is there is looked at again at every start."""
+    settings = to_settings(lake, "fresh", data_path="s3://no-such-bucket/data/", iceberg_path=f"s3://lake/{lake.name}/beside/")
+    with pytest.raises(ServiceUnavailable, match=r"Lake 'lake-5': .* let us list .*that the bucket exists"):
+        prepare_lake(settings, tmp_path, lambda line: None)
+    with lake.psycopg() as conn:
+        assert conn.execute("SELECT to_regclass('fresh.ducklake_metadata')").fetchone() == (None,)
+        conn.execute("UPDATE ducklake_metadata SET value = 's3://no-such-bucket/data/' WHERE key = 'data_path'")
+    there = to_settings(lake, lake.metadata_schema, iceberg_path=lake.iceberg_path)
+    with pytest.raises(ServiceUnavailable, match=r"let us list .*that the bucket exists"):
+        prepare_lake(there, tmp_path, lambda line: None)
+
+
 def test_a_lake_that_is_there_is_proven_too_and_nothing_stays(lake: FreshLake, tmp_path: Path) -> None:
     """The object that proves the store is deleted again."""
     settings = to_settings(lake, lake.metadata_schema)
