@@ -64,9 +64,9 @@ def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) ->
 
 def with_listed_parents(aliases: Iterable[Snapshot], moves: Mapping[int, int]) -> tuple[Snapshot, ...]:
     """Return aliases whose parents are the targets of the `moves` of main, because a move itself is in no list of snapshots."""
+    parents = ((alias, alias.parent_snapshot_id) for alias in aliases)
     return tuple(
-        alias if alias.parent_snapshot_id not in moves else replace(alias, parent_snapshot_id=moves[alias.parent_snapshot_id])
-        for alias in aliases
+        alias if parent is None or parent not in moves else replace(alias, parent_snapshot_id=moves[parent]) for alias, parent in parents
     )
 
 
