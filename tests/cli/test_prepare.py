@@ -195,9 +195,9 @@ def test_check_tells_of_names_and_times_that_iceberg_cannot_say(lake: FreshLake,
     ("lost", "said"),
     [
         pytest.param((), None, id="prepared"),
-        pytest.param(("TABLE iceberg_staged",), "prepared by an older version", id="by an older version"),
+        pytest.param(("TABLE iceberg_root",), "prepared by an older version", id="by an older version"),
         pytest.param(("TRIGGER iceberg_note_version ON ducklake_metadata",), "prepared by an older version", id="without a trigger"),
-        pytest.param(("TABLE iceberg_staged", "TABLE iceberg_setting"), "may not create tables and triggers", id="not prepared"),
+        pytest.param(("TABLE iceberg_root", "TABLE iceberg_setting"), "may not create tables and triggers", id="not prepared"),
     ],
 )
 def test_a_role_that_may_make_nothing_needs_a_lake_that_is_prepared(

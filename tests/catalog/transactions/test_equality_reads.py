@@ -64,7 +64,7 @@ def test_only_data_files_that_are_read_are_remembered(stand: Stand) -> None:
     """A branch may have thousands of deletes and of files, and most pairs of them have nothing to do with each other."""
     resolver, live, read = stand.resolver, stand.live, stand.live[3].file
     for candidates in (live, live[:2], live):
-        found = {path: list(rows) for path, rows in resolver.find_rows(stand.delete, candidates).items()}
+        found = {path: list(rows) for path, rows in resolver.list_rows(stand.delete, candidates).items()}
         assert found == ({read.file_path: [0]} if len(candidates) > 3 else {})
     assert resolver.rows[stand.delete.file.file_path, None].keys() == {read.file_path}
     assert resolver.read_bytes == read.file_size_in_bytes
@@ -73,12 +73,12 @@ def test_only_data_files_that_are_read_are_remembered(stand: Stand) -> None:
 def test_what_a_request_may_compare_and_delete_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of pairs and of rows are the client's choice."""
     monkeypatch.setattr(delete_resolution, "MAX_PAIRS", 9)
-    stand.resolver.find_rows(stand.delete, stand.live[:4])
+    stand.resolver.list_rows(stand.delete, stand.live[:4])
     assert stand.resolver.reader.positions_left == MAX_POSITIONS - 1
     with pytest.raises(BadRequest, match="More than 9 pairs"):
-        stand.resolver.find_rows(stand.delete, [*stand.live, *stand.live])
+        stand.resolver.list_rows(stand.delete, [*stand.live, *stand.live])
     stand.resolver.reader.positions_left = 0
     stand.resolver.rows.clear()
     stand.resolver.pairs = 0
     with pytest.raises(BadRequest, match="rows are deleted in one request"):
-        stand.resolver.find_rows(stand.delete, stand.live)
+        stand.resolver.list_rows(stand.delete, stand.live)
