@@ -12,7 +12,7 @@ store       objects in S3 or on disk, vended keys, Parquet files derived from ro
 access      tokens, principals, roles and grants
 catalog     one function per catalog operation
 rest        the REST API: routes, bodies, errors, ETags, the cache of responses
-backends    the embedded Postgres and S3 server of `scripts/serve`
+embedded    the embedded Postgres and S3 server of `scripts/serve`
 config, app   settings, and the wiring of all packages
 commands, cli, cli_pipeline   the command line
 pipeline    PySpark jobs that ingest, maintain, verify, profile, publish, import and export over REST

@@ -165,7 +165,9 @@ def draw_partitioning(draw: Draw, lake: Lake) -> Operation | None:
     """SET or RESET PARTITIONED BY."""
     table = draw_table(draw, lake)
     choices = schemas.possible_partitionings(table)
-    if table.partitioning:
+    # A client's first file ends DuckDB's buckets, so RESET does nothing in DuckDB, and clients keep the spec (decision 048).
+    may_be_ended = table.may_be_wide and any(key.transform.startswith("bucket(") for key in table.partitioning)
+    if table.partitioning and not may_be_ended:
         choices.append(())
     return SetPartitioning(table.table_id, draw(st.sampled_from(choices))) if choices else None
 
