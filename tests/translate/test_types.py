@@ -127,16 +127,16 @@ def test_numbers_that_signed_readers_would_mistake_refuse_the_table(room: Room, 
     """Java and Trino read Parquet's unsigned 32 bits as signed, so a file may hold no number from 2^31 on. The remedy works."""
     name, wrap = room.name(), "[v]" if ducklake.endswith("[]") else "v"
     room.run(f"CREATE TABLE {name} (i INTEGER, k {ducklake})", f"INSERT INTO {name} SELECT 1, {wrap} FROM (VALUES (2147483647)) t(v)")
-    room.flush()
+    room.flush(name)
     assert publish(room, name).current.fields[1].field_id == 2
     room.run(f"INSERT INTO {name} SELECT 1, {wrap} FROM (VALUES {LARGE}) t(v)")
     publish(room, name)
-    room.flush()
+    room.flush(name)
     with pytest.raises(Unsupported, match=r"Column 'k(\.element)?' \(uint32\) holds numbers above 2147483647") as refusal:
         publish(room, name)
     room.run(f"ALTER TABLE {name} RENAME i TO j")
     replace_column(room, refusal.value.message)
-    room.flush()
+    room.flush(name)
     schemas = publish(room, name)
     assert [field(schema, "k") is None for _, schema in schemas.timeline] == [True, True, True, True, False]
 
@@ -145,9 +145,9 @@ def test_a_column_that_became_wider_may_hold_large_numbers(room: Room) -> None:
     """What counts is the type that a file was written with."""
     name = room.name()
     room.run(f"CREATE TABLE {name} (k UINTEGER)", f"INSERT INTO {name} VALUES (7)")
-    room.flush()
+    room.flush(name)
     room.run(f"ALTER TABLE {name} ALTER COLUMN k TYPE BIGINT", f"INSERT INTO {name} VALUES (4294967295)")
-    room.flush()
+    room.flush(name)
     assert find_type(publish(room, name).current) == "long"
 
 

@@ -37,9 +37,9 @@ class Room:
         for statement in statements:
             self.duckdb.execute(statement)
 
-    def flush(self) -> None:
-        """Have DuckDB write all inlined rows to files."""
-        self.run("CALL ducklake_flush_inlined_data('lake')")
+    def flush(self, name: str) -> None:
+        """Have DuckDB write a table's inlined rows to files. Of all tables DuckDB 1.5.5 fails at times, when many were altered."""
+        self.run(f"CALL ducklake_flush_inlined_data('lake', table_name => '{name}')")
 
     def read(self, name: str, since: Since = EVERYTHING) -> TableState:
         """The state of a table of the main schema."""
