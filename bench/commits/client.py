@@ -10,13 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 from bench.stand import REQUEST_SECONDS, Stand
-from duckicelake.app import read_store_settings
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
 from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.store.objects import Objects, open_objects
+from duckicelake.store_settings import read_store_settings
 
 COLUMNS: Mapping[str, str] = {
     "id": "long",

@@ -26,9 +26,9 @@ from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.stand import ASK_SECONDS, READY_SECONDS, REQUEST_SECONDS, ROOT, Stand, find_port
 from bench.statistics import percentile
-from duckicelake.app import read_store_settings
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.store.objects import open_objects
+from duckicelake.store_settings import read_store_settings
 
 WARM_UP = 20
 PROCESSES = ("server_cpu_ms", "postgres_cpu_ms")

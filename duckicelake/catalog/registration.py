@@ -181,7 +181,7 @@ def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> NotedTabl
     others = kinds_of_table(drop[0], table.table_id) - DROP
     if others:
         raise BadRequest(
-            f"The transaction that dropped the table also changed it ({', '.join(sorted(others))}); what it was before cannot be told."
+            f"The transaction that dropped the table also changed it ({', '.join(sorted(others))}); its state before that is unknown."
         )
     return table
 

@@ -21,7 +21,7 @@ from duckicelake.catalog.snapshot_building import TableReading, build_snapshots,
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
-from duckicelake.commands.prepare import connect_postgres, read_paths, read_store_settings
+from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
@@ -40,6 +40,7 @@ from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import Uploads
+from duckicelake.store_settings import read_store_settings
 from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
 from duckicelake.translate.shape.nullable import list_nullable_names

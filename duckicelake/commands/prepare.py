@@ -19,7 +19,7 @@ from duckicelake.lake.install import check_absolute, check_beside, format_search
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
 from duckicelake.store.objects import open_objects
-from duckicelake.store.s3 import StoreSettings
+from duckicelake.store_settings import read_store_settings
 from duckicelake.translate.locations import to_uri
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
@@ -244,15 +244,3 @@ def _get_text(conn: psycopg.Connection, query: LiteralString) -> str | None:
 def _check_same(lake: LakeSettings, name: str, wanted: str | None, kept: str | None) -> None:
     if wanted is not None and kept is not None and with_slash(wanted) != with_slash(kept):
         raise SettingsError(f"Lake {lake.name!r}: {name} is {wanted!r} in the settings and {kept!r} in the lake; remove the setting.")
-
-
-def read_store_settings(lake: LakeSettings) -> StoreSettings:
-    """Return the address and keys of the lake's object store. Commands use this function to avoid importing the web stack with `app`."""
-    secret = lake.s3_secret_access_key
-    return StoreSettings(
-        endpoint=lake.s3_endpoint,
-        region=lake.s3_region,
-        access_key_id=lake.s3_access_key_id,
-        secret_access_key=None if secret is None else secret.get_secret_value(),
-        signs_payloads=lake.s3_signed_payloads,
-    )

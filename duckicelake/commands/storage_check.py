@@ -6,7 +6,6 @@ from contextlib import suppress
 
 from rich.console import Console
 
-from duckicelake.app import read_store_settings, read_sts_settings
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings, with_slash
 from duckicelake.errors import CatalogError, ServiceUnavailable, Unsupported
@@ -24,6 +23,7 @@ from duckicelake.store.credentials.isolation_check import (
 from duckicelake.store.credentials.vending import Vendor
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.uris import parse_uri
+from duckicelake.store_settings import read_store_settings, read_sts_settings
 
 STYLES = {CheckVerdict.ok: "green", CheckVerdict.failed: "red", CheckVerdict.noted: "yellow"}
 

@@ -214,7 +214,7 @@ CREATE TABLE IF NOT EXISTS iceberg_move (
     PRIMARY KEY (table_id, lake_snapshot_id)
 );
 
--- Lake snapshots that began a table anew: an Iceberg client replaced it, so nothing of before belongs to its history.
+-- Lake snapshots at which an Iceberg client replaced a table. Each starts the table's history: its Iceberg snapshot has no parent.
 CREATE TABLE IF NOT EXISTS iceberg_root (
     table_id bigint NOT NULL,
     lake_snapshot_id bigint NOT NULL,

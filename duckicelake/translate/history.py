@@ -69,8 +69,10 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             if file.key in visibility:
                 _add_deletes(file.key, visibility[file.key], every, range(first, last))
     _check_rewrites(every, files, visibility)
-    for before, step in pairwise(every):
-        step.is_root = any(before.snapshot_id < root <= step.snapshot_id for root in state.notes.refs.roots)
+    if state.notes.refs.roots:
+        # A root that expired counts for the first snapshot after it that is left.
+        for before, step in pairwise(every):
+            step.is_root = any(before.snapshot_id < root <= step.snapshot_id for root in state.notes.refs.roots)
     return History(base, tuple(steps))
 
 

@@ -127,8 +127,7 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
     """
     for step in steps:
         replaced_count = 0
-        gone = {file.key for file in step.removed}
-        is_root = step.is_root and all(shelf.where.keys() <= gone for shelf in shelves)
+        is_root = step.is_root and _removes_all(step, shelves)
         for shelf in shelves:
             shelf.drop_empty()
             if is_root:
@@ -138,6 +137,12 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
             replaced_count += sum(number not in shelf.plans for number in before)
         plans = tuple(plan for shelf in shelves for plan in reversed(shelf.plans.values()))
         yield SnapshotPlan(step, plans, replaced_count, is_root)
+
+
+def _removes_all(step: Step, shelves: Shelves) -> bool:
+    """True if the step removes every live file, so that a snapshot without a parent names only files that it added."""
+    removed = {file.key for file in step.removed}
+    return all(shelf.where.keys() <= removed for shelf in shelves)
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.app import build_app, read_store_settings
+from duckicelake.app import build_app
 from duckicelake.config import LakeSettings, Settings, SettingsError, get_default_home, is_loopback, list_setting_names, read_settings
 from duckicelake.errors import CatalogError
+from duckicelake.store_settings import read_store_settings
 
 
 @pytest.fixture(autouse=True)

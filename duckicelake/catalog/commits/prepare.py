@@ -280,7 +280,7 @@ def _prepare_branch_snapshots(
     if base.metadata is not None and base.published is not None:
         context = replace(context, specs=compute_new_specs(base.metadata, base.published.state.notes, request.body.updates))
     if not base.allowed.locations:
-        raise BadRequest("A table that is made with snapshots beside main needs a location to keep them in; send set-location.")
+        raise BadRequest("A new table with snapshots on branches needs a location for their manifests; send set-location.")
     there = () if base.metadata is None else base.metadata.snapshots
     lists = {snapshot.snapshot_id: snapshot.manifest_list for snapshot in (*there, *added)}
     if base.table is not None:

@@ -234,11 +234,13 @@ AssignedNumbers = Mapping[int, tuple[Snapshot, LakeNumbers]]
 """The snapshots of a request, by the ids that their client gave them, and what the lake calls them."""
 
 
-def to_kept_snapshot(table_id: int, location: str, prepared: BranchSnapshot, assigned: AssignedNumbers, told: Mapping[str, int]) -> NewKept:
-    """Return the note of a branch snapshot, which `assigned` contains. `told` holds its format version, schema id and time."""
+def to_kept_snapshot(
+    table_id: int, location: str, prepared: BranchSnapshot, assigned: AssignedNumbers, common: Mapping[str, int]
+) -> NewKept:
+    """Return the note of a branch snapshot, which `assigned` contains. `common` holds format version, schema id and time."""
     snapshot, numbers = assigned[prepared.snapshot.snapshot_id]
     listed = [_renumber(file, assigned) for file in prepared.files]
-    version, first_row_id = told["format-version"], numbers.first_row_id
+    version, first_row_id = common["format-version"], numbers.first_row_id
     header = ManifestListHeader(numbers.snapshot_id, numbers.parent_snapshot_id, numbers.sequence_number, version, first_row_id)
     content = encode_manifest_list(header, listed)
     made = replace(
@@ -246,10 +248,10 @@ def to_kept_snapshot(table_id: int, location: str, prepared: BranchSnapshot, ass
         snapshot_id=numbers.snapshot_id,
         parent_snapshot_id=numbers.parent_snapshot_id,
         sequence_number=numbers.sequence_number,
-        timestamp_ms=told["timestamp-ms"],
+        timestamp_ms=common["timestamp-ms"],
         manifest_list=manifest_list_uri(location, numbers.snapshot_id, format_digest(content)),
         summary={**snapshot.summary, SNAPSHOT_ID_PROPERTY: str(numbers.snapshot_id)},
-        schema_id=told["schema-id"] if snapshot.schema_id is None else snapshot.schema_id,
+        schema_id=common["schema-id"] if snapshot.schema_id is None else snapshot.schema_id,
         first_row_id=first_row_id,
         added_rows=None if first_row_id is None else snapshot.added_rows,
     )

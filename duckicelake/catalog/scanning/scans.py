@@ -138,10 +138,10 @@ def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: ScanLim
     try:
         pinned = parse_plan_id(plan_id)
         if pinned is None:
-            raise NoSuchPlanId("The plan's filter is too large to be planned again; plan the scan anew.")
+            raise NoSuchPlanId("The plan's filter is too large to be planned again; plan the scan again.")
         return _plan_part(opened, pinned, _reopen(opened, pinned, limits), WHOLE)
     except (BadToken, BadRequest, NotFound) as error:
-        raise NoSuchPlanId(f"The table {ident} has no plan of this id; plan the scan anew.") from error
+        raise NoSuchPlanId(f"The table {ident} has no plan of this id; plan the scan again.") from error
 
 
 def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
@@ -162,7 +162,7 @@ def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Scan
         pinned, span = parse_task(plan_task)
         return _plan_part(opened, pinned, _reopen(opened, pinned, limits), span)
     except (BadToken, BadRequest, NotFound) as error:
-        raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan anew.") from error
+        raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan again.") from error
 
 
 def _pick_schema(metadata: TableMetadata, snapshot: Snapshot | None, request: ScanRequest) -> Schema:

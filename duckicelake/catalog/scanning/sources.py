@@ -118,7 +118,7 @@ class ManifestSource:
 
     def _check_own(self, uri: str) -> None:
         if not self.is_own(uri):
-            raise NotFound("A manifest list or a manifest is none of the table's own; plan the scan anew.")
+            raise NotFound("A manifest list or a manifest is none of the table's own; plan the scan again.")
 
     def read_deletes(self, name: str, manifests: Sequence[ManifestFile]) -> DeleteIndex:
         """Return the delete files of the delete manifests of a list, which is known by its name.

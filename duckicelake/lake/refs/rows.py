@@ -115,7 +115,7 @@ class NewMove:
 
 @dataclass(frozen=True, slots=True)
 class NewRoot:
-    """The step begins the table anew."""
+    """The step's lake snapshot starts the table's history, because a client replaced the table."""
 
     table_id: int
 

@@ -8,11 +8,11 @@ from threading import Thread
 
 import pytest
 
-from duckicelake.app import read_store_settings, read_sts_settings
 from duckicelake.config import Settings
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store_settings import read_store_settings, read_sts_settings
 from tests.support.sts import Asked, run_sts
 
 ROLE = "arn:aws:iam::123456789012:role/lake"
