@@ -30,11 +30,11 @@ from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.views import get_view
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFound
-from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.audit.rows import AuditContext
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.grants import change
 from duckicelake.lake.grants.read import GrantRow, PrincipalRow, RuleRows, read_rules
-from duckicelake.lake.registered.read import find_live_name
+from duckicelake.lake.registered.read import find_live_table_name
 from duckicelake.lake.rows import Position
 from duckicelake.translate.namespaces import to_levels
 
@@ -204,14 +204,14 @@ def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID
     if what.kind != TABLE:
         return get_view(conn, ident).view_uuid
     table = get_table(conn, ident)
-    if alone and find_live_name(conn, table.table_uuid, table.table_id) is not None:
+    if alone and find_live_table_name(conn, table.table_uuid, table.table_id) is not None:
         raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or make one of them anew.")
     return table.table_uuid
 
 
-def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
+def with_asker(lake: Lake, audit_context: AuditContext, objects: Sequence[str]) -> Lake:
     """Return the lake with the caller and the objects that the audit log will name."""
-    return replace(lake, asker=replace(asker, objects=tuple(objects)))
+    return replace(lake, audit_context=replace(audit_context, objects=tuple(objects)))
 
 
 def list_audit_objects(given: GrantText) -> tuple[str, ...]:

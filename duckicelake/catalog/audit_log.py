@@ -10,11 +10,11 @@ from queue import Empty, Full, Queue
 from threading import Event, Thread
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
-from duckicelake.lake.audit.lines import forget_old, tell, write_denied
-from duckicelake.lake.audit.rows import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine
-from duckicelake.lake.connect import Lake, writing_apart
+from duckicelake.lake.audit.lines import delete_old_lines, write_denied_lines
+from duckicelake.lake.audit.rows import DENIED, HIDDEN, UNPROVEN, AuditLine
+from duckicelake.lake.connect import Lake, writing_on_new_connection
 
-__all__ = ["DENIED", "HIDDEN", "UNPROVEN", "Asker", "AuditLine", "AuditLog", "tell"]
+__all__ = ["DENIED", "HIDDEN", "UNPROVEN", "AuditContext", "AuditLine", "AuditLog", "tell"]
 
 MAX_WAITING = 10_000
 BATCH_LINES = 100
@@ -130,12 +130,12 @@ class AuditLog:
         return None
 
     def _write(self, lines: Sequence[TimedLine]) -> None:
-        with writing_apart(self.lake) as conn:
-            write_denied(conn, lines)
+        with writing_on_new_connection(self.lake) as conn:
+            write_denied_lines(conn, lines)
 
     def _forget(self) -> None:
         """Remove old lines, a batch in a transaction."""
         found = DELETE_BATCH
         while found == DELETE_BATCH and not self._stopping.is_set():
-            with writing_apart(self.lake) as conn:
-                found = forget_old(conn, self.days, DELETE_BATCH)
+            with writing_on_new_connection(self.lake) as conn:
+                found = delete_old_lines(conn, self.days, DELETE_BATCH)

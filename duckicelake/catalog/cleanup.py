@@ -25,14 +25,14 @@ from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.refs.read import read_kept_list, read_ref_notes
-from duckicelake.lake.refs.rows import UNTOLD
+from duckicelake.lake.refs.rows import UNPUBLISHED
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import (
-    Staged,
-    find_neighbour,
-    find_view_neighbour,
-    forget_made,
-    forget_staged,
+    StagedLocation,
+    delete_created_staged,
+    delete_staged,
+    find_overlapping_table,
+    find_overlapping_view,
     has_table,
     list_earlier_locations,
     list_named_paths,
@@ -40,7 +40,7 @@ from duckicelake.lake.writing.locations import (
     list_staged,
     list_statistics_paths,
 )
-from duckicelake.lake.writing.revival import Purge, forget_purge, list_noted_tables, list_purges
+from duckicelake.lake.writing.revival import Purge, delete_purge, list_located_tables, list_purges
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
 
@@ -61,7 +61,7 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
         if notes.table is None:
             return TableObjects(table, [])
         locations = [notes.table.location, *list_earlier_locations(conn, table.table_id)]
-        shared = {location for location in locations if len(list_noted_tables(conn, location)) > 1}
+        shared = {location for location in locations if len(list_located_tables(conn, location)) > 1}
     own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in notes.metadata_log}
     return TableObjects(
         table,
@@ -82,7 +82,7 @@ def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
             named = _list_named(conn, table_objects)
         warehouse.objects.delete_many(uri for uri in table_objects.uris if to_canonical(uri) not in named)
         with writing(warehouse.lake) as conn:
-            forget_purge(conn, table_objects.table.table_id)
+            delete_purge(conn, table_objects.table.table_id)
     except CatalogError:
         # The drop has landed, so the request must not fail; the noted purge is finished later.
         return
@@ -109,8 +109,8 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
     """
     with reading(warehouse.lake) as conn:
         own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in read_notes(conn, noted.table_id).metadata_log}
-        free = [location for location in noted.locations if find_neighbour(conn, noted.table_id, to_canonical(location)) is None]
-        shared = {location for location in free if any(table.table_id != noted.table_id for table in list_noted_tables(conn, location))}
+        free = [location for location in noted.locations if find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None]
+        shared = {location for location in free if any(table.table_id != noted.table_id for table in list_located_tables(conn, location))}
     left = [
         uri
         for location in free
@@ -123,7 +123,7 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
     gone = [uri for uri in left if to_canonical(uri) not in named]
     warehouse.objects.delete_many(gone)
     with writing(warehouse.lake) as conn:
-        forget_purge(conn, noted.table_id)
+        delete_purge(conn, noted.table_id)
     return gone
 
 
@@ -133,15 +133,15 @@ def _list_named(conn: psycopg.Connection, gone: TableObjects) -> set[str]:
     return {to_canonical(file_uri(folder, path, is_relative)) for path, is_relative in paths}
 
 
-def list_abandoned_locations(warehouse: Warehouse, before: datetime) -> Sequence[Staged]:
+def list_abandoned_locations(warehouse: Warehouse, before: datetime) -> Sequence[StagedLocation]:
     """Return the places that were given out before that time and have no table; those that have one are forgotten."""
     with writing(warehouse.lake) as conn:
-        forget_made(conn)
+        delete_created_staged(conn)
     with reading(warehouse.lake) as conn:
         return list_staged(conn, before)
 
 
-def list_leftovers(warehouse: Warehouse, noted: Staged, before: datetime) -> Sequence[str] | None:
+def list_leftovers(warehouse: Warehouse, noted: StagedLocation, before: datetime) -> Sequence[str] | None:
     """Return what lies in a place that no table is in and nothing names; None while something there is younger than that time."""
     found = dict(warehouse.objects.list_modified(noted.location))
     if any(modified >= before for modified in found.values()):
@@ -149,7 +149,7 @@ def list_leftovers(warehouse: Warehouse, noted: Staged, before: datetime) -> Seq
     # read after the objects were listed: a table that was made since is among these
     with reading(warehouse.lake) as conn:
         place = to_canonical(noted.location)
-        if has_table(conn, place) or find_view_neighbour(conn, place) is not None:
+        if has_table(conn, place) or find_overlapping_view(conn, place) is not None:
             return []
         paths = [path for path, is_relative in list_named_paths(conn, NO_TABLE, [place]) if not is_relative]
         named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, [place]), *list_statistics_paths(conn, place))}
@@ -157,10 +157,10 @@ def list_leftovers(warehouse: Warehouse, noted: Staged, before: datetime) -> Seq
     return sorted(uri for uri in found if to_canonical(uri) not in named and not to_canonical(uri).startswith(data))
 
 
-def forget_staged_location(warehouse: Warehouse, noted: Staged) -> None:
+def forget_staged_location(warehouse: Warehouse, noted: StagedLocation) -> None:
     """Forget a place in which nothing is left."""
     with writing(warehouse.lake) as conn:
-        forget_staged(conn, noted)
+        delete_staged(conn, noted)
 
 
 METADATA = ".metadata.json"
@@ -215,7 +215,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     objects, metadata = warehouse.objects, published.metadata
     with reading(warehouse.lake) as conn:
         locations = dict.fromkeys([*list_earlier_locations(conn, table.table_id), metadata.location])
-        own = [location for location in locations if len(list_noted_tables(conn, location)) == 1]
+        own = [location for location in locations if len(list_located_tables(conn, location)) == 1]
         data = to_folder_uri(read_data_path(conn))
     everything = {uri: modified for location in own for uri, modified in objects.list_modified(location)}
     found = {uri: modified for uri, modified in everything.items() if not to_canonical(uri).startswith(data)}
@@ -250,11 +250,11 @@ def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], n
         for path in list_other_paths(conn, locations, table.table_id):
             named.add(to_uri(path))
         kept = read_ref_notes(conn, table.table_id).kept
-        lists = [read_kept_list(conn, table.table_id, note.snapshot_id) for note in kept if note.is_beside]
+        lists = [read_kept_list(conn, table.table_id, note.snapshot_id) for note in kept if note.is_off_main]
     for content in lists:
         named.add_list(content)
     for note in kept:
-        if note.json != UNTOLD:
+        if note.json != UNPUBLISHED:
             named.add_snapshot(parse_snapshot(json.loads(note.json)))
 
 

@@ -17,9 +17,9 @@ from duckicelake.errors import (
     NoSuchView,
     Unprocessable,
 )
-from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.audit.rows import AuditContext
 from duckicelake.lake.connect import RequestKey, reading, writing
-from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
+from duckicelake.lake.writing.idempotency import RequestOutcome, RequestRepeated, find_outcome, note_refusal
 from duckicelake.values import replace
 
 Answer = TypeVar("Answer")
@@ -34,13 +34,13 @@ REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FI
 class RequestContext:
     """The context of a change: the caller, the idempotency key, and summary entries from the headers."""
 
-    asker: Asker
+    audit_context: AuditContext
     key: RequestKey | None = None
     summary: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def about(self, *objects: str) -> "RequestContext":
         """Return the request, about these objects."""
-        return replace(self, asker=replace(self.asker, objects=objects))
+        return replace(self, audit_context=replace(self.audit_context, objects=objects))
 
 
 def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehouse], Answer], repeat: Repeat[Answer]) -> Answer:
@@ -51,14 +51,14 @@ def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehou
     """
     request = asked.key
     if request is None:
-        return act(replace(warehouse, lake=replace(warehouse.lake, asker=asked.asker)))
+        return act(replace(warehouse, lake=replace(warehouse.lake, audit_context=asked.audit_context)))
     with reading(warehouse.lake) as conn:
         found = find_outcome(conn, request)
     if found is not None:
         return _repeat(found, request, lambda: repeat(warehouse, found.object_uuid))
     try:
-        return act(replace(warehouse, lake=replace(warehouse.lake, request=request, asker=asked.asker)))
-    except Repeated:
+        return act(replace(warehouse, lake=replace(warehouse.lake, request=request, audit_context=asked.audit_context)))
+    except RequestRepeated:
         return run_once(warehouse, asked, act, repeat)
     except FINAL as error:
         with writing(warehouse.lake) as conn:
@@ -69,7 +69,7 @@ def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehou
         raise
 
 
-def _repeat(found: Outcome, request: RequestKey, repeat: Callable[[], Answer]) -> Answer:
+def _repeat(found: RequestOutcome, request: RequestKey, repeat: Callable[[], Answer]) -> Answer:
     if found.fingerprint != request.fingerprint:
         raise Unprocessable(f"The Idempotency-Key {request.key} was used for another request; send a new one.")
     if found.refusal is not None:

@@ -13,7 +13,7 @@ from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNames
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import has_uuid
-from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
+from duckicelake.lake.writing.locations import find_overlapping_table, find_overlapping_view, find_owning_location, get_last_version
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.store.uris import parse_uri
 from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
@@ -102,7 +102,7 @@ def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_
             "nor under one of the server's allowed_locations."
         )
     _check_outside_data(conn, kept, f"The location {location!r}")
-    other = find_neighbour(conn, table_id, to_canonical(kept))
+    other = find_overlapping_table(conn, table_id, to_canonical(kept))
     if other is not None:
         raise BadRequest(f"The location {location!r} lies in another table's, or holds one: {other!r}.")
     return kept
@@ -114,7 +114,7 @@ def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, 
     Raises: BadRequest: as `check_location` does, and when it lies in a view's place, or holds one
     """
     kept = check_location(conn, location, roots, table_id)
-    view = find_view_neighbour(conn, to_canonical(kept))
+    view = find_overlapping_view(conn, to_canonical(kept))
     if view is not None:
         raise BadRequest(f"The location {location!r} lies in a view's, or holds one: {view!r}. Choose another.")
     return kept
@@ -164,7 +164,7 @@ def check_new_location(conn: psycopg.Connection, location: str, default: str, ro
 
 def get_last_version(conn: psycopg.Connection, location: str) -> int:
     """Return the last metadata version of the dropped tables that were at a location: a new one goes on from there."""
-    return find_last_version(conn, to_canonical(location))
+    return get_last_version(conn, to_canonical(location))
 
 
 def check_files(conn: psycopg.Connection, table_id: int, allowed: AllowedLocations, uris: Sequence[str]) -> None:
@@ -180,7 +180,7 @@ def check_files(conn: psycopg.Connection, table_id: int, allowed: AllowedLocatio
     foreign = [uri for uri in uris if not allowed.is_own(uri)]
     for uri in foreign:
         _check_outside_data(conn, uri, f"Data file {uri!r}")
-    owned = find_owner(conn, table_id, [to_canonical(uri) for uri in foreign]) if foreign else None
+    owned = find_owning_location(conn, table_id, [to_canonical(uri) for uri in foreign]) if foreign else None
     if owned is not None:
         raise BadRequest(f"A data file lies in the location of another table, {owned!r}; write files into the table's own.")
 
@@ -204,7 +204,7 @@ def check_path_properties(
                 f"{what} lies neither in the table's location {allowed.locations[-1]!r} nor under one of the server's allowed_locations."
             )
         _check_outside_data(conn, place, what)
-        other = find_neighbour(conn, table_id, to_canonical(place)) or find_view_neighbour(conn, to_canonical(place))
+        other = find_overlapping_table(conn, table_id, to_canonical(place)) or find_overlapping_view(conn, to_canonical(place))
         if other is not None:
             raise BadRequest(f"{what} lies in the location of another table or view, or holds one: {other!r}.")
 

@@ -17,7 +17,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats, SnapshotNote, TableNote
 from duckicelake.lake.writing.client_notes import read_file_notes
-from duckicelake.lake.writing.read_back import Foreseen
+from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
 from duckicelake.translate.bulk.files import FEW, FileMaker
@@ -71,7 +71,7 @@ class DataFiles:
     has_unproven: bool = False
     breaks_vectors: bool = False
     prefetch: "tuple[Sequence[int], Future[list[FetchedFiles]]] | None" = None
-    foreseen: Foreseen | None = None
+    foreseen: PredictedState | None = None
     maker: FileMaker = field(init=False)
     is_split: bool = field(init=False)
 

@@ -13,7 +13,7 @@ from duckicelake.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoS
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_schemas, read_tags
 from duckicelake.lake.rows import SchemaRow
-from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import has_children
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
@@ -118,7 +118,7 @@ def create_namespace(warehouse: Warehouse, levels: Levels, properties: Mapping[s
     with committing(warehouse.lake) as commit:
         if _exists(commit, levels):
             raise AlreadyExists(f"Namespace already exists: {format_levels(levels)}")
-        apply(commit, [create_schema(commit.head, schema_name, uuid4(), properties)])
+        write_steps(commit, [create_schema(commit.head, schema_name, uuid4(), properties)])
     return Namespace(levels, dict(properties))
 
 
@@ -140,7 +140,7 @@ def drop_namespace(warehouse: Warehouse, levels: Levels) -> None:
             raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
         if schema.schema_name == MAIN:
             raise BadRequest(f"Namespace {MAIN!r} is where DuckDB starts in every lake; it stays.")
-        apply(commit, [drop_schema(commit.head, schema.schema_id)])
+        write_steps(commit, [drop_schema(commit.head, schema.schema_id)])
 
 
 def update_properties(warehouse: Warehouse, levels: Levels, removals: Sequence[str], updates: Mapping[str, str]) -> ChangedProperties:
@@ -155,11 +155,11 @@ def update_properties(warehouse: Warehouse, levels: Levels, removals: Sequence[s
         schema = find_schema(commit.conn, levels)
         if schema is None:
             name = to_schema_name(get_parent(commit.conn, levels))
-            apply(commit, [create_schema(commit.head, name, uuid4(), updates)] if updates else [])
+            write_steps(commit, [create_schema(commit.head, name, uuid4(), updates)] if updates else [])
             return ChangedProperties(sorted(updates), [], list(dict.fromkeys(removals)))
         live = {tag.key: tag.value for tag in read_tags(commit.conn, schema.schema_id) if tag.value is not None}
         rows = change_tags(schema.schema_id, live, removals, updates)
-        apply(commit, [update_schema(commit.head, rows)] if rows else [])
+        write_steps(commit, [update_schema(commit.head, rows)] if rows else [])
     wanted = list(dict.fromkeys(removals))
     removed, missing = [key for key in wanted if key in live], [key for key in wanted if key not in live]
     return ChangedProperties(sorted(updates), removed, missing)

@@ -21,12 +21,12 @@ from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot, parse_snapshot
-from duckicelake.lake.adopted.manifests import AdoptedRow, write_adopted
+from duckicelake.lake.adopted.manifests import ImportedManifestRow, write_imported_manifests
 from duckicelake.lake.connect import writing
-from duckicelake.lake.notes import Numbering, number_for_good
+from duckicelake.lake.notes import VersionRequest, assign_and_commit_version
 from duckicelake.lake.refs.read import read_kept_list
-from duckicelake.lake.refs.rows import UNTOLD
-from duckicelake.lake.refs.told import tell_kept
+from duckicelake.lake.refs.rows import UNPUBLISHED
+from duckicelake.lake.refs.told import update_kept_snapshots
 from duckicelake.lake.rows import Position, SnapshotNote, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.told import format_again
@@ -50,7 +50,7 @@ class MetadataDraft:
 
     state: TableState
     metadata: TableMetadata
-    wanted: Numbering
+    wanted: VersionRequest
     uploads: UploadQueue
 
 
@@ -91,8 +91,8 @@ def record_submission(warehouse: Warehouse, draft: MetadataDraft, submission: Su
     Raises: BadRequest: the table needs others
     """
     submission.check_known(submission.used)
-    rows = [AdoptedRow(digest, found.name, format_again(found.told)) for digest, found in submission.manifests.items()]
-    write_adopted(warehouse.lake, draft.state.table.table_id, rows, sorted(submission.needed))
+    rows = [ImportedManifestRow(digest, found.name, format_again(found.told)) for digest, found in submission.manifests.items()]
+    write_imported_manifests(warehouse.lake, draft.state.table.table_id, rows, sorted(submission.needed))
 
 
 def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReading, cache: TableCache) -> MetadataDraft:
@@ -123,7 +123,7 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
     cache.history.ahead = len(draft.snapshots) - shown
     token = digest_metadata(draft, cache.history)
-    return MetadataDraft(state, draft, Numbering(state.position, token, note, *shape.new_notes()), uploads)
+    return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads)
 
 
 def publish_numbered(objects: Objects, draft: MetadataDraft, notes: TableNotes, cache: TableCache) -> PublishedTable:
@@ -176,22 +176,22 @@ def assign_metadata_version(reader: PublishContext, draft: MetadataDraft) -> Tab
         return draft.state.notes
     now_ms = compute_updated_ms(draft.state, draft.metadata)
     with reader.noting() as conn:
-        return number_for_good(conn, draft.wanted, draft.state.notes, now_ms)
+        return assign_and_commit_version(conn, draft.wanted, draft.state.notes, now_ms)
 
 
 def update_ref_snapshots(reader: PublishContext, state: TableState, draft: TableMetadata) -> None:
     """Note the snapshots that branches and tags keep as they are published now: their files may be all that is left of them one day."""
-    kept = {note.snapshot_id: note.json for note in state.notes.refs.kept if not note.is_beside}
+    kept = {note.snapshot_id: note.json for note in state.notes.refs.kept if not note.is_off_main}
     named = [snapshot for snapshot in draft.snapshots if snapshot.snapshot_id in kept] if kept else []
     told = [(snapshot.snapshot_id, kept[snapshot.snapshot_id], encode_snapshot(snapshot).decode()) for snapshot in named]
     told = [
         (snapshot_id, old, new)
         for snapshot_id, old, new in told
-        if old == UNTOLD or parse_manifest_list_uri(old) != parse_manifest_list_uri(new)
+        if old == UNPUBLISHED or parse_manifest_list_uri(old) != parse_manifest_list_uri(new)
     ]
     if told:
         with reader.noting() as conn:
-            tell_kept(conn, state.table.table_id, told)
+            update_kept_snapshots(conn, state.table.table_id, told)
 
 
 def parse_manifest_list_uri(encoded: str) -> str:
@@ -255,7 +255,7 @@ def publish_branch_snapshots(
     told = {note.lake_snapshot_id: note for note in state.aliases}
     aliases: list[Snapshot] = []
     for kept in state.notes.refs.kept:
-        if not kept.is_beside:
+        if not kept.is_off_main:
             continue
         snapshot = parse_snapshot(json.loads(kept.json))
         note = told.get(kept.snapshot_id)

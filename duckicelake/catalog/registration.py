@@ -32,15 +32,29 @@ from duckicelake.iceberg.schema import find_field
 from duckicelake.lake.changes import kinds_of_table
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.refs.rows import NewMove, TakenRowIds
-from duckicelake.lake.registered.read import find_departed, find_known, find_live_name, find_pinned, find_scheduled, list_data_paths
-from duckicelake.lake.registered.rows import NOBODY, FreedFile, Haven, MappedFile, NewRegistered, PinnedFile
-from duckicelake.lake.registered.rows import NumberedFile as NumberedRow
+from duckicelake.lake.refs.rows import NewMove, ReservedRowIds
+from duckicelake.lake.registered.read import (
+    find_dropped_table,
+    find_live_table_name,
+    find_scheduled_path,
+    list_data_paths,
+    list_known_paths,
+    list_pinned_paths,
+)
+from duckicelake.lake.registered.rows import PLACEHOLDER_ID, MappedFile, NewRegistered, PinnedFile, PlaceholderTable, UnpinnedFile
+from duckicelake.lake.registered.rows import SequencedFile as NumberedRow
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.lake.writing.apply import apply, jump_to
-from duckicelake.lake.writing.locations import find_neighbour, find_owner
+from duckicelake.lake.writing.apply import skip_to_snapshot, write_steps
+from duckicelake.lake.writing.locations import find_overlapping_table, find_owning_location
 from duckicelake.lake.writing.lookups import has_view, is_touched
-from duckicelake.lake.writing.revival import NotedTable, find_drop, forget_purge, forget_purged_location, has_purge, list_noted_tables
+from duckicelake.lake.writing.revival import (
+    LocatedTable,
+    delete_purge,
+    find_drop_snapshot,
+    has_purge,
+    list_located_tables,
+    remove_purged_location,
+)
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import Roots, metadata_uri, table_folder, to_canonical, to_folder_uri
@@ -113,8 +127,8 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
         _check_not_purged(commit.conn, metadata_location, metadata.location)
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
         uuid = insert_registered_table(commit, TableRegistration(ident, metadata_location, external, allowed, replaced, existing))
-        forget_purged_location(commit.conn, metadata.location)
-        commit.remember(uuid)
+        remove_purged_location(commit.conn, metadata.location)
+        commit.write_object(uuid)
     return uuid
 
 
@@ -122,7 +136,7 @@ def _list_existing(warehouse: Warehouse, external: ExternalTable) -> frozenset[s
     """Return those data files that are there though DuckLake knows nothing of them."""
     uris = [*(found.live.file.file_path for found in external.files), *external.past]
     with reading(warehouse.lake) as conn:
-        known = find_known(conn, [path for uri in uris for path in list_path_spellings(uri)], NO_TABLE)
+        known = list_known_paths(conn, [path for uri in uris for path in list_path_spellings(uri)], NO_TABLE)
     unknown = [uri for uri in uris if not known & set(list_path_spellings(uri))]
     return frozenset(uri for uri in unknown if warehouse.objects.exists(uri))
 
@@ -143,12 +157,12 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         step = TableStep() if replaced is None else drop_table(replaced.table_id)
         revived = revive_table(table, get_place(commit.conn, ident), folder, table.end_snapshot)
         paths = [folder + path if is_relative else path for path, is_relative in list_data_paths(commit.conn, table.table_id)]
-        step.rows += [*revived.rows, *(FreedFile(path) for path in paths)]
+        step.rows += [*revived.rows, *(UnpinnedFile(path) for path in paths)]
         step.changes += revived.changes
         step.changes_catalog = True
-        apply(commit, to_lake_steps(commit.head, IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
-        forget_purge(commit.conn, table.table_id)
-        commit.remember(table.table_uuid)
+        write_steps(commit, to_lake_steps(commit.head, IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
+        delete_purge(commit.conn, table.table_id)
+        commit.write_object(table.table_uuid)
     return table.table_uuid
 
 
@@ -161,21 +175,21 @@ def _check_not_purged(conn: psycopg.Connection, metadata_location: str, location
         )
 
 
-def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> NotedTable | None:
+def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> LocatedTable | None:
     """Return the dropped table whose newest metadata file that is, when every row of it is still there; None for other files.
 
     Of one that has begun to expire only the files are left that DuckLake has not removed.
     Raises: BadRequest: its location is another table's now, or what dropped it changed it too
     """
     match = METADATA_FILE.fullmatch(metadata_location)
-    found = list_noted_tables(conn, match[1]) if match else []
+    found = list_located_tables(conn, match[1]) if match else []
     table = next((table for table in found if match and table.metadata_version == int(match[2])), None)
     if match is None or table is None or table.end_snapshot is None:
         return None
-    neighbour = find_neighbour(conn, table.table_id, to_canonical(match[1]))
+    neighbour = find_overlapping_table(conn, table.table_id, to_canonical(match[1]))
     if neighbour is not None:
         raise BadRequest(f"The location {neighbour!r} has been taken over by another table; drop that first.")
-    drop = find_drop(conn, table.end_snapshot)
+    drop = find_drop_snapshot(conn, table.end_snapshot)
     if drop is None or not drop[1]:
         return None
     others = kinds_of_table(drop[0], table.table_id) - DROP
@@ -211,7 +225,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     """
     metadata = with_own_identity(commit.conn, registration.external.metadata, registration.allowed.roots, registration.replaced)
     lake_snapshot_id = find_lake_snapshot_id(metadata, commit.head.snapshot_id, MAX_JUMP)
-    commit = jump_to(commit, lake_snapshot_id)
+    commit = skip_to_snapshot(commit, lake_snapshot_id)
     ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
     table_id = ids.take_catalog_id()
     last_version = max(get_last_version(commit.conn, metadata.location), registration.external.last_version)
@@ -236,7 +250,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
         *name_main(table_id, None, metadata),
     ]
     step.rows += notes
-    apply(commit, to_lake_steps(commit.head, ids, [[step]]))
+    write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
     return UUID(metadata.table_uuid)
 
 
@@ -255,7 +269,7 @@ def with_own_identity(conn: psycopg.Connection, metadata: TableMetadata, roots: 
         uuid = UUID(metadata.table_uuid) if metadata.table_uuid else uuid4()
     except ValueError as error:
         raise BadRequest(f"The table's uuid {metadata.table_uuid[:100]!r} is none.") from error
-    there = find_live_name(conn, uuid, table_id)
+    there = find_live_table_name(conn, uuid, table_id)
     if there is not None:
         raise AlreadyExists(f"Table already exists: {'.'.join(there)} has the uuid {uuid}; rename it, or drop it first.")
     location = check_table_location(conn, metadata.location, roots, table_id)
@@ -270,7 +284,7 @@ def _add_files(step: TableStep, writer: FileWriter, external: ExternalTable) -> 
     taken = [_to_taken_file(found, metadata) for found in external.files]
     next_row_id = find_first_row_id(metadata)
     if next_row_id:
-        step.rows.append(TakenRowIds(table_id, next_row_id))
+        step.rows.append(ReservedRowIds(table_id, next_row_id))
     if not taken:
         return
     first = FirstIds(ids.take_file_ids(len(taken)), next_row_id)
@@ -323,16 +337,16 @@ def _pin_past_files(conn: psycopg.Connection, ids: IdAllocator, table_id: int, r
     """
     live, past = [found.live.file.file_path for found in registration.external.files], set(registration.external.past)
     paths = {path: uri for uri in (*live, *sorted(past)) for path in list_path_spellings(uri)}
-    known = find_known(conn, list(paths), NO_TABLE if registration.replaced is None else registration.replaced.table_id)
+    known = list_known_paths(conn, list(paths), NO_TABLE if registration.replaced is None else registration.replaced.table_id)
     _check_safe(conn, registration, sorted({*live, *past}), {paths[path] for path in known})
     _check_own(conn, registration, live)
-    scheduled = find_scheduled(conn, list(paths))
+    scheduled = find_scheduled_path(conn, list(paths))
     if scheduled is not None:
         raise BadRequest(f"DuckLake is going to remove the data file {scheduled!r}: the table was dropped, and has expired.")
     pinned = [paths[path] for path in sorted(known) if paths[path] in past]
     first = ids.take_file_ids(len(pinned))
     pins: Sequence[NewRow] = [PinnedFile(i, table_id, list_path_spellings(uri)[-1]) for i, uri in enumerate(pinned, first)]
-    return [*pins, *(FreedFile(path) for path in sorted(known))]
+    return [*pins, *(UnpinnedFile(path) for path in sorted(known))]
 
 
 def _check_safe(conn: psycopg.Connection, registration: TableRegistration, uris: Sequence[str], known: set[str]) -> None:
@@ -357,7 +371,7 @@ def _check_own(conn: psycopg.Connection, registration: TableRegistration, live: 
     """Raise BadRequest for a file in the location of another table."""
     external = [to_canonical(uri) for uri in live if not registration.allowed.is_own(uri)]
     table_id = NO_TABLE if registration.replaced is None else registration.replaced.table_id
-    owned = find_owner(conn, table_id, external) if external else None
+    owned = find_owning_location(conn, table_id, external) if external else None
     if owned is not None:
         raise BadRequest(f"A data file lies in the location of another table, {owned!r}; copy its rows.")
 
@@ -386,7 +400,7 @@ def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
             if table.table_id != loaded.table_id or is_touched(commit.conn, table.table_id, loaded.position):
                 raise _TableChanged
             _drop_and_pin(commit, table)
-            commit.remember(table.table_uuid)
+            commit.write_object(table.table_uuid)
             return loaded
     raise CommitFailed(f"The table {ident} was changed again and again while it was being unregistered; nothing was done. Try again.")
 
@@ -397,7 +411,7 @@ def get_unregistered(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None
     Raises: CommitStateUnknown: DuckLake has forgotten it, or its metadata file is gone
     """
     with reading(warehouse.lake) as conn:
-        found = None if table_uuid is None else find_departed(conn, table_uuid)
+        found = None if table_uuid is None else find_dropped_table(conn, table_uuid)
     if found is None:
         raise to_state_unknown(ident, NoSuchTable("DuckLake has forgotten the table."))
     table_id, location, version = found
@@ -413,14 +427,14 @@ def _drop_and_pin(commit: Commit, table: TableRow) -> None:
     ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
     step = drop_table(table.table_id)
     step.rows += _pin_files(commit, table, ids)
-    apply(commit, to_lake_steps(commit.head, ids, [[step]]))
+    write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
 
 
 def _pin_files(commit: Commit, table: TableRow, ids: IdAllocator) -> Iterator[NewRow]:
     folder = table_folder(read_data_path(commit.conn), table)
     paths = {folder + path if is_relative else path for path, is_relative in list_data_paths(commit.conn, table.table_id)}
-    fresh = sorted(paths - find_pinned(commit.conn, sorted(paths)))
+    fresh = sorted(paths - list_pinned_paths(commit.conn, sorted(paths)))
     if fresh:
-        yield Haven(NOBODY)
+        yield PlaceholderTable(PLACEHOLDER_ID)
     for delete_file_id, path in enumerate(fresh, ids.take_file_ids(len(fresh))):
-        yield PinnedFile(delete_file_id, NOBODY, path)
+        yield PinnedFile(delete_file_id, PLACEHOLDER_ID, path)

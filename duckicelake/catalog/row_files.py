@@ -16,7 +16,7 @@ from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.refs.rows import UNTOLD
+from duckicelake.lake.refs.rows import UNPUBLISHED
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, FileSpan, InlinedTable, PartialFileRow, SchemaVersionRow, TableState
 from duckicelake.store.derived_files import DerivedFile as StoredFile
 from duckicelake.store.derived_files import (
@@ -125,7 +125,7 @@ def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cac
     The notes show them as they were published last. What else needs the file is not left out: `collect_row_files` says that it is missing.
     """
     refs = state.notes.refs
-    told = {note.snapshot_id for note in refs.kept if note.json != UNTOLD} & {ref.snapshot_id for ref in refs.refs}
+    told = {note.snapshot_id for note in refs.kept if note.json != UNPUBLISHED} & {ref.snapshot_id for ref in refs.refs}
     if not told or state.since >= 0:
         return state
     spans = {span.data_file_id: span for span in state.spans}
@@ -175,9 +175,9 @@ def list_restorable(
 def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
     """Return True if that lake snapshot wrote the file; one of a branch says that it rewrites, and may be the next one left."""
     refs, kinds = state.notes.refs, kinds_of_table(row.changes_made, state.table.table_id)
-    is_beside = any(note.is_beside and note.snapshot_id == row.written_at for note in refs.kept)
+    is_off_main = any(note.is_off_main and note.snapshot_id == row.written_at for note in refs.kept)
     is_removed = row.written_at in refs.hidden and kinds & REWRITE_KINDS == frozenset({BRANCH_CHANGE_KIND})
-    return bool(kinds & REWRITE_KINDS) and not is_beside and not is_removed
+    return bool(kinds & REWRITE_KINDS) and not is_off_main and not is_removed
 
 
 def _is_restorable(state: TableState, written_at: int, embedded: EmbeddedLineage, layouts: Sequence[SchemaVersionRow]) -> bool:

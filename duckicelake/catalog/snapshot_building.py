@@ -18,11 +18,11 @@ from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.null_proofs import find_default_ends, list_required
-from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.null_proofs import compute_default_ends, list_required
+from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
-from duckicelake.lake.writing.read_back import Foreseen, read_back
+from duckicelake.lake.writing.read_back import PredictedState, read_back
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
@@ -50,7 +50,7 @@ class ManifestLayout:
     digests: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
 
 
-SINCE_THE_BEGINNING = Since()
+SINCE_THE_BEGINNING = LastRead()
 NOTHING_HIDDEN = (b"", b"", b"")
 AFTER_ALL_SNAPSHOTS = 2**63 - 1
 """Later than any lake snapshot: the oldest row of a table that has none."""
@@ -69,7 +69,7 @@ class TableReading:
     mapping: NameMapping
     oldest_row: int
     earlier: BuiltHistory | None
-    foreseen: Foreseen | None = None
+    foreseen: PredictedState | None = None
     layout: ManifestLayout | None = None
 
 
@@ -107,7 +107,7 @@ def _build_reading(objects: Objects, state: TableState, cache: TableCache, earli
     if earlier is not None and not required <= earlier.required:
         # the files that were read before were not asked for NULLs of these columns
         return None
-    state = with_nullable(state, find_default_ends(state.columns, required), earlier.nullable if earlier else ())
+    state = with_nullable(state, compute_default_ends(state.columns, required), earlier.nullable if earlier else ())
     if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
         state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
     state = without_lost_snapshots(objects, folder, state, cache)
@@ -181,7 +181,7 @@ def read_own_commit(conn: psycopg.Connection, objects: Objects, known: TableStat
     return reading
 
 
-def build_foreseen_reading(objects: Objects, foreseen: Foreseen, cache: TableCache) -> TableReading | None:
+def build_foreseen_reading(objects: Objects, foreseen: PredictedState, cache: TableCache) -> TableReading | None:
     """Return the reading that a commit foresees of its table, None when more must be read."""
     reading = None if cache.built is None else _build_reading(objects, foreseen.state, cache, cache.built)
     return None if reading is None else replace(reading, foreseen=foreseen)
@@ -208,7 +208,7 @@ def build_snapshots(
     shelves = layout.shelves
     written = _select_listed(writer.written, shelves)
     cache.built = BuiltHistory(
-        since=Since(state.position.lake_snapshot_id, state.next_file_id),
+        since=LastRead(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
         oldest_row=reading.oldest_row,
         lacked=state.lacked,

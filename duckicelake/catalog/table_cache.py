@@ -14,9 +14,9 @@ from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot, Snapshots
-from duckicelake.lake.read_table import Since
+from duckicelake.lake.read_table import LastRead
 from duckicelake.lake.rows import NullableRow, Position, TableState
-from duckicelake.lake.writing.lookups import Past
+from duckicelake.lake.writing.lookups import ReplayCheck
 from duckicelake.store.credentials.vending import CredentialScope
 from duckicelake.store.derived_files import EmbeddedLineage
 from duckicelake.translate.files import LeafTypes
@@ -57,7 +57,7 @@ class BuiltHistory:
     in all files.
     """
 
-    since: Since
+    since: LastRead
     history_id: int
     oldest_row: int
     lacked: Sequence[int]
@@ -84,7 +84,7 @@ class CachedName:
     """The table that had a name at the last commit, and the base of commits to it."""
 
     name: tuple[str, str]
-    past: Past
+    past: ReplayCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class TableCaches:
             self._forget_oldest()
             return cache
 
-    def name(self, name: tuple[str, str], past: Past) -> None:
+    def name(self, name: tuple[str, str], past: ReplayCheck) -> None:
         """Remember the table that a schema's and a table's name stand for."""
         if past.seen.table is None:
             return

@@ -30,12 +30,12 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.registered.read import find_live_name
+from duckicelake.lake.registered.read import find_live_table_name
 from duckicelake.lake.rows import Position
-from duckicelake.lake.writing.apply import apply
-from duckicelake.lake.writing.locations import note_staged
+from duckicelake.lake.writing.apply import write_steps
+from duckicelake.lake.writing.locations import write_staged
 from duckicelake.lake.writing.lookups import is_touched
-from duckicelake.lake.writing.revival import note_purge
+from duckicelake.lake.writing.revival import write_purge
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, named_location, table_folder, table_location, to_canonical, to_uri
 from duckicelake.translate.namespaces import to_levels, to_schema_name
@@ -68,7 +68,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
             rows.create_table(0, place, new)
             if asked.location is None:
                 # in a place that a client chose others may have files too
-                note_staged(conn, new.location)
+                write_staged(conn, new.location)
         return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1), location=new.location)
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
@@ -76,8 +76,8 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
         new = _describe(commit.conn, place, asked, choice)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         step = rows.create_table(ids.take_catalog_id(), place, new, get_last_version(commit.conn, new.location))
-        apply(commit, to_lake_steps(commit.head, ids, [[step]]))
-        commit.remember(UUID(new.table_uuid))
+        write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
+        commit.write_object(UUID(new.table_uuid))
     return load_committed_table(warehouse, ident, UUID(new.table_uuid))
 
 
@@ -141,7 +141,7 @@ def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -
         if table_uuid is None:
             break
         with reading(warehouse.lake) as conn:
-            found = find_live_name(conn, table_uuid, NO_TABLE)
+            found = find_live_table_name(conn, table_uuid, NO_TABLE)
         if found is None:
             break
         name = Ident(to_levels(found[0]), found[1])
@@ -170,10 +170,10 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False, show
         if seen is not None and (table.table_id != seen.table_id or is_touched(commit.conn, table.table_id, seen.position)):
             raise _cannot_drop(ident)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
-        apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
-        commit.remember(table.table_uuid)
+        write_steps(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
+        commit.write_object(table.table_uuid)
         if table_objects is not None and table_objects.table.table_id == table.table_id and table_objects.locations:
-            note_purge(commit.conn, table, table_objects.locations)
+            write_purge(commit.conn, table, table_objects.locations)
     if table_objects is not None and table_objects.table.table_id == table.table_id:
         purge_objects(warehouse, table_objects)
 
@@ -212,4 +212,4 @@ def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:
         folder = table.path if stays else table_folder(read_data_path(commit.conn), table)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         step = rows.rename_table(table, place, folder, path_is_relative=stays and table.path_is_relative)
-        apply(commit, to_lake_steps(commit.head, ids, [[step]]))
+        write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))

@@ -13,9 +13,9 @@ from duckicelake.catalog.table_cache import CachedRefusal, PublishedTable, Table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, PostgresRefused, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
-from duckicelake.lake.connect import look, reading, writing
-from duckicelake.lake.notes import take_turn
-from duckicelake.lake.read import Seen, find_table, is_touched, read_seen, read_table_names
+from duckicelake.lake.connect import query_once, reading, writing
+from duckicelake.lake.notes import lock_numbering
+from duckicelake.lake.read import TableAtPosition, find_table, is_touched, read_table_at_position, read_table_names
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
@@ -99,7 +99,7 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, own, uuid, digest=digest)
 
 
-def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, PublishedTable]:
+def publish_table(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None = None) -> tuple[TableRow, PublishedTable]:
     """Return a table and its published state, as new as the call, or as what the caller has `seen`. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
@@ -118,9 +118,9 @@ def _to_last_error(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
     return error
 
 
-def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None, *, locks_numbering: bool) -> tuple[TableRow, PublishedTable]:
+def _load(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None, *, locks_numbering: bool) -> tuple[TableRow, PublishedTable]:
     table, seen = (
-        look(warehouse.lake, lambda conn: read_live_table(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
+        query_once(warehouse.lake, lambda conn: read_live_table(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
     )
     cache = warehouse.caches.of(table.table_id)
     published = cache.published
@@ -129,13 +129,13 @@ def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None, *, locks_number
     with cache.lock, ExitStack() as held:
         turn = held.enter_context(writing(warehouse.lake)) if locks_numbering else None
         if turn is not None:
-            take_turn(turn, table.table_id)
+            lock_numbering(turn, table.table_id)
         conn = held.enter_context(reading(warehouse.lake))
         now, seen = check_cache(conn, warehouse, ident, (table, cache))
         return now, _publish(PublishContext(warehouse, conn, turn), cache, now, seen.position)
 
 
-def check_cache(conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]) -> tuple[TableRow, Seen]:
+def check_cache(conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]) -> tuple[TableRow, TableAtPosition]:
     """Return the table as it is now, and what was seen of it, when the memory that is locked is still the one to use.
 
     Raises: LakeMoved: it is not, or the table is another one by now
@@ -153,9 +153,9 @@ def check_cache(conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, kn
     return now, seen
 
 
-def read_live_table(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
+def read_live_table(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, TableAtPosition]:
     """Return a live table and what a load sees of it first. Raises: NoSuchTable"""
-    seen = read_seen(conn, to_schema_name(ident.namespace), ident.name)
+    seen = read_table_at_position(conn, to_schema_name(ident.namespace), ident.name)
     if seen.table is None:
         raise NoSuchTable(f"Table does not exist: {ident}")
     return seen.table, seen

@@ -22,9 +22,9 @@ from duckicelake.iceberg.views.view_application import apply_view_updates, new_v
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, encode_view, parse_view
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, note_found_view
+from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, write_view_note
 from duckicelake.lake.views.rows import DroppedView, LiveView
-from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import Roots, table_location
@@ -112,8 +112,8 @@ def _create(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_loc
         _check_places(commit.conn, view, Roots() if is_given else warehouse.roots)
         uuid = UUID(view.view_uuid)
         _check_new(commit.conn, uuid)
-        apply(commit, [rows.create_view(commit.head, place, PlannedView(uuid, view, note))])
-        commit.remember(uuid)
+        write_steps(commit, [rows.create_view(commit.head, place, PlannedView(uuid, view, note))])
+        commit.write_object(uuid)
 
 
 def _parse_texts(warehouse: Warehouse, view: ViewMetadata) -> HeldView:
@@ -161,7 +161,7 @@ def replace_view(warehouse: Warehouse, ident: Ident, asked: CommitView) -> Loade
                 if planned is not None and not _change(commit, found, planned, warehouse.roots):
                     raise _ViewChanged
                 uuid = UUID(found.view.view_uuid)
-                commit.remember(uuid)
+                commit.write_object(uuid)
         except _ViewChanged:
             continue
         except LakeBusy as error:
@@ -206,7 +206,7 @@ def _change(commit: Commit, found: FoundView, planned: PlannedView, roots: Roots
     tags = _change_comment(live, planned.view)
     is_replaced = (note.sql, note.column_aliases) != (live.sql, live.column_aliases)
     if not is_replaced and not tags:
-        is_noted = note_found_view(commit.conn, found.base, note)
+        is_noted = write_view_note(commit.conn, found.base, note)
         if is_noted:
             commit.note(None)
         return is_noted
@@ -215,7 +215,7 @@ def _change(commit: Commit, found: FoundView, planned: PlannedView, roots: Roots
         step = rows.replace_view(commit.head, live, planned)
     else:
         step = rows.comment_view(commit.head, live, [*tags, note])
-    apply(commit, [replace(step, rows=(*outdated, *step.rows))])
+    write_steps(commit, [replace(step, rows=(*outdated, *step.rows))])
     return True
 
 
@@ -241,7 +241,7 @@ def rename_view(warehouse: Warehouse, source: Ident, target: Ident) -> None:
         if find_table(commit.conn, schema_name, target.name) is not None:
             raise AlreadyExists(f"Cannot rename {source} to {target}. Table already exists")
         sql = live.sql if place.schema_id == live.schema_id else _build_moved_text(commit.conn, live)
-        apply(commit, [rows.rename_view(commit.head, live, place, sql)])
+        write_steps(commit, [rows.rename_view(commit.head, live, place, sql)])
 
 
 def _build_moved_text(conn: psycopg.Connection, live: LiveView) -> str:
@@ -266,7 +266,7 @@ def drop_view(warehouse: Warehouse, ident: Ident) -> None:
     """
     with committing(warehouse.lake) as commit:
         live = get_view(commit.conn, ident)
-        apply(commit, [rows.drop_view(commit.head, live)])
+        write_steps(commit, [rows.drop_view(commit.head, live)])
 
 
 def _now_ms() -> int:

@@ -16,7 +16,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.read import read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, note_found_view, read_named_columns, read_view_names
+from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, read_named_columns, read_view_names, write_view_note
 from duckicelake.lake.views.rows import LiveView, ViewNote
 from duckicelake.translate.locations import table_location
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
@@ -153,7 +153,7 @@ def read_noted_view(warehouse: Warehouse, ident: Ident) -> ViewNote:
             return base
         note = build_note(live.view_id, base, found.view, HeldView(live.sql, live.column_aliases), found.is_told)
         with writing(warehouse.lake) as conn:
-            is_done = note_found_view(conn, base, note)
+            is_done = write_view_note(conn, base, note)
         if is_done:
             return note
     raise LakeMoved(f"The view {ident} was changed again and again while it was being read; try again.")

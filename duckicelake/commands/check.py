@@ -27,16 +27,16 @@ from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
-from duckicelake.lake.adopted.manifests import forget_adopted
+from duckicelake.lake.adopted.manifests import delete_imported_manifests
 from duckicelake.lake.connect import mapped_errors, writing
-from duckicelake.lake.inspect import Finding
+from duckicelake.lake.inspect import LakeFinding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
-from duckicelake.lake.notes import forget_versions, note_repair
+from duckicelake.lake.notes import delete_versions, write_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.readers.install import list_public_findings
-from duckicelake.lake.readers.roles import reap_readers
+from duckicelake.lake.readers.roles import drop_expired_roles
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.locations import Staged
+from duckicelake.lake.writing.locations import StagedLocation
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import Uploads
@@ -83,7 +83,7 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
     return healthy
 
 
-def list_findings(lake: LakeSettings, home: Home) -> list[Finding]:
+def list_findings(lake: LakeSettings, home: Home) -> list[LakeFinding]:
     """Return the findings of a lake. A finding that prevents further checks, such as a missing right, is the last one."""
     try:
         with connect_postgres(lake) as conn:
@@ -91,14 +91,14 @@ def list_findings(lake: LakeSettings, home: Home) -> list[Finding]:
             conn.execute(format_search_path(lake.metadata_schema))
             return _list_lake_findings(conn, lake, home)
     except psycopg.errors.InsufficientPrivilege as error:
-        return [Finding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")]
+        return [LakeFinding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")]
     except CatalogError as error:
-        return [Finding("error", "lake", error.message, "")]
+        return [LakeFinding("error", "lake", error.message, "")]
 
 
-def _list_lake_findings(conn: psycopg.Connection, lake: LakeSettings, home: Home) -> list[Finding]:
-    rights = inspect.read_rights(conn, lake.metadata_schema)
-    found = inspect.list_right_findings(rights)
+def _list_lake_findings(conn: psycopg.Connection, lake: LakeSettings, home: Home) -> list[LakeFinding]:
+    rights = inspect.read_privileges(conn, lake.metadata_schema)
+    found = inspect.list_privilege_findings(rights)
     if not all(right.may_read for right in rights):
         return found
     settings = inspect.read_settings(conn)
@@ -112,25 +112,25 @@ def _list_lake_findings(conn: psycopg.Connection, lake: LakeSettings, home: Home
     try:
         objects.check(data_uri)
     except ServiceUnavailable as error:
-        return [*found, Finding("error", "lake", error.message, "")]
+        return [*found, LakeFinding("error", "lake", error.message, "")]
     found += _list_missing_files(conn, objects, data_uri)
     found += list_lost_objects(conn, objects, ReadOnlyObjects(read_store_settings(lake)))
     found += _list_table_findings(conn, ReadOnlyObjects(read_store_settings(lake)))
     return found
 
 
-def _list_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
+def _list_bad_defaults(conn: psycopg.Connection, home: Home) -> list[LakeFinding]:
     defaults = inspect.read_defaults(conn)
     if not defaults:
         return []
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     with connect_duckdb(home.make_folder("extensions"), ()) as duck:
         for table, column, column_type, text in defaults:
             try:
                 duck.execute(f"SELECT CAST({quote(text)} AS {get_duckdb_type(column_type)})")
             except duckdb.Error:
                 problem = f"column {column} has the initial default {text!r}, which is no {column_type}"
-                found.append(Finding("error", table, problem, "DuckDB cannot attach the lake: correct it in Postgres."))
+                found.append(LakeFinding("error", table, problem, "DuckDB cannot attach the lake: correct it in Postgres."))
     return found
 
 
@@ -192,18 +192,18 @@ class ReaderWarnings:
                 example = limit.format_example(table, columns[0]) if limit.format_example else ""
                 affected.append(AffectedTable(table.name, list_columns(table, columns), example))
 
-    def list_findings(self) -> list[Finding]:
+    def list_findings(self) -> list[LakeFinding]:
         """Return a warning for each limit that affects a table."""
         return [format_warning(limit, affected) for limit, affected in zip(READER_LIMITS, self._affected, strict=True) if affected]
 
 
-def format_warning(limit: ReaderLimit, affected: Sequence[AffectedTable]) -> Finding:
+def format_warning(limit: ReaderLimit, affected: Sequence[AffectedTable]) -> LakeFinding:
     """Return the warning of a limit with the affected tables and columns, and the remedy."""
     shown = [format_table(table) for table in affected[:MOST_TABLES]]
     more = [f"{len(affected) - MOST_TABLES} more tables"] if len(affected) > MOST_TABLES else []
     problem = f"{limit.effect}: {', '.join([*shown, *more])}"
     example = affected[0].example
-    return Finding("warning", limit.readers, problem, f"{limit.remedy}: {example}" if example else f"{limit.remedy}.")
+    return LakeFinding("warning", limit.readers, problem, f"{limit.remedy}: {example}" if example else f"{limit.remedy}.")
 
 
 def format_table(table: AffectedTable) -> str:
@@ -212,9 +212,9 @@ def format_table(table: AffectedTable) -> str:
     return f"{table.name} ({', '.join(shown)})"
 
 
-def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> list[Finding]:
+def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> list[LakeFinding]:
     """Return the tables that Iceberg clients cannot read, and the columns that single readers cannot read."""
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     warnings = ReaderWarnings()
     with conn.transaction():
         conn.execute(READ_ONLY_SNAPSHOT)
@@ -225,7 +225,7 @@ def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> 
     return [*found, *warnings.list_findings()]
 
 
-def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings) -> list[Finding]:
+def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings) -> list[LakeFinding]:
     """Return the differences between a table in DuckDB and for Iceberg clients. The metadata is built as for a load, and not stored.
 
     Limits of single readers are added to `warnings`.
@@ -237,22 +237,22 @@ def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, 
             reading = read_changes(conn, objects, table, memory)
             build_snapshots(conn, objects, reading, reading.state.notes.table or build_first_note(objects, reading.state), memory)
     except (Unsupported, TableVanished) as error:
-        return [Finding("warning", name, "Iceberg clients cannot read it yet", error.message)]
+        return [LakeFinding("warning", name, "Iceberg clients cannot read it yet", error.message)]
     except NotFound:
         # `_list_missing_files` reports missing files.
         return []
     warnings.add(reading)
     columns = ((path, f"Iceberg clients see column {path!r} as optional: {MAY_HOLD_NULLS}") for path in list_nullable_names(reading.state))
-    return [Finding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
+    return [LakeFinding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
 
 
-def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_objects: ReadOnlyObjects | None = None) -> list[Finding]:
+def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_objects: ReadOnlyObjects | None = None) -> list[LakeFinding]:
     """Return a finding for every published object that is missing from the store.
 
     With `read_only_objects`, a table whose newest metadata file is outdated has no such finding: the next load publishes the table,
     and the new metadata references no object that expiry and clean-up have removed.
     """
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     for schema_name, table_name, location, metadata_version in inspect.read_published(conn):
         name = f"{schema_name}.{table_name}"
         try:
@@ -261,15 +261,15 @@ def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_obje
                 lost = []
         except (BadRequest, ValueError) as error:
             remedy = f"Delete the folder {location}/metadata and run `duckicelake check --repair`."
-            found.append(Finding("error", name, f"a published object cannot be read: {error}", remedy))
+            found.append(LakeFinding("error", name, f"a published object cannot be read: {error}", remedy))
         else:
             remedy = "Run `duckicelake check --repair`."
-            found += [Finding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
+            found += [LakeFinding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
             problem = "{} shows another state than the lake has had, as after a restore of Postgres"
-            found += [Finding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)]
+            found += [LakeFinding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)]
             gone = list_lost_versions(objects, location, inspect.read_published_log(conn, location))
             problem = "the metadata log names {}, which is gone"
-            found += [Finding("warning", name, problem.format(metadata_uri(location, row.metadata_version)), remedy) for row in gone]
+            found += [LakeFinding("warning", name, problem.format(metadata_uri(location, row.metadata_version)), remedy) for row in gone]
     return found
 
 
@@ -333,7 +333,7 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
     return removed
 
 
-def _sweep_staged(warehouse: Warehouse, staged: Staged, before: datetime) -> Sequence[str]:
+def _sweep_staged(warehouse: Warehouse, staged: StagedLocation, before: datetime) -> Sequence[str]:
     left = list_leftovers(warehouse, staged, before)
     if left is None:
         return []
@@ -350,7 +350,7 @@ def _remove_objects(warehouse: Warehouse, uris: Sequence[str]) -> None:
         warehouse.objects.delete_many(uris)
     finally:
         with writing(warehouse.lake) as conn:
-            note_repair(conn)
+            write_repair(conn)
 
 
 def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
@@ -366,12 +366,12 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
             read_paths(conn, lake)
             if is_corrected:
-                forget_adopted(conn)
+                delete_imported_manifests(conn)
                 for _, _, location, _ in inspect.read_published(conn):
                     warehouse.objects.delete_many(_list_stale(conn, warehouse.objects, location))
-            note_repair(conn)
+            write_repair(conn)
             with conn.transaction():
-                reap_readers(conn, lake.metadata_schema)
+                drop_expired_roles(conn, lake.metadata_schema)
             published = inspect.read_published(conn)
             lost = {finding.subject for finding in list_lost_objects(conn, warehouse.objects)}
         for schema_name, table_name, *_ in published:
@@ -396,16 +396,16 @@ def _shorten_logs(lake: LakeSettings, warehouse: Warehouse) -> list[str]:
             gone = list_lost_versions(warehouse.objects, location, inspect.read_published_log(conn, location))
             if not gone:
                 continue
-            forget_versions(conn, location, [row.metadata_version for row in gone])
+            delete_versions(conn, location, [row.metadata_version for row in gone])
             warehouse.objects.delete(metadata_uri(location, metadata_version))
-            note_repair(conn)
+            write_repair(conn)
             with contextlib.suppress(Unsupported, NotFound, NoSuchTable):
                 load_table(warehouse, Ident(to_levels(schema_name), table_name))
                 shortened.append(f"{schema_name}.{table_name}")
     return shortened
 
 
-def _list_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:
+def _list_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[LakeFinding]:
     paths = [(table, to_uri(path)) for table, path in inspect.read_file_paths(conn)]
     present = {uri for uri, _ in objects.list_under(data_uri)}
     elsewhere = [uri for _, uri in paths if uri not in present]

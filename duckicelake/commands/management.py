@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from duckicelake.catalog import access_rules
 from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
-from duckicelake.catalog.audit_log import Asker
+from duckicelake.catalog.audit_log import AuditContext
 from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
@@ -27,12 +27,12 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
 
     Raises: CatalogError: the operation failed and changed nothing
     """
-    asker = Asker(f"cli-{secrets.token_hex(6)}", AUDIT_PRINCIPAL, operation)
+    audit_context = AuditContext(f"cli-{secrets.token_hex(6)}", AUDIT_PRINCIPAL, operation)
     with stopping_on_signals():
         chosen = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         lake = open_lake(chosen.name, chosen.postgres_dsn.get_secret_value(), chosen.metadata_schema, 1)
         try:
-            return OPERATIONS[operation](access_rules.with_asker(lake, asker, name_objects(operation, texts)), *texts)
+            return OPERATIONS[operation](access_rules.with_asker(lake, audit_context, name_objects(operation, texts)), *texts)
         finally:
             close_lake(lake)
 

@@ -14,10 +14,10 @@ from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
-from duckicelake.lake.connect import CONNECT
-from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, note_restored_max, uninstall
+from duckicelake.lake.connect import CONNECT_OPTIONS
+from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
 from duckicelake.lake.readers.install import remove_readers
-from duckicelake.lake.readers.roles import drop_readers
+from duckicelake.lake.readers.roles import drop_all_roles
 from duckicelake.store.objects import open_objects
 from duckicelake.store_settings import read_store_settings
 from duckicelake.translate.locations import to_uri
@@ -39,7 +39,7 @@ SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key 
 SELECT_ICEBERG_PATH_OF = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'iceberg_path'")
 SELECT_ICEBERG_PATH = "SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'"
 
-_CONNECT: Mapping[str, Any] = {**CONNECT, "connect_timeout": 10}
+_CONNECT: Mapping[str, Any] = {**CONNECT_OPTIONS, "connect_timeout": 10}
 
 
 def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
@@ -99,7 +99,7 @@ def abandon_lake(lake: LakeSettings) -> None:
     """
     with connect_postgres(lake) as conn:
         try:
-            remove_readers(conn, lake.metadata_schema, drop_readers)
+            remove_readers(conn, lake.metadata_schema, drop_all_roles)
             uninstall(conn, lake.metadata_schema)
         except psycopg.errors.InsufficientPrivilege as error:
             raise Forbidden(f"Lake {lake.name!r}: only the role that ran `duckicelake init` may remove what it made.") from error
@@ -177,7 +177,7 @@ def _find_value(conn: psycopg.Connection, query: sql.SQL, schema: str) -> str | 
 
 def _check_other_lake(lake: LakeSettings, schema: str, paths: tuple[str, str], remedy: str) -> None:
     try:
-        check_beside(*paths)
+        check_separate(*paths)
     except BadRequest as error:
         raise SettingsError(f"Lake {lake.name!r}: in the lake of schema {schema!r}: {error.message} {remedy}") from error
 
@@ -221,7 +221,7 @@ def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
 
 def _note_restored_max(conn: psycopg.Connection, lake: LakeSettings, restored_max_bytes: int) -> None:
     try:
-        note_restored_max(conn, lake.metadata_schema, restored_max_bytes)
+        write_restored_max(conn, lake.metadata_schema, restored_max_bytes)
     except psycopg.errors.InsufficientPrivilege as error:
         raise Forbidden(f"Lake {lake.name!r}: the Postgres role may not write iceberg_setting; remove restored_max_bytes.") from error
 

@@ -15,18 +15,18 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
-from duckicelake.lake.audit.rows import Asker
-from duckicelake.lake.bulk.quick import hasten
+from duckicelake.lake.audit.rows import AuditContext
+from duckicelake.lake.bulk.quick import tune_connection
 from duckicelake.lake.install import check_version, format_search_path
-from duckicelake.lake.writing.pacing import Others
+from duckicelake.lake.writing.pacing import WaitingSessions
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 POLL_S = 0.1
-FROZEN_S = 5.0
+SILENCE_MAX_S = 5.0
 """How long an idle connection may keep silent before it counts as dead."""
 
-CONNECT: Mapping[str, Any] = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000}
+CONNECT_OPTIONS: Mapping[str, Any] = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000}
 """A line that drops what is sent over it is noticed within seconds, also while nothing is asked, and none is idle to firewalls.
 
 Of several hosts in a connection string each has these seconds.
@@ -37,11 +37,11 @@ SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND 
 
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
-APART_S = 30.0
+NEW_CONNECTION_TIMEOUT_S = 30.0
 BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
 
-IN_THE_WAY = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-ANSWERS = (*IN_THE_WAY, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+RETRYABLE_ERRORS = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+ALIVE_ERRORS = (*RETRYABLE_ERRORS, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
 """What a Postgres that is alive may say to the first statement of a transaction."""
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
@@ -70,7 +70,7 @@ class LakeConnection(psycopg.Connection):
 
     timeout_s = math.inf
 
-    def wait(self, gen: PQGen[Found], interval: float = POLL_S, timeout: float | None = None) -> Found:
+    def wait(self, gen: PQGen[Result], interval: float = POLL_S, timeout: float | None = None) -> Result:
         """Return what the server sends. Raises: psycopg.OperationalError: nothing came within `timeout_s`."""
         limit = self.timeout_s if timeout is None else timeout
         try:
@@ -93,7 +93,7 @@ class RequestKey:
 class Lake:
     """One DuckLake catalog: a Postgres schema reached through a pool of connections.
 
-    `request` is what it is used for, and `asker` who is named in the record of what is changed.
+    `request` is what it is used for, and `audit_context` who is named in the record of what is changed.
     """
 
     name: str
@@ -101,8 +101,8 @@ class Lake:
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
     request: RequestKey | None = None
-    asker: Asker | None = None
-    others: Others = field(default_factory=Others)
+    audit_context: AuditContext | None = None
+    waiting_sessions: WaitingSessions = field(default_factory=WaitingSessions)
 
 
 def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:
@@ -112,11 +112,11 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
     """
 
     def configure(conn: LakeConnection) -> None:
-        conn.timeout_s = timeout_s + FROZEN_S
+        conn.timeout_s = timeout_s + SILENCE_MAX_S
         settings = [format_search_path(metadata_schema), sql.SQL("SET TIME ZONE 'UTC'")]
         if not math.isinf(timeout_s):
             settings.append(sql.SQL("SET statement_timeout = {}").format(math.ceil(timeout_s * 1000)))
-        hasten(conn, *settings)
+        tune_connection(conn, *settings)
 
     pool: ConnectionPool[LakeConnection] = ConnectionPool(
         dsn,
@@ -125,7 +125,7 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
         max_size=max_connections,
         open=False,
         configure=configure,
-        kwargs={"autocommit": True, **CONNECT},
+        kwargs={"autocommit": True, **CONNECT_OPTIONS},
         timeout=5,
         reconnect_timeout=5,
         name=f"lake-{name}",
@@ -142,7 +142,7 @@ def close_lake(lake: Lake) -> None:
 @contextmanager
 def reading(lake: Lake) -> Generator[psycopg.Connection]:
     """One REPEATABLE READ, READ ONLY transaction: everything read on it is one state of the lake."""
-    with _transaction(lake, BEGIN_READING) as conn, _read_again(lake.name):
+    with _transaction(lake, BEGIN_READING) as conn, _mapped_read_conflicts(lake.name):
         yield conn
 
 
@@ -154,23 +154,23 @@ def writing(lake: Lake) -> Generator[psycopg.Connection]:
 
 
 @contextmanager
-def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
+def writing_on_new_connection(lake: Lake) -> Generator[psycopg.Connection]:
     """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
-    with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT) as conn:
-        conn.timeout_s = APART_S + FROZEN_S
-        hasten(conn, format_search_path(lake.metadata_schema), sql.SQL("SET statement_timeout = {}").format(math.ceil(APART_S * 1000)))
+    with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT_OPTIONS) as conn:
+        conn.timeout_s = NEW_CONNECTION_TIMEOUT_S + SILENCE_MAX_S
+        tune_connection(conn, format_search_path(lake.metadata_schema), sql.SQL("SET statement_timeout = {}").format(math.ceil(NEW_CONNECTION_TIMEOUT_S * 1000)))
         yield conn
 
 
 @contextmanager
 def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
-    with mapped_errors(lake.name), begun(lake, b"; ".join((begin, SELECT_VERSION.encode()))) as conn:
+    with mapped_errors(lake.name), open_transaction(lake, b"; ".join((begin, SELECT_VERSION.encode()))) as conn:
         yield conn
         conn.commit()
 
 
 @contextmanager
-def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
+def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
     """A connection in a transaction just begun, rolled back by any error; whoever asks for it commits.
 
     The last statement of `begin` returns the lake's version of DuckLake.
@@ -178,7 +178,7 @@ def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.C
     Raises: PoolTimeout: no live connection is to be had. psycopg.errors.LockNotAvailable, DeadlockDetected: nor the lock.
     Unsupported: the lake has another version of DuckLake by now
     """
-    conn, version = _open(lake.pool, lambda conn: read_version(conn, begin), waits_s)
+    conn, version = _get_live_connection(lake.pool, lambda conn: read_version(conn, begin), waits_s)
     try:
         check_version(version)
         yield conn
@@ -199,34 +199,34 @@ def read_version(conn: psycopg.Connection, statements: bytes) -> str | None:
     return None if row is None else row[0]
 
 
-def look(lake: Lake, ask: Callable[[psycopg.Connection], Found]) -> Found:
+def query_once(lake: Lake, ask: Callable[[psycopg.Connection], Result]) -> Result:
     """Return what one small statement finds, which needs no transaction to see one state of the lake."""
-    with mapped_errors(lake.name), _read_again(lake.name):
-        conn, found = _open(lake.pool, ask)
+    with mapped_errors(lake.name), _mapped_read_conflicts(lake.name):
+        conn, found = _get_live_connection(lake.pool, ask)
         lake.pool.putconn(conn)
         return found
 
 
 @contextmanager
-def _read_again(lake_name: str) -> Generator[None]:
+def _mapped_read_conflicts(lake_name: str) -> Generator[None]:
     """Who only reads commits nothing: somebody who drops tables was in the way, or the primary of a standby."""
     try:
         yield
-    except IN_THE_WAY as error:
+    except RETRYABLE_ERRORS as error:
         raise LakeMoved(f"Lake {lake_name!r}: what was being read was changed meanwhile; try again.") from error
 
 
-def _open(
-    pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Found], waits_s: float = 0.0
-) -> tuple[LakeConnection, Found]:
+def _get_live_connection(
+    pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Result], waits_s: float = 0.0
+) -> tuple[LakeConnection, Result]:
     """Return a connection with its answer, within seconds, to a first statement: one that is dead is closed, another tried."""
     ends = monotonic() + pool.timeout
     while True:
         conn = pool.getconn(max(0.0, ends - monotonic()))
-        usual, conn.timeout_s = conn.timeout_s, FROZEN_S + waits_s
+        usual, conn.timeout_s = conn.timeout_s, SILENCE_MAX_S + waits_s
         try:
             found = ask(conn)
-        except ANSWERS:
+        except ALIVE_ERRORS:
             conn.timeout_s = usual
             conn.rollback()
             pool.putconn(conn)
@@ -254,11 +254,11 @@ def mapped_errors(lake_name: str) -> Generator[None]:
     except PoolTimeout as error:
         raise ServiceUnavailable(f"Lake {lake_name!r}: the lake's Postgres does not answer.") from error
     except psycopg.Error as error:
-        kind, message = _find_error(error)
+        kind, message = _map_error(error)
         raise kind(f"Lake {lake_name!r}: {message}") from error
 
 
-def _find_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
+def _map_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
     state = error.sqlstate
     if isinstance(error, psycopg.DataError) and state is None:
         return Damaged, "A row of the lake holds a value that cannot be read; run `duckicelake check`."

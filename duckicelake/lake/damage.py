@@ -11,7 +11,7 @@ from duckicelake.errors import Damaged
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, FileSpan, InlinedTable, TableRow, TableState
 
 FILE_NUMBERS = ("record_count", "file_size_bytes")
-NEEDED: Mapping[str, Sequence[str]] = {
+REQUIRED_FIELDS: Mapping[str, Sequence[str]] = {
     "columns": ("column_id", "begin_snapshot", "column_order", "column_name", "column_type"),
     "column_tags": ("column_id", "begin_snapshot"),
     "partitions": ("partition_id", "begin_snapshot"),
@@ -35,16 +35,16 @@ def check_table(table: TableRow, spans: Sequence[FileSpan], deletes: Sequence[De
     Raises: Damaged: names the table and the row
     """
     if _is_missing(table, "table_uuid"):
-        raise _damaged(table, "it has no table_uuid")
-    for span in () if _are_whole(spans) else spans:
-        if _lacks(span.begin_snapshot) or _lacks(span.record_count) or span.data_file_id < 0:
-            raise _damaged(table, f"data file {span.data_file_id} has no begin_snapshot or no record_count, or a negative one")
+        raise _build_error(table, "it has no table_uuid")
+    for span in () if _are_complete(spans) else spans:
+        if _is_invalid(span.begin_snapshot) or _is_invalid(span.record_count) or span.data_file_id < 0:
+            raise _build_error(table, f"data file {span.data_file_id} has no begin_snapshot or no record_count, or a negative one")
     for row in deletes:
-        if _lacks(row.begin_snapshot):
-            raise _damaged(table, f"delete file {row.delete_file_id} has no begin_snapshot")
+        if _is_invalid(row.begin_snapshot):
+            raise _build_error(table, f"delete file {row.delete_file_id} has no begin_snapshot")
     for rows in inlined:
-        if _lacks(rows.schema_version) or any(_lacks(number) for row in rows.rows for number in row[:2]):
-            raise _damaged(table, "rows inlined in its metadata have no schema version, no row id or no begin_snapshot")
+        if _is_invalid(rows.schema_version) or any(_is_invalid(number) for row in rows.rows for number in row[:2]):
+            raise _build_error(table, "rows inlined in its metadata have no schema version, no row id or no begin_snapshot")
 
 
 def check_state(state: TableState) -> None:
@@ -52,15 +52,15 @@ def check_state(state: TableState) -> None:
 
     Raises: Damaged: names the table and the row
     """
-    for part, names in NEEDED.items():
+    for part, names in REQUIRED_FIELDS.items():
         for row in getattr(state, part):
             for name in names:
-                if _is_missing(row, name) or (name in FILE_NUMBERS and _lacks(getattr(row, name))):
-                    raise _damaged(state.table, f"a row of its {part.replace('_', ' ')} has no {name}")
-    problems = (*list_column_problems(state.columns), *(_find_misfit(inlined, state.columns) for inlined in state.inlined_tables))
+                if _is_missing(row, name) or (name in FILE_NUMBERS and _is_invalid(getattr(row, name))):
+                    raise _build_error(state.table, f"a row of its {part.replace('_', ' ')} has no {name}")
+    problems = (*list_column_problems(state.columns), *(_find_column_mismatch(inlined, state.columns) for inlined in state.inlined_tables))
     for problem in problems:
         if problem is not None:
-            raise _damaged(state.table, problem)
+            raise _build_error(state.table, problem)
 
 
 def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
@@ -77,7 +77,7 @@ def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
             children.setdefault(row.parent_column, []).append(row)
     if not children.get(None):
         yield "it has no columns"
-    reached = {row.column_id for row in _below(children)}
+    reached = {row.column_id for row in _list_reachable(children)}
     for row in (row for siblings in children.values() for row in siblings):
         if row.column_id not in reached:
             yield f"column {row.column_id} ({row.column_name!r}) lies below {row.parent_column}, which is no column of the table"
@@ -89,7 +89,7 @@ def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
             yield f"column {row.column_id} ({row.column_name!r}) is a {kind} with {found} children"
 
 
-def _find_misfit(inlined: InlinedTable, columns: Sequence[ColumnRow]) -> str | None:
+def _find_column_mismatch(inlined: InlinedTable, columns: Sequence[ColumnRow]) -> str | None:
     """Return what is wrong when the columns of inlined rows are not the table's: values are taken by place."""
     if inlined.column_names is None:
         return None
@@ -99,18 +99,18 @@ def _find_misfit(inlined: InlinedTable, columns: Sequence[ColumnRow]) -> str | N
         for row in columns
         if row.parent_column is None and row.begin_snapshot <= at and (row.end_snapshot is None or at < row.end_snapshot)
     ]
-    expected = [_clip(row.column_name) for row in sorted(live, key=lambda row: (row.column_order, row.column_id))]
-    if expected == [_clip(name) for name in inlined.column_names]:
+    expected = [_truncate_name(row.column_name) for row in sorted(live, key=lambda row: (row.column_order, row.column_id))]
+    if expected == [_truncate_name(name) for name in inlined.column_names]:
         return None
     return f"its columns at lake snapshot {at} are not those of its inlined rows (schema version {inlined.schema_version})"
 
 
-def _clip(name: str) -> bytes:
+def _truncate_name(name: str) -> bytes:
     """Return what Postgres and DuckLake leave of a name in an inlined table, without regard to case."""
     return name.encode("utf-8", "replace")[:NAME_BYTES].lower()
 
 
-def _below(children: Mapping[int | None, Sequence[ColumnRow]]) -> Iterable[ColumnRow]:
+def _list_reachable(children: Mapping[int | None, Sequence[ColumnRow]]) -> Iterable[ColumnRow]:
     waiting = list(children.get(None, ()))
     seen: list[ColumnRow] = []
     while waiting:
@@ -120,7 +120,7 @@ def _below(children: Mapping[int | None, Sequence[ColumnRow]]) -> Iterable[Colum
     return seen
 
 
-def _are_whole(spans: Sequence[FileSpan]) -> bool:
+def _are_complete(spans: Sequence[FileSpan]) -> bool:
     """Tell whether no file lacks a number, column by column: there may be a million of them."""
     if not spans:
         return True
@@ -134,10 +134,10 @@ def _is_missing(row: object, name: str) -> bool:
     return getattr(row, name) is None
 
 
-def _lacks(number: object) -> bool:
+def _is_invalid(number: object) -> bool:
     return not isinstance(number, int) or number < 0
 
 
-def _damaged(table: TableRow, problem: str) -> Damaged:
+def _build_error(table: TableRow, problem: str) -> Damaged:
     name = f"{table.schema_name}.{table.table_name}"
     return Damaged(f"The metadata of table {name} is damaged: {problem}. Correct it in Postgres; `duckicelake check` says more.")

@@ -15,7 +15,7 @@ Severity = Literal["error", "warning"]
 
 SELECT_SETTINGS = "SELECT key, value FROM ducklake_metadata WHERE scope IS NULL"
 
-SELECT_RIGHTS = """
+SELECT_PRIVILEGES = """
 SELECT c.relname, has_table_privilege(c.oid, 'SELECT') AS may_read,
        has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE') AS may_write
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -72,7 +72,7 @@ SELECT t.table_name, format('struct %%s has no fields', c.column_name)
  ORDER BY 1, 2
 """
 
-SELECT_TWIN_COLUMNS = """
+SELECT_DUPLICATE_COLUMNS = """
 SELECT t.table_name, format('columns %%s differ only by case', string_agg(c.column_name, ', ' ORDER BY c.column_id))
   FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
  WHERE c.end_snapshot IS NULL
@@ -91,14 +91,14 @@ SELECT t.table_name, format('nested column %%s has id %%s, not above its parent 
  ORDER BY 1, 2
 """
 
-SELECT_HOMELESS_TABLES = """
+SELECT_TABLES_WITHOUT_SCHEMA = """
 SELECT t.table_name, format('belongs to namespace %%s, which is dropped or missing', t.schema_id) FROM ducklake_table t
  WHERE t.end_snapshot IS NULL
    AND NOT EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = t.schema_id AND s.end_snapshot IS NULL)
  ORDER BY 1
 """
 
-SELECT_TWIN_TABLES = """
+SELECT_DUPLICATE_TABLES = """
 SELECT min(t.table_name), format('tables %%s of one namespace differ only by case', string_agg(t.table_name, ', ' ORDER BY t.table_id))
   FROM ducklake_table t WHERE t.end_snapshot IS NULL
  GROUP BY t.schema_id, lower(t.table_name) HAVING count(*) > 1
@@ -133,7 +133,7 @@ SELECT t.table_name, format('data file %%s has no %%s', f.path, CASE WHEN f.path
  ORDER BY 1, 2
 """
 
-SELECT_FOREIGN_FORMATS = """
+SELECT_OTHER_FORMATS = """
 SELECT t.table_name, format('data file %%s has format %%s', f.path, f.file_format)
   FROM ducklake_data_file f JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
  WHERE f.file_format IS NOT NULL AND lower(f.file_format) <> 'parquet'
@@ -189,7 +189,7 @@ SELECT s.schema_name, t.table_name, n.location, n.metadata_version
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LakeFinding:
     """One thing that is wrong: what it concerns, what is wrong with it, and what to do."""
 
     severity: Severity
@@ -208,7 +208,7 @@ class RowCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class TablePrivileges:
     """What our Postgres role may do with one table."""
 
     table: str
@@ -227,34 +227,34 @@ def list_row_checks() -> list[RowCheck]:
         RowCheck(SELECT_TRANSFORMS, "error", poison),
         RowCheck(SELECT_EMPTY_TABLES, "error", poison),
         RowCheck(SELECT_EMPTY_STRUCTS, "error", poison),
-        RowCheck(SELECT_TWIN_COLUMNS, "error", poison),
+        RowCheck(SELECT_DUPLICATE_COLUMNS, "error", poison),
         RowCheck(SELECT_LATE_PARENTS, "error", poison),
-        RowCheck(SELECT_HOMELESS_TABLES, "error", poison),
+        RowCheck(SELECT_TABLES_WITHOUT_SCHEMA, "error", poison),
         RowCheck(SELECT_VIEW_ALIASES, "error", poison),
         RowCheck(SELECT_TYPELESS_DEFAULTS, "error", poison),
-        RowCheck(SELECT_TWIN_TABLES, "error", rename),
+        RowCheck(SELECT_DUPLICATE_TABLES, "error", rename),
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
-        RowCheck(SELECT_FOREIGN_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
+        RowCheck(SELECT_OTHER_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
         RowCheck(SELECT_LATE_TIMES, "warning", "Iceberg's day ends before it, and readers may fail: update it to 23:59:59.999999."),
         RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file with all positions, end the others."),
     ]
 
 
-def read_findings(conn: psycopg.Connection) -> list[Finding]:
+def read_findings(conn: psycopg.Connection) -> list[LakeFinding]:
     """Return what is wrong with the rows of the lake on the search path; every query ran on the same connection."""
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     for check in list_row_checks():
         # The parameters are empty, and given so that every constant is written the same way.
         for subject, problem in conn.execute(sql.SQL(check.query), {}).fetchall():
-            found.append(Finding(check.severity, subject, problem, check.remedy))
+            found.append(LakeFinding(check.severity, subject, problem, check.remedy))
     return found
 
 
-def read_rights(conn: psycopg.Connection, metadata_schema: str) -> list[Rights]:
+def read_privileges(conn: psycopg.Connection, metadata_schema: str) -> list[TablePrivileges]:
     """Return what our role may do with DuckLake's tables and our notes."""
-    rows = conn.execute(SELECT_RIGHTS, {"metadata_schema": metadata_schema}).fetchall()
-    return [Rights(table, may_read, may_write) for table, may_read, may_write in rows]
+    rows = conn.execute(SELECT_PRIVILEGES, {"metadata_schema": metadata_schema}).fetchall()
+    return [TablePrivileges(table, may_read, may_write) for table, may_read, may_write in rows]
 
 
 def read_settings(conn: psycopg.Connection) -> dict[str, str]:
@@ -294,36 +294,36 @@ def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:
     return conn.execute(SELECT_DEFAULTS).fetchall()
 
 
-def list_setting_findings(settings: dict[str, str]) -> list[Finding]:
+def list_setting_findings(settings: dict[str, str]) -> list[LakeFinding]:
     """Return what the lake's own settings say against serving it."""
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     version = settings.get("version")
     if version != SUPPORTED_VERSION:
         remedy = f"This catalog serves {SUPPORTED_VERSION!r}: attach the lake with the matching DuckDB release, or copy it into a new one."
-        found.append(Finding("error", "lake", f"its DuckLake version is {version!r}", remedy))
+        found.append(LakeFinding("error", "lake", f"its DuckLake version is {version!r}", remedy))
     if settings.get("encrypted") == "true":
         remedy = "No Iceberg reader can open its files: copy it into a lake without ENCRYPTED."
-        found.append(Finding("error", "lake", "it is encrypted", remedy))
+        found.append(LakeFinding("error", "lake", "it is encrypted", remedy))
     return found
 
 
-def list_right_findings(rights: list[Rights]) -> list[Finding]:
+def list_privilege_findings(rights: list[TablePrivileges]) -> list[LakeFinding]:
     """Return which rights our role lacks: reading everything, writing our notes, writing the lake."""
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     for right in rights:
         ours = right.table.startswith("iceberg_")
         if not right.may_read:
-            found.append(Finding("error", right.table, "our Postgres role may not read it", "GRANT SELECT on it to the role."))
+            found.append(LakeFinding("error", right.table, "our Postgres role may not read it", "GRANT SELECT on it to the role."))
         elif not right.may_write:
             severity: Severity = "error" if ours else "warning"
             reason = "our Postgres role may not write it" + ("" if ours else ", so Iceberg clients can only read")
-            found.append(Finding(severity, right.table, reason, "GRANT INSERT, UPDATE, DELETE on it to the role."))
+            found.append(LakeFinding(severity, right.table, reason, "GRANT INSERT, UPDATE, DELETE on it to the role."))
     if not any(right.table.startswith("iceberg_") for right in rights):
-        found.append(Finding("error", "lake", "our notes are missing", "Run `duckicelake init`."))
+        found.append(LakeFinding("error", "lake", "our notes are missing", "Run `duckicelake init`."))
     return found
 
 
-def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[Finding]:
+def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[LakeFinding]:
     """Return a finding for every file the lake names and the store does not have."""
     remedy = "Restore the object from a backup, or end the file in Postgres; its rows are lost then."
-    return [Finding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]
+    return [LakeFinding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]

@@ -61,26 +61,26 @@ DELETE_PINS = """
 DELETE FROM ducklake_delete_file WHERE data_file_id = 9223372036854775807
 """
 
-DELETE_HAVEN_TABLE = """
+DELETE_PLACEHOLDER_TABLE = """
 DELETE FROM ducklake_table WHERE table_id = 9223372036854775807
 """
 
-DELETE_HAVEN_SCHEMA = """
+DELETE_PLACEHOLDER_SCHEMA = """
 DELETE FROM ducklake_schema WHERE schema_id = 9223372036854775807
 """
 
-RELATIVE = (
+RELATIVE_PATH_ADVICE = (
     "is relative: it depends on the folder each program was started in. Give it as seen from everywhere, with "
     "UPDATE ducklake_metadata SET value = '/absolute/path/' WHERE key = 'data_path' AND scope IS NULL, "
     "and attach the lake without DATA_PATH. The files stay where they are."
 )
-PLAIN = (
+PATH_PARTS_ADVICE = (
     "Name the same folder without, with UPDATE ducklake_metadata SET value = '…' WHERE key = 'data_path' AND scope IS NULL; in an object "
     "store an empty part is a name of its own: copy the lake's tables with DuckDB into a lake without one."
 )
 LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
 NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
-OURS: Sequence[tuple[LiteralString, str]] = (
+OWN_OBJECTS: Sequence[tuple[LiteralString, str]] = (
     ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)\s+[\w ]+ ON (\w+)"),
     ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
     ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
@@ -123,7 +123,7 @@ def _check(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str) ->
     settings = dict(conn.execute(SELECT_METADATA).fetchall())
     check_supported(settings)
     check_absolute(settings["data_path"])
-    check_beside(settings["data_path"], iceberg_path)
+    check_separate(settings["data_path"], iceberg_path)
 
 
 def _lock(conn: psycopg.Connection, mode: LiteralString) -> None:
@@ -140,10 +140,10 @@ def _lock(conn: psycopg.Connection, mode: LiteralString) -> None:
 def _install(conn: psycopg.Connection, iceberg_path: str) -> None:
     conn.execute(_read_script())
     conn.execute(UPSERT_ICEBERG_PATH, {"iceberg_path": with_slash(iceberg_path)})
-    conn.execute(UPSERT_INSTALLED, {"digest": _find_digest()})
+    conn.execute(UPSERT_INSTALLED, {"digest": _compute_digest()})
 
 
-def note_restored_max(conn: psycopg.Connection, metadata_schema: str, restored_max_bytes: int) -> None:
+def write_restored_max(conn: psycopg.Connection, metadata_schema: str, restored_max_bytes: int) -> None:
     """Note in a prepared lake how many bytes of one flush or merge are restored: every server and job publishes by this number."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
@@ -157,7 +157,7 @@ def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:
     """Tell whether this very script ran here before, so that running it again can wait."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
-        return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (_find_digest(),)
+        return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (_compute_digest(),)
 
 
 def has_settings(conn: psycopg.Connection) -> bool:
@@ -188,11 +188,11 @@ def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_
 
 def _uninstall(conn: psycopg.Connection) -> None:
     script = _read_script().decode()
-    for kind, pattern in OURS:
+    for kind, pattern in OWN_OBJECTS:
         for match in re.finditer(pattern, script):
             on = sql.SQL(" ON {}").format(sql.Identifier(match[2])) if kind == "TRIGGER" else sql.SQL("")
             conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(match[1]), on))
-    for statement in (DELETE_PINS, DELETE_HAVEN_TABLE, DELETE_HAVEN_SCHEMA):
+    for statement in (DELETE_PINS, DELETE_PLACEHOLDER_TABLE, DELETE_PLACEHOLDER_SCHEMA):
         conn.execute(statement)
 
 
@@ -200,7 +200,7 @@ def _read_script() -> bytes:
     return files("duckicelake.lake").joinpath("install.sql").read_bytes()
 
 
-def _find_digest() -> str:
+def _compute_digest() -> str:
     return hashlib.sha256(_read_script()).hexdigest()
 
 
@@ -223,17 +223,17 @@ def check_supported(settings: dict[str, str]) -> None:
 def check_absolute(data_path: str) -> None:
     """Refuse a DATA_PATH that means another folder to everybody who reads it, or lies where we cannot read."""
     if data_path.startswith(("/", "file:/", "s3://", "s3a://", "s3n://")):
-        _check_plain("The lake's DATA_PATH", data_path, PLAIN)
+        _check_parts("The lake's DATA_PATH", data_path, PATH_PARTS_ADVICE)
         return
     if "://" in data_path:
         raise Unsupported(
             f"The lake's DATA_PATH {data_path!r} is in no object store this catalog speaks; it speaks S3 and local folders. "
             "Copy the lake's tables with DuckDB into a lake whose DATA_PATH is an s3:// location or a folder."
         )
-    raise BadRequest(f"The lake's DATA_PATH {data_path!r} {RELATIVE}")
+    raise BadRequest(f"The lake's DATA_PATH {data_path!r} {RELATIVE_PATH_ADVICE}")
 
 
-def _check_plain(what: str, path: str, remedy: str) -> None:
+def _check_parts(what: str, path: str, remedy: str) -> None:
     """Refuse a path that has another spelling, or names objects that S3 clients cannot name."""
     below = with_slash(path)[:-1]
     below = below.partition("://")[2] if below.startswith("s3") else below.removeprefix("file:").lstrip("/")
@@ -241,12 +241,12 @@ def _check_plain(what: str, path: str, remedy: str) -> None:
         raise BadRequest(f"{what} {path!r} has an empty, '.' or '..' part. {remedy}")
 
 
-def check_beside(data_path: str, iceberg_path: str) -> None:
+def check_separate(data_path: str, iceberg_path: str) -> None:
     """Refuse paths of which one holds the other: DuckLake's orphan clean-up deletes files it does not know under DATA_PATH."""
-    _check_plain("ICEBERG_PATH", iceberg_path, "Choose a plain folder.")
+    _check_parts("ICEBERG_PATH", iceberg_path, "Choose a plain folder.")
     if "?" in iceberg_path or "#" in iceberg_path:
         raise BadRequest(f"ICEBERG_PATH {iceberg_path!r} holds '?' or '#', where clients take a path to end. Choose a plain folder.")
-    ours, ducklakes = _plain(iceberg_path), _plain(data_path)
+    ours, ducklakes = _normalize_folder(iceberg_path), _normalize_folder(data_path)
     if ours.startswith(ducklakes) or ducklakes.startswith(ours):
         raise BadRequest(
             f"ICEBERG_PATH {iceberg_path!r} and the lake's DATA_PATH {data_path!r} lie one under the other, and DuckLake removes "
@@ -254,7 +254,7 @@ def check_beside(data_path: str, iceberg_path: str) -> None:
         )
 
 
-def _plain(path: str) -> str:
+def _normalize_folder(path: str) -> str:
     """Return one spelling of a folder, to compare by."""
     folder = with_slash(path)
     if folder.startswith(("s3a://", "s3n://")):

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import psycopg
 
-from duckicelake.lake.bulk.quick import fetch_plain
+from duckicelake.lake.bulk.quick import fetch_tuples
 from duckicelake.lake.rows import FileSpan
 
 
-class MergedFileRow(NamedTuple):
+class MergedSpan(NamedTuple):
     """`iceberg_merged_file`: a file, and the merge at `end_snapshot` that wrote the files from `first_file_id` to below `next_file_id`."""
 
     data_file_id: int
@@ -26,7 +26,7 @@ class MergedFileRow(NamedTuple):
     next_file_id: int
 
 
-SELECT_MERGED_FILES = """
+SELECT_MERGED_SPANS = """
 SELECT data_file_id, begin_snapshot, end_snapshot, record_count, first_file_id, next_file_id
   FROM iceberg_merged_file
  -- a row that DuckLake does not write has nulls here
@@ -35,12 +35,12 @@ SELECT data_file_id, begin_snapshot, end_snapshot, record_count, first_file_id, 
 """
 
 
-def read_merged_files(conn: psycopg.Connection, table_id: int) -> list[MergedFileRow]:
+def read_merged_spans(conn: psycopg.Connection, table_id: int) -> list[MergedSpan]:
     """Return what is noted of the files that merges of a table replaced, newest merge first."""
-    return fetch_plain(conn, MergedFileRow, SELECT_MERGED_FILES, table_id=table_id)
+    return fetch_tuples(conn, MergedSpan, SELECT_MERGED_SPANS, table_id=table_id)
 
 
-class Unmerged(NamedTuple):
+class FilesBeforeMerges(NamedTuple):
     """The files of a table with those that merges replaced, in order of appearance.
 
     A file that one of these merges wrote begins at the merge. `replaced` and `written` are the ids of both kinds.
@@ -51,7 +51,7 @@ class Unmerged(NamedTuple):
     written: frozenset[int]
 
 
-def undo_merges(spans: Sequence[FileSpan], merged: Iterable[MergedFileRow]) -> Unmerged:
+def undo_merges(spans: Sequence[FileSpan], merged: Iterable[MergedSpan]) -> FilesBeforeMerges:
     """Return the files as they were before each merge of which every file is still known; `merged` comes newest merge first.
 
     A merge keeps each row. So the files that it replaced stand for those it wrote only if both hold equally many rows: if one
@@ -70,6 +70,6 @@ def undo_merges(spans: Sequence[FileSpan], merged: Iterable[MergedFileRow]) -> U
         replaced.update(file.data_file_id for file in files)
         written.update(span.data_file_id for span in new)
     if not replaced:
-        return Unmerged(spans, frozenset(), frozenset())
+        return FilesBeforeMerges(spans, frozenset(), frozenset())
     ordered = sorted(known.values(), key=attrgetter("begin_snapshot", "data_file_id"))
-    return Unmerged(ordered, frozenset(replaced), frozenset(written))
+    return FilesBeforeMerges(ordered, frozenset(replaced), frozenset(written))

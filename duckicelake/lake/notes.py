@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 
 from duckicelake.errors import LakeBusy, LakeMoved
-from duckicelake.lake.read import Together, fetch_rows, fetch_together
+from duckicelake.lake.read import QueryResults, fetch_queries, fetch_rows
 from duckicelake.lake.refs.read import REF_QUERIES, to_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
 from duckicelake.values import replace
@@ -70,10 +70,10 @@ NOTE_QUERIES = (
 
 def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
     """Return what has been noted about a table; the log oldest first, the current version last."""
-    return to_notes(fetch_together(conn, NOTE_QUERIES, table_id=table_id, most=METADATA_LOG_MAX + 1))
+    return to_notes(fetch_queries(conn, NOTE_QUERIES, table_id=table_id, most=METADATA_LOG_MAX + 1))
 
 
-def to_notes(found: Together) -> TableNotes:
+def to_notes(found: QueryResults) -> TableNotes:
     """Return what has been noted about a table from the answers to `NOTE_QUERIES`."""
     notes = found.rows(TableNote, SELECT_TABLE_NOTE)
     return TableNotes(
@@ -89,7 +89,7 @@ def to_notes(found: Together) -> TableNotes:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbering:
+class VersionRequest:
     """What a state wants numbered: its content token, and the ids it found on top of the notes it read."""
 
     position: Position
@@ -142,7 +142,7 @@ INSERT INTO iceberg_sort_order (table_id, order_id, json) VALUES (%(table_id)s, 
 """
 
 
-TAKE_NEXT_VERSION = """
+ASSIGN_NEXT_VERSION = """
 next AS (
     UPDATE iceberg_table
        SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
@@ -158,18 +158,18 @@ INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT
 """
 """The end of a statement that begins with WITH: it inserts one row, or none when the table's notes are not as they were read."""
 
-INSERT_NEXT_VERSION = "WITH " + TAKE_NEXT_VERSION
+INSERT_NEXT_VERSION = "WITH " + ASSIGN_NEXT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class NextVersion:
-    """The parameters of `TAKE_NEXT_VERSION`, and a table's notes as they are after it."""
+    """The parameters of `ASSIGN_NEXT_VERSION`, and a table's notes as they are after it."""
 
     parameters: Mapping[str, object]
     notes: TableNotes
 
 
-def find_next_version(wanted: Numbering, noted: TableNotes, now_ms: int) -> NextVersion | None:
+def find_next_version(wanted: VersionRequest, noted: TableNotes, now_ms: int) -> NextVersion | None:
     """Return what gives a state the next metadata version, None when it needs other ids too or is older than its notes."""
     last = noted.table
     if last is None or wanted.schemas or wanted.specs or wanted.sort_orders or last.location != wanted.note.location:
@@ -185,36 +185,36 @@ def find_next_version(wanted: Numbering, noted: TableNotes, now_ms: int) -> Next
     return NextVersion(_describe_version(wanted, last, now_ms) | known, notes)
 
 
-LOCK_TURN = """
+LOCK_NUMBERING = """
 SELECT metadata_version FROM iceberg_metadata_log WHERE table_id = %(table_id)s ORDER BY metadata_version LIMIT 1 FOR UPDATE
 """
 
 # against all who number, and not against commits that change the note: those hold the lake's lock
-KEEP_NUMBERS = """
+HOLD_VERSION = """
 SELECT table_id FROM iceberg_table WHERE table_id = %(table_id)s FOR KEY SHARE
 """
 
 
-def take_turn(conn: psycopg.Connection, table_id: int) -> None:
+def lock_numbering(conn: psycopg.Connection, table_id: int) -> None:
     """Let nobody else number the table until the transaction ends: what is read from now on is overtaken by no load.
 
     Raises: LakeBusy: another server has its turn for too long
     """
-    with _waiting():
+    with _mapped_lock_timeout():
         # one at a time: two who both keep numbers would wait for each other
-        is_numbered = conn.execute(LOCK_TURN, {"table_id": table_id}).fetchone() is not None
-        conn.execute(KEEP_NUMBERS if is_numbered else LOCK_TABLE_NOTE, {"table_id": table_id})
+        is_numbered = conn.execute(LOCK_NUMBERING, {"table_id": table_id}).fetchone() is not None
+        conn.execute(HOLD_VERSION if is_numbered else LOCK_TABLE_NOTE, {"table_id": table_id})
 
 
 @contextmanager
-def _waiting() -> Generator[None]:
+def _mapped_lock_timeout() -> Generator[None]:
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:
         raise LakeBusy("Another server takes long to number the table; try again.") from error
 
 
-def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
+def assign_next_version(conn: psycopg.Connection, wanted: VersionRequest, noted: TableNotes, now_ms: int) -> TableNotes | None:
     """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
 
     Returns the notes as they are then; None when it is not as easy as that, and then nothing was done.
@@ -225,18 +225,18 @@ def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, 
     return version.notes
 
 
-def number_for_good(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes:
+def assign_and_commit_version(conn: psycopg.Connection, wanted: VersionRequest, noted: TableNotes, now_ms: int) -> TableNotes:
     """Number a state, the short way if that is open, and end the transaction: a metadata file is written under a number that stands.
 
-    Raises: LakeBusy: another server has its turn for too long. What `number` raises
+    Raises: LakeBusy: another server has its turn for too long. What `assign_version` raises
     """
-    with _waiting():
-        notes = number_next(conn, wanted, noted, now_ms) or number(conn, wanted, now_ms)
+    with _mapped_lock_timeout():
+        notes = assign_next_version(conn, wanted, noted, now_ms) or assign_version(conn, wanted, now_ms)
     conn.commit()
     return notes
 
 
-def _with_version(last: TableNote, wanted: Numbering, made: MetadataLogRow) -> TableNote:
+def _with_version(last: TableNote, wanted: VersionRequest, made: MetadataLogRow) -> TableNote:
     """Return a table's note as it is after `_describe_version` was written to it."""
     return replace(
         last,
@@ -251,7 +251,7 @@ def _with_version(last: TableNote, wanted: Numbering, made: MetadataLogRow) -> T
     )
 
 
-def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNotes:
+def assign_version(conn: psycopg.Connection, wanted: VersionRequest, now_ms: int) -> TableNotes:
     """Give a state its metadata version and ids, or return the ones it already has.
 
     A state that saw less than the last numbered one gets nothing: an older state never gets a higher version.
@@ -288,12 +288,12 @@ DELETE FROM iceberg_metadata_log g
 """
 
 
-def forget_versions(conn: psycopg.Connection, location: str, versions: Sequence[int]) -> None:
+def delete_versions(conn: psycopg.Connection, location: str, versions: Sequence[int]) -> None:
     """Take metadata versions out of the log of the table at a location; the newest one stays, and no number is given out again."""
     conn.execute(DELETE_VERSIONS, {"location": location, "versions": list(versions)})
 
 
-def _find_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[JsonNote]:
+def _list_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[JsonNote]:
     known = {note.id: note.json for note in noted}
     for note in wanted:
         is_taken = note.json in known.values() if note.id not in known else note.json != known[note.id]
@@ -302,20 +302,20 @@ def _find_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[Jso
     return [note for note in wanted if note.id not in known]
 
 
-def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote, now_ms: int) -> None:
+def _append_version(conn: psycopg.Connection, wanted: VersionRequest, last: TableNote, now_ms: int) -> None:
     version = _describe_version(wanted, last, now_ms)
     noted = read_notes(conn, last.table_id)
     conn.execute(UPDATE_TABLE_NOTE, version)
     conn.execute(INSERT_METADATA_LOG, {key: version[key] for key in ("table_id", "metadata_version", "updated_ms")})
-    for note in _find_new(wanted.schemas, noted.schemas):
+    for note in _list_new(wanted.schemas, noted.schemas):
         conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in _find_new(wanted.specs, noted.specs):
+    for note in _list_new(wanted.specs, noted.specs):
         conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in _find_new(wanted.sort_orders, noted.sort_orders):
+    for note in _list_new(wanted.sort_orders, noted.sort_orders):
         conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
 
 
-def _describe_version(wanted: Numbering, last: TableNote, now_ms: int) -> dict[str, object]:
+def _describe_version(wanted: VersionRequest, last: TableNote, now_ms: int) -> dict[str, object]:
     return {
         "table_id": last.table_id,
         "metadata_version": last.metadata_version + 1,
@@ -338,7 +338,7 @@ INSERT INTO iceberg_change (kind) VALUES ('repair')
 """
 
 
-def note_repair(conn: psycopg.Connection) -> None:
+def write_repair(conn: psycopg.Connection) -> None:
     """Let every server trust nothing it remembers: with its next load it reads a table anew and looks what is in the store."""
     with conn.transaction():
         conn.execute(LOCK_CHANGES)

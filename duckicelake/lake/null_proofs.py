@@ -16,7 +16,7 @@ import psycopg
 from duckicelake.lake.rows import ColumnRow, ColumnStatsRow, FileSpan, JsonNote, NullableRow, TableState
 
 FLOATING = frozenset({"float32", "float64"})
-NEVER = sys.maxsize
+NO_SNAPSHOT = sys.maxsize
 
 
 def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:
@@ -53,7 +53,7 @@ def _list_children(type_: Mapping[str, object]) -> Iterable[Mapping[str, object]
     return [{"id": type_[f"{part}-id"], "type": type_[part], "required": type_.get(f"{part}-required", False)} for part in parts]
 
 
-class Proof(NamedTuple):
+class NullProof(NamedTuple):
     """A leaf that is a required column, or a part of it: where the leaf has no NULL, the column has none."""
 
     column_id: int
@@ -61,7 +61,7 @@ class Proof(NamedTuple):
     is_repeated: bool
 
 
-def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[Proof]:
+def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[NullProof]:
     """Return what may prove that required columns hold no NULL.
 
     A leaf has a NULL wherever it, or anything that it is a part of, is NULL, and one for each empty list or map. Iceberg's
@@ -69,13 +69,13 @@ def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[P
     """
     rows = {row.column_id: row for row in columns}
     parents = {row.parent_column for row in rows.values()}
-    proofs: list[Proof] = []
+    proofs: list[NullProof] = []
     wanted = frozenset(required)
     for leaf in rows.values():
         path = [] if leaf.column_id in parents else _list_path(leaf, rows)
         is_repeated = any(row.column_type.lower() in ("list", "map") for row in path)
         if path and not (is_repeated and leaf.column_type.lower() in FLOATING):
-            proofs += [Proof(row.column_id, leaf.column_id, is_repeated) for row in path if row.column_id in wanted]
+            proofs += [NullProof(row.column_id, leaf.column_id, is_repeated) for row in path if row.column_id in wanted]
     return proofs
 
 
@@ -147,21 +147,21 @@ def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int
     counts: dict[int, int] = dict(conn.execute(SELECT_PROOFS, known).fetchall())
     # lists and maps may have less values than the file has rows, so their files are looked at one by one
     proven = {proof.column_id for proof in proofs if not proof.is_repeated and counts.get(proof.leaf_id) == len(new)}
-    ends = find_default_ends(state.columns, sorted(required - proven))
+    ends = compute_default_ends(state.columns, sorted(required - proven))
     if not ends:
         return []
     known |= {
         "column_ids": list(ends),
         "column_begins": [min(row.begin_snapshot for row in state.columns if row.column_id == column_id) for column_id in ends],
         "defaulted_until": list(ends.values()),
-        "required_since": [find_required_since(state.columns, column_id) for column_id in ends],
+        "required_since": [compute_required_since(state.columns, column_id) for column_id in ends],
         "proofs": ["{" + ",".join(str(proof.leaf_id) for proof in proofs if proof.column_id == column_id) + "}" for column_id in ends],
         "begin_snapshot": min([span.begin_snapshot for span in new]),
     }
     return [NullableRow(*row) for row in conn.execute(SELECT_NULLABLE, known)]
 
 
-def find_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -> dict[int, int]:
+def compute_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -> dict[int, int]:
     """Return, for each of these columns, the lake snapshot before which its default stands for it; 0 where NULL does."""
     first: dict[int, ColumnRow] = {}
     for row in columns:
@@ -170,16 +170,16 @@ def find_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -
     return {i: 0 if first[i].initial_default is None else first[i].begin_snapshot for i in column_ids}
 
 
-def find_required_since(columns: Sequence[ColumnRow], column_id: int) -> int:
-    """Return the lake snapshot since which a root column is NOT NULL without a break, as far as its rows are left; else `NEVER`."""
+def compute_required_since(columns: Sequence[ColumnRow], column_id: int) -> int:
+    """Return the lake snapshot since which a root column is NOT NULL without a break, as far as its rows are left; else `NO_SNAPSHOT`."""
     rows = sorted([row for row in columns if row.column_id == column_id and row.parent_column is None], key=lambda row: row.begin_snapshot)
-    since = NEVER
+    since = NO_SNAPSHOT
     for row in rows:
-        since = NEVER if row.nulls_allowed else min(since, row.begin_snapshot)
+        since = NO_SNAPSHOT if row.nulls_allowed else min(since, row.begin_snapshot)
     return since
 
 
-def is_proven(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
+def has_no_nulls(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
     """Return True if no required column of a table holds a NULL in a client's new files: so their statistics, or the schema, say."""
     required = list_required(state.columns, state.notes.schemas)
     if not required:
@@ -190,7 +190,7 @@ def is_proven(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, 
         counted &= {row.column_id for row in stats.get(file.data_file_id, ()) if (row.value_count or 0) >= file.record_count}
         proven = frozenset([proof.column_id for proof in proofs if proof.leaf_id in counted])
         null = frozenset([row.column_id for row in stats.get(file.data_file_id, ()) if row.null_count])
-        proven |= frozenset([i for i in required - null if find_required_since(state.columns, i) <= file.begin_snapshot])
+        proven |= frozenset([i for i in required - null if compute_required_since(state.columns, i) <= file.begin_snapshot])
         if file.record_count and not required <= proven:
             return False
     return True

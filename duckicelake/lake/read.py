@@ -22,7 +22,7 @@ def fetch_rows(conn: psycopg.Connection, kind: type[Row], query: LiteralString, 
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class QueryResults:
     """The rows of queries that were asked together, by query; they come as JSON, which has no times and no UUIDs."""
 
     found: Mapping[LiteralString, Sequence[dict[str, Any]]]
@@ -44,13 +44,13 @@ class Together:
         return next(iter(self.column(query)), None)
 
 
-def fetch_together(conn: psycopg.Connection, queries: Sequence[LiteralString], **parameters: object) -> Together:
+def fetch_queries(conn: psycopg.Connection, queries: Sequence[LiteralString], **parameters: object) -> QueryResults:
     """Ask queries in one statement, and see one state of the lake with all of them."""
     opening, closing = "(SELECT json_agg(q) FROM (", ") q)"
     each = (closing + ", " + opening).join(queries)
     row = conn.execute("SELECT " + opening + each + closing, parameters).fetchone()
     assert row is not None
-    return Together({query: found or [] for query, found in zip(queries, row, strict=True)})
+    return QueryResults({query: found or [] for query, found in zip(queries, row, strict=True)})
 
 
 SELECT_POSITION = """
@@ -197,7 +197,7 @@ def _first(rows: Sequence[TableRow]) -> TableRow | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TableAtPosition:
     """A table, how much of the lake was seen with it, and the newest repair."""
 
     table: TableRow | None
@@ -205,20 +205,20 @@ class Seen:
     repair_id: int
 
 
-SEEN_QUERIES = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
+POSITION_QUERIES = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
 
 
-def read_seen(conn: psycopg.Connection, schema_name: str, table_name: str) -> Seen:
+def read_table_at_position(conn: psycopg.Connection, schema_name: str, table_name: str) -> TableAtPosition:
     """Return the live table of that name, in any case, and what tells whether it is as it was."""
-    return to_seen(fetch_together(conn, SEEN_QUERIES, schema_name=schema_name, table_name=table_name))
+    return to_table_at_position(fetch_queries(conn, POSITION_QUERIES, schema_name=schema_name, table_name=table_name))
 
 
-def to_seen(found: Together) -> Seen:
-    """Return the same from the answers to `SEEN_QUERIES`."""
+def to_table_at_position(found: QueryResults) -> TableAtPosition:
+    """Return the same from the answers to `POSITION_QUERIES`."""
     [position] = found.rows(Position, SELECT_POSITION)
-    return Seen(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
+    return TableAtPosition(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
 
 
-def to_tables(found: Together) -> list[TableRow]:
+def to_tables(found: QueryResults) -> list[TableRow]:
     """Return what the answers to `SELECT_TABLE` tell."""
     return found.rows(TableRow, SELECT_TABLE, table_uuid=lambda text: None if text is None else UUID(text))

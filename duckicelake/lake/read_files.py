@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from duckicelake.lake.bulk.quick import fetch_plain
+from duckicelake.lake.bulk.quick import fetch_tuples
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, PackedColumnStats
 
 _DATA_FILES = """
@@ -29,11 +29,11 @@ SELECT_DATA_FILES_BETWEEN = "SELECT" + _DATA_FILES + "f.data_file_id BETWEEN %(f
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
     """Return the details of some data files, in no order; of those that a merge replaced, as they were."""
     if is_run(data_file_ids):
-        rows = fetch_plain(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
+        rows = fetch_tuples(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
     else:
-        rows = fetch_plain(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+        rows = fetch_tuples(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
     replaced = set(data_file_ids) - {row.data_file_id for row in rows} if len(rows) < len(data_file_ids) else ()
-    return [*rows, *fetch_plain(conn, DataFileRow, SELECT_MERGED_FILES, data_file_ids=sorted(replaced))] if replaced else rows
+    return [*rows, *fetch_tuples(conn, DataFileRow, SELECT_MERGED_FILES, data_file_ids=sorted(replaced))] if replaced else rows
 
 
 def is_run(data_file_ids: Sequence[int]) -> bool:
@@ -54,7 +54,7 @@ SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_
 
 def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
     """Return the column statistics of some data files, in no order."""
-    return fetch_plain(conn, ColumnStatsRow, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
+    return fetch_tuples(conn, ColumnStatsRow, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
 
 
 _PACK = """

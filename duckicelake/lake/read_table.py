@@ -11,22 +11,22 @@ from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
-from duckicelake.lake.bulk.spans import EVERYTHING, read_spans
+from duckicelake.lake.bulk.spans import SINCE_BEGINNING, read_spans
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
-from duckicelake.lake.merged import Unmerged, read_merged_files, undo_merges
+from duckicelake.lake.merged import FilesBeforeMerges, read_merged_spans, undo_merges
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
 from duckicelake.lake.read import (
     SELECT_DATA_PATH,
     SELECT_ICEBERG_PATH,
     SELECT_RESTORED_MAX,
     SELECT_TAGS,
-    Together,
+    QueryResults,
+    fetch_queries,
     fetch_rows,
-    fetch_together,
     to_iceberg_path,
 )
-from duckicelake.lake.read_values import with_values
+from duckicelake.lake.read_values import with_value_checks
 from duckicelake.lake.refs.read import SELECT_HISTORY_ID
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
@@ -54,21 +54,21 @@ from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class LastRead:
     """Up to where a table has been read before: a lake snapshot, and the lake's `next_file_id` there."""
 
-    lake_snapshot_id: int = EVERYTHING
+    lake_snapshot_id: int = SINCE_BEGINNING
     next_file_id: int = 0
 
 
-def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> TableState:
+def read_table(conn: psycopg.Connection, table: TableRow, since: LastRead) -> TableState:
     """Return the rows about a live table, those of its files only as far as they changed after `since`.
 
     Raises: TableVanished: maintenance dropped an inlined table under this transaction; read again
             Damaged: the rows contradict themselves, naming the table and the row
     """
     table_id, after = table.table_id, since.lake_snapshot_id
-    found, lately = _ask(conn, table_id, since)
+    found, lately = _fetch_rows(conn, table_id, since)
     has_deletes = found.value(SELECT_HAS_INLINED_DELETES)
     inlined_tables = _read_inlined_tables(conn, found, after)
     affected = sorted({*lately.column(SELECT_AFFECTED_FILES), *(_list_affected(conn, table_id, after) if has_deletes else ())})
@@ -78,7 +78,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     deletable = [file_id for file_id in affected if file_id not in unmerged.replaced]
     inlined_deletes = _read_inlined_deletes(conn, table_id, deletable) if has_deletes and deletable else []
     check_table(table, unmerged.spans, deletes, inlined_tables)
-    events = event_ids(unmerged.spans, deletes, inlined_tables, inlined_deletes)
+    events = collect_snapshot_ids(unmerged.spans, deletes, inlined_tables, inlined_deletes)
     head, notes = found.rows(HeadRow, SELECT_HEAD)[0], to_notes(found)
     state = TableState(
         position=Position(head.snapshot_id, head.change_id),
@@ -89,7 +89,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         iceberg_path=to_iceberg_path(found.value(SELECT_ICEBERG_PATH)),
         table=table,
         tags=found.rows(TagRow, SELECT_TAGS),
-        snapshots=on_main(_read_snapshots(conn, lately, events, after), notes.refs),
+        snapshots=select_main_snapshots(_read_snapshots(conn, lately, events, after), notes.refs),
         oldest=found.rows(SnapshotRow, SELECT_OLDEST_SNAPSHOT, snapshot_time=datetime.fromisoformat)[0],
         columns=found.rows(ColumnRow, SELECT_COLUMNS),
         column_tags=found.rows(ColumnTagRow, SELECT_COLUMN_TAGS),
@@ -110,24 +110,24 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         restored_max_bytes=int(found.value(SELECT_RESTORED_MAX) or RESTORED_MAX_BYTES),
     )
     check_state(state)
-    return with_values(conn, state, since.next_file_id)
+    return with_value_checks(conn, state, since.next_file_id)
 
 
-def _ask(conn: psycopg.Connection, table_id: int, since: Since) -> tuple[Together, Together]:
-    """Return the answers to `STATE_QUERIES` and to `LATE_QUERIES`."""
+def _fetch_rows(conn: psycopg.Connection, table_id: int, since: LastRead) -> tuple[QueryResults, QueryResults]:
+    """Return the answers to `STATE_QUERIES` and to `RECENT_QUERIES`."""
     name = _name_inlined_deletes(table_id)
-    found = fetch_together(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
+    found = fetch_queries(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
     known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
-    return found, fetch_together(conn, LATE_QUERIES, **known, **format_table_tokens(table_id))
+    return found, fetch_queries(conn, RECENT_QUERIES, **known, **format_table_tokens(table_id))
 
 
-def _read_unmerged(conn: psycopg.Connection, table_id: int, after: int, affected: Sequence[int]) -> Unmerged:
+def _read_unmerged(conn: psycopg.Connection, table_id: int, after: int, affected: Sequence[int]) -> FilesBeforeMerges:
     """Return the files that changed after a lake snapshot, or have changed deletes; all of them as they were before each merge."""
-    merged = read_merged_files(conn, table_id) if after == EVERYTHING else ()
+    merged = read_merged_spans(conn, table_id) if after == SINCE_BEGINNING else ()
     return undo_merges(read_spans(conn, table_id, after, affected), merged)
 
 
-def _list_partial(found: Together, unmerged: Unmerged) -> list[PartialFileRow]:
+def _list_partial(found: QueryResults, unmerged: FilesBeforeMerges) -> list[PartialFileRow]:
     """Return the files that hold rows of several lake snapshots for the past; not those whose earlier files are still there."""
     files = found.rows(PartialFileRow, SELECT_PARTIAL_FILES)
     merged = found.rows(PartialFileRow, SELECT_MERGED_PARTIAL_FILES)
@@ -135,9 +135,9 @@ def _list_partial(found: Together, unmerged: Unmerged) -> list[PartialFileRow]:
     return [row for row in files if row.data_file_id not in unmerged.written]
 
 
-def on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
+def select_main_snapshots(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
     """Return the snapshots without those that clients removed, whose changes count for the next one, and those beside main."""
-    others = refs.hidden | {note.snapshot_id for note in refs.kept if note.is_beside}
+    others = refs.hidden | {note.snapshot_id for note in refs.kept if note.is_off_main}
     return [row for row in snapshots if row.snapshot_id not in others]
 
 
@@ -189,7 +189,7 @@ SELECT_AFFECTED_BY_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {} WHERE begi
 def _list_affected(conn: psycopg.Connection, table_id: int, since: int) -> list[int]:
     """Return the ids of the data files that got inlined deletes after a lake snapshot."""
     query = SELECT_AFFECTED_BY_INLINED.format(sql.Identifier(_name_inlined_deletes(table_id)))
-    with _may_vanish():
+    with _mapped_dropped_table():
         return [row[0] for row in conn.execute(query, {"since": since})]
 
 
@@ -274,16 +274,16 @@ SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_ti
 """
 
 
-def _read_snapshots(conn: psycopg.Connection, lately: Together, event_ids: set[int], since: int) -> list[SnapshotRow]:
+def _read_snapshots(conn: psycopg.Connection, lately: QueryResults, collect_snapshot_ids: set[int], since: int) -> list[SnapshotRow]:
     """Return the unexpired lake snapshots after `since` that changed a table: those that say so, and those its rows name."""
     rows = {row.snapshot_id: row for row in lately.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)}
-    silent = sorted(event_id for event_id in event_ids - rows.keys() if event_id > since)
+    silent = sorted(event_id for event_id in collect_snapshot_ids - rows.keys() if event_id > since)
     if silent:
         rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=silent)}
     return [rows[snapshot_id] for snapshot_id in sorted(rows)]
 
 
-LATE_QUERIES = (SELECT_SNAPSHOTS, SELECT_SNAPSHOT_NOTES, SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_AFFECTED_FILES)
+RECENT_QUERIES = (SELECT_SNAPSHOTS, SELECT_SNAPSHOT_NOTES, SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_AFFECTED_FILES)
 
 
 def format_table_tokens(table_id: int) -> dict[str, list[str]]:
@@ -296,7 +296,7 @@ def format_table_tokens(table_id: int) -> dict[str, list[str]]:
     }
 
 
-def event_ids(
+def collect_snapshot_ids(
     spans: Iterable[FileSpan],
     delete_files: Iterable[DeleteFileRow],
     inlined_tables: Iterable[InlinedTable],
@@ -306,11 +306,11 @@ def event_ids(
     ids = {row.begin_snapshot for row in chain(spans, delete_files, inlined_deletes)}
     ids |= {row.end_snapshot for row in chain(spans, delete_files) if row.end_snapshot is not None}
     for table in inlined_tables:
-        ids |= set(_snapshots_of(table.rows))
+        ids |= set(_list_row_snapshots(table.rows))
     return ids
 
 
-def _snapshots_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
+def _list_row_snapshots(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
     for row in rows:
         for snapshot_id in row[1:3]:
             if isinstance(snapshot_id, int):
@@ -336,7 +336,7 @@ SELECT * FROM {table}
 """)
 
 
-def _read_inlined_tables(conn: psycopg.Connection, found: Together, since: int) -> list[InlinedTable]:
+def _read_inlined_tables(conn: psycopg.Connection, found: QueryResults, since: int) -> list[InlinedTable]:
     """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
     tables: list[InlinedTable] = []
     for row in found.found[SELECT_INLINED_TABLES]:
@@ -344,7 +344,7 @@ def _read_inlined_tables(conn: psycopg.Connection, found: Together, since: int) 
         rows, columns = _read_inlined_rows(conn, row["name"], since)
         if rows:
             # DuckDB's first insert into a table of a client's may make one under a version of its own
-            tables.append(InlinedTable(version, min(_snapshots_of(rows)) if begin is None else begin, rows, columns))
+            tables.append(InlinedTable(version, min(_list_row_snapshots(rows)) if begin is None else begin, rows, columns))
     return tables
 
 
@@ -354,13 +354,13 @@ def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple
         for type_name in ("time", "timetz", "interval"):
             # Python has no 24:00:00 and no months in an interval
             cursor.adapters.register_loader(type_name, TextLoader)
-        with _may_vanish():
+        with _mapped_dropped_table():
             rows = cursor.execute(query, {"since": since}).fetchall()
         return rows, [column.name for column in (cursor.description or ())[3:]]
 
 
 @contextmanager
-def _may_vanish() -> Generator[None]:
+def _mapped_dropped_table() -> Generator[None]:
     """A table that was there is seen by Postgres as it is now, whatever the transaction's snapshot."""
     try:
         yield
@@ -385,7 +385,7 @@ def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids:
 
 def _read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
     query = SELECT_INLINED_DELETES.format(sql.Identifier(_name_inlined_deletes(table_id)))
-    with _may_vanish():
+    with _mapped_dropped_table():
         return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
 
 

@@ -27,7 +27,7 @@ SELECT DISTINCT c.column_id
 """
 
 
-SELECT_LACKED = """
+SELECT_WITHOUT_DEFAULTED = """
 SELECT a.column_id
   -- as they began: what was renamed since was in the files before
   FROM (SELECT column_id, min(begin_snapshot) AS begin_snapshot, max(coalesce(end_snapshot, 9223372036854775807)) AS end_snapshot
@@ -44,7 +44,7 @@ SELECT a.column_id
 """
 
 
-def with_values(conn: psycopg.Connection, state: TableState, next_file_id: int) -> TableState:
+def with_value_checks(conn: psycopg.Connection, state: TableState, next_file_id: int) -> TableState:
     """Return the state with what files tell of its columns.
 
     `too_large`: the uint32 columns of which a file not read before may hold numbers from 2^31 on. `lacked`: the columns with a
@@ -56,7 +56,7 @@ def with_values(conn: psycopg.Connection, state: TableState, next_file_id: int) 
     if any(row.column_type.lower() == "uint32" for row in state.columns):
         state = replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])
     if any(row.initial_default is not None for row in state.columns):
-        state = replace(state, lacked=[row[0] for row in conn.execute(SELECT_LACKED, known)])
+        state = replace(state, lacked=[row[0] for row in conn.execute(SELECT_WITHOUT_DEFAULTED, known)])
     nullable = read_nullable(conn, state, next_file_id)
     return replace(state, nullable=nullable) if nullable else state
 

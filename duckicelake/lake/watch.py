@@ -16,8 +16,8 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.changes import DATA_KINDS, parse_changes, touched_tables
-from duckicelake.lake.connect import CONNECT, mapped_errors
-from duckicelake.lake.grants.change import RULED
+from duckicelake.lake.connect import CONNECT_OPTIONS, mapped_errors
+from duckicelake.lake.grants.change import RULE_KIND
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
 
@@ -54,13 +54,13 @@ class Watch:
         self._dsn = dsn
         self._metadata_schema = metadata_schema
         self._conn: psycopg.AsyncConnection | None = None
-        self._dialling: asyncio.Task[psycopg.AsyncConnection] | None = None
+        self._connecting: asyncio.Task[psycopg.AsyncConnection] | None = None
         self._seen: Position | None = None
-        self._touched: dict[int, int] = {}
-        self._noted: dict[int, int] = {}
-        self._all_touched_at = Position(-1, -1)
-        self._ruled_at = Position(-1, -1)
-        self._placed_at = Position(-1, -1)
+        self._changed_tables: dict[int, int] = {}
+        self._noted_tables: dict[int, int] = {}
+        self._all_changed_at = Position(-1, -1)
+        self._rules_changed_at = Position(-1, -1)
+        self._locations_changed_at = Position(-1, -1)
         self._waiting: asyncio.Future[Position] | None = None
         self._running: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[None]] = set()
@@ -85,18 +85,18 @@ class Watch:
         """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
         return (
             self._has_seen(position)
-            and _is_since(self._all_touched_at, position)
-            and self._touched.get(table_id, -1) <= position.lake_snapshot_id
-            and self._noted.get(table_id, -1) <= position.change_id
+            and _is_since(self._all_changed_at, position)
+            and self._changed_tables.get(table_id, -1) <= position.lake_snapshot_id
+            and self._noted_tables.get(table_id, -1) <= position.change_id
         )
 
-    def is_ruled(self, position: Position) -> bool:
+    def are_rules_current(self, position: Position) -> bool:
         """Tell whether, as of the last check, nothing after `position` changed who may do what, or what anything is called."""
-        return _is_since(self._ruled_at, position) and self._has_seen(position)
+        return _is_since(self._rules_changed_at, position) and self._has_seen(position)
 
-    def is_placed(self, position: Position) -> bool:
+    def are_locations_current(self, position: Position) -> bool:
         """Tell whether, as of the last check, no table came or got another name after `position`: each might take another's folder."""
-        return _is_since(self._placed_at, position) and self._has_seen(position)
+        return _is_since(self._locations_changed_at, position) and self._has_seen(position)
 
     def _has_seen(self, position: Position) -> bool:
         """Tell whether the lake is as far as that: a Postgres that was restored knows less than it did."""
@@ -110,7 +110,7 @@ class Watch:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
-        await self._hang_up()
+        await self._cancel_connecting()
         await self._disconnect()
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=CHECK_TIMEOUT_S)
@@ -152,67 +152,67 @@ class Watch:
         return check.result()
 
     async def _check(self) -> Position:
-        is_old = self._conn is not None or (self._dialling is not None and self._dialling.done())
+        is_old = self._conn is not None or (self._connecting is not None and self._connecting.done())
         try:
-            return await self._look(await self._connect())
+            return await self._query_position(await self._connect())
         except psycopg.OperationalError:
             # A Postgres that was started anew ends what was idle, and answers whoever connects.
             if not is_old or (self._conn is not None and not self._conn.closed):
                 raise
-        return await self._look(await self._connect())
+        return await self._query_position(await self._connect())
 
-    async def _look(self, conn: psycopg.AsyncConnection) -> Position:
+    async def _query_position(self, conn: psycopg.AsyncConnection) -> Position:
         self.check_count += 1
-        now = Position(*await _ask_prepared(conn.pgconn, STATEMENT))
+        now = Position(*await _execute_prepared(conn.pgconn, STATEMENT))
         if now != self._seen:
-            await self._learn(conn, now)
+            await self._record_changes(conn, now)
         return now
 
-    async def _learn(self, conn: psycopg.AsyncConnection, now: Position) -> None:
+    async def _record_changes(self, conn: psycopg.AsyncConnection, now: Position) -> None:
         seen = self._seen
         if seen is None or now.change_id < seen.change_id or now.lake_snapshot_id < seen.lake_snapshot_id:
-            self._touch_all(now)
+            self._invalidate_all(now)
         else:
-            await self._learn_notes(conn, seen, now)
+            await self._record_own_changes(conn, seen, now)
             span = {"since": seen.lake_snapshot_id, "until": now.lake_snapshot_id}
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
-            self._touch(changes, tables)
+            self._add_changes(changes, tables)
             if tables:
-                self._placed_at = now
+                self._locations_changed_at = now
             if tables or any(change.kind not in DATA_KINDS for _, text in changes for change in parse_changes(text)):
-                self._ruled_at = now
-            is_told = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
-            if not is_told or len(self._touched) > MAX_REMEMBERED:
-                self._touch_all(now)
+                self._rules_changed_at = now
+            is_complete = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
+            if not is_complete or len(self._changed_tables) > MAX_REMEMBERED:
+                self._invalidate_all(now)
         self._seen = now
 
-    async def _learn_notes(self, conn: psycopg.AsyncConnection, seen: Position, now: Position) -> None:
+    async def _record_own_changes(self, conn: psycopg.AsyncConnection, seen: Position, now: Position) -> None:
         """Learn which tables changed without a lake snapshot; without a table it concerns them all."""
         if now.change_id == seen.change_id:
             return
         found = await (await conn.execute(SELECT_NOTED_SINCE, {"since": seen.change_id, "until": now.change_id})).fetchall()
         noted = [(id, table_id) for id, table_id, _ in found]
-        if any(kind == RULED for _, _, kind in found):
-            self._ruled_at = now
-        if any(table_id is None for _, table_id in noted) or len(self._noted) > MAX_REMEMBERED:
-            self._touch_all(now)
+        if any(kind == RULE_KIND for _, _, kind in found):
+            self._rules_changed_at = now
+        if any(table_id is None for _, table_id in noted) or len(self._noted_tables) > MAX_REMEMBERED:
+            self._invalidate_all(now)
         else:
-            self._noted |= {table_id: max(id for id, other in noted if other == table_id) for _, table_id in noted}
+            self._noted_tables |= {table_id: max(id for id, other in noted if other == table_id) for _, table_id in noted}
 
-    def _touch(self, changes: Iterable[tuple[int, str | None]], tables: Iterable[tuple[int, int]]) -> None:
+    def _add_changes(self, changes: Iterable[tuple[int, str | None]], tables: Iterable[tuple[int, int]]) -> None:
         named = [(table_id, snapshot_id) for snapshot_id, text in changes for table_id in touched_tables(text)]
         for table_id, snapshot_id in (*named, *tables):
-            self._touched[table_id] = max(snapshot_id, self._touched.get(table_id, -1))
+            self._changed_tables[table_id] = max(snapshot_id, self._changed_tables.get(table_id, -1))
 
-    def _touch_all(self, now: Position) -> None:
-        self._touched.clear()
-        self._noted.clear()
-        self._all_touched_at = self._ruled_at = self._placed_at = now
+    def _invalidate_all(self, now: Position) -> None:
+        self._changed_tables.clear()
+        self._noted_tables.clear()
+        self._all_changed_at = self._rules_changed_at = self._locations_changed_at = now
 
     async def _connect(self) -> psycopg.AsyncConnection:
         if self._conn is None or self._conn.broken or self._conn.closed:
-            conn = await self._dial()
+            conn = await self._open_connection()
             try:
                 await conn.execute(format_search_path(self._metadata_schema))
                 await conn.execute(sql.SQL("PREPARE {} AS").format(sql.Identifier(STATEMENT)) + sql.SQL(SELECT_POSITION))
@@ -222,23 +222,23 @@ class Watch:
             self._conn = conn
         return self._conn
 
-    async def _dial(self) -> psycopg.AsyncConnection:
+    async def _open_connection(self) -> psycopg.AsyncConnection:
         """Return a new connection. Dialling outlives a check: a host that is silent may stand before one that answers."""
-        dialling = self._dialling
-        if dialling is None or (dialling.done() and dialling.exception() is not None):
-            connect = psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **CONNECT)
-            dialling = self._dialling = asyncio.create_task(connect)
-        await asyncio.wait({dialling})
-        self._dialling = None
-        return dialling.result()
+        connecting = self._connecting
+        if connecting is None or (connecting.done() and connecting.exception() is not None):
+            connect = psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **CONNECT_OPTIONS)
+            connecting = self._connecting = asyncio.create_task(connect)
+        await asyncio.wait({connecting})
+        self._connecting = None
+        return connecting.result()
 
-    async def _hang_up(self) -> None:
+    async def _cancel_connecting(self) -> None:
         """Have no connection that is not there yet."""
-        dialling, self._dialling = self._dialling, None
-        if dialling is not None:
-            dialling.cancel()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError, psycopg.Error, OSError):
-                await (await dialling).close()
+                await (await connecting).close()
 
     async def _disconnect(self) -> None:
         conn, self._conn = self._conn, None
@@ -247,7 +247,7 @@ class Watch:
                 await conn.close()
 
 
-async def _ask_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
+async def _execute_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
     """Return the numbers in the only row of a prepared statement: what psycopg's cursors do, at a quarter of the cost."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()

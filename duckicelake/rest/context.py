@@ -62,11 +62,11 @@ class ChangeWatch(Protocol):
         """True if, as of the last check, the table is unchanged since `position`."""
         ...
 
-    def is_ruled(self, position: Position) -> bool:
+    def are_rules_current(self, position: Position) -> bool:
         """True if, as of the last check, grants and names are unchanged since `position`."""
         ...
 
-    def is_placed(self, position: Position) -> bool:
+    def are_locations_current(self, position: Position) -> bool:
         """True if, as of the last check, no table was created or renamed since `position`."""
         ...
 
@@ -90,11 +90,11 @@ class PolicyCache:
         """Return the policy as of a check of the lake that began after this call. Raises: ServiceUnavailable."""
         await self._watch.position()
         cached = self._cached
-        if cached is not None and self._watch.is_ruled(cached[1]):
+        if cached is not None and self._watch.are_rules_current(cached[1]):
             return cached[0]
         async with self._reading:
             cached = self._cached
-            if cached is None or not self._watch.is_ruled(cached[1]):
+            if cached is None or not self._watch.are_rules_current(cached[1]):
                 # If the read fails, drop the cached policy: after a restore of Postgres its position could count as current again.
                 self._cached = None
                 cached = self._cached = await run_in_threadpool(self._read)

@@ -49,16 +49,16 @@ async def read_key(
     ] = None,
 ) -> RequestContext:
     """Return the request's audit data, its snapshot summary and its idempotency key with a digest of the whole request."""
-    asker, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
+    audit_context, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
     if key is None:
-        return RequestContext(asker, summary=snapshot_summary)
+        return RequestContext(audit_context, summary=snapshot_summary)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
     fingerprinted = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
     fingerprinted += [] if summary is None else [summary.encode()]
-    return RequestContext(asker, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
+    return RequestContext(audit_context, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
 
 
 Key = Annotated[RequestContext, Depends(read_key)]

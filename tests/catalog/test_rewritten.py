@@ -4,7 +4,7 @@ import pytest
 
 from duckicelake.catalog.tables import LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.lake.install import note_restored_max
+from duckicelake.lake.install import write_restored_max
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, ids_by_iceberg, load, open_static
 from tests.support.lakes import FreshLake
@@ -214,7 +214,7 @@ def test_merges_of_merged_files_leave_history_as_it_is(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, restored_max_bytes: int
 ) -> None:
     """Byte for byte until the files are deleted; exact after that, and after an expiry; a new server says the same at each step."""
-    note_restored_max(lake.psycopg(), lake.metadata_schema, restored_max_bytes)
+    write_restored_max(lake.psycopg(), lake.metadata_schema, restored_max_bytes)
     conn = lake.duckdb()
     before: list[tuple[int, str, str]] = []
     for statement in CHAIN:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from duckicelake.commands.check import check_lakes, list_findings
 from duckicelake.embedded.home import open_home
-from duckicelake.lake.inspect import Finding
+from duckicelake.lake.inspect import LakeFinding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
 from tests.interop.types.tables import EXTREMES, TypeTable
@@ -19,13 +19,13 @@ EXAMPLE = re.compile(r': ((?:ALTER TABLE|UPDATE) ".*;)$')
 SILENT = "without an error"
 
 
-def look(lake: FreshLake, folder: Path) -> list[Finding]:
+def look(lake: FreshLake, folder: Path) -> list[LakeFinding]:
     """What `check` finds in the lake."""
     (settings,) = make_settings(lake).lakes()
     return list_findings(settings, open_home(folder / "home"))
 
 
-def find(found: list[Finding], part: str) -> Finding:
+def find(found: list[LakeFinding], part: str) -> LakeFinding:
     """The one warning whose text has that part."""
     (one,) = (finding for finding in found if part in finding.problem)
     return one

@@ -12,7 +12,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.commands.check import list_findings
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home
-from duckicelake.lake.inspect import Finding
+from duckicelake.lake.inspect import LakeFinding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from tests.concurrency.conflicts import BASE, OURS, THEIRS, Side, Tables
 from tests.rest.serving import make_settings, serve
@@ -63,7 +63,7 @@ HOLES = {
 """What DuckDB 1.5.5 does not notice, be the other side Iceberg or a DuckDB too: see below."""
 
 
-def list_damage(settings: LakeSettings, folder: Path) -> list[Finding]:
+def list_damage(settings: LakeSettings, folder: Path) -> list[LakeFinding]:
     """What `check` finds, but for what single readers do not read: DataFusion misreads all tables that a column was added to."""
     readers = {limit.readers for limit in READER_LIMITS}
     return [finding for finding in list_findings(settings, Home(folder)) if finding.subject not in readers]

@@ -15,7 +15,16 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, PostgresRefused, ServiceUnavailable
-from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, look, open_lake, reading, writing, writing_apart
+from duckicelake.lake.connect import (
+    ERRORS_BY_SQLSTATE,
+    Lake,
+    close_lake,
+    open_lake,
+    query_once,
+    reading,
+    writing,
+    writing_on_new_connection,
+)
 from duckicelake.lake.read import read_position
 from tests.lake.wire import wire_to
 from tests.support.lakes import FreshLake
@@ -79,7 +88,7 @@ def test_a_look_that_finds_nothing_costs_no_connection(opened: Lake) -> None:
 
     for _ in range(5):
         with pytest.raises(NoSuchTable):
-            look(opened, find_nothing)
+            query_once(opened, find_nothing)
 
 
 def test_a_reading_transaction_writes_nothing(opened: Lake, lake: FreshLake) -> None:
@@ -147,13 +156,13 @@ def test_a_reader_who_is_in_the_way_reads_again(opened: Lake, state: str) -> Non
     with pytest.raises(LakeMoved, match="try again"), reading(opened) as conn:
         conn.execute(refusal)
     with pytest.raises(LakeMoved, match="try again"):
-        look(opened, lambda conn: conn.execute(refusal))
+        query_once(opened, lambda conn: conn.execute(refusal))
     assert can_read(opened)
 
 
 def test_postgres_compiles_none_of_our_queries(opened: Lake) -> None:
     """That would take it longer than the queries do."""
-    for begin in (reading, writing, writing_apart):
+    for begin in (reading, writing, writing_on_new_connection):
         with begin(opened) as conn:
             assert conn.execute("SHOW jit").fetchone() == ("off",), begin
 

@@ -5,7 +5,7 @@ import pytest
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.damage import list_column_problems
 from duckicelake.lake.read import find_table
-from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import ColumnRow, InlinedTable
 from tests.support.lakes import FreshLake
 
@@ -41,7 +41,7 @@ def test_what_duckdb_makes_is_no_damage(opened: Lake, lake: FreshLake) -> None:
         with reading(opened) as conn:
             table = find_table(conn, "main", "t")
             assert table is not None
-            seen += read_table(conn, table, Since()).inlined_tables
+            seen += read_table(conn, table, LastRead()).inlined_tables
     assert len({inlined.schema_version for inlined in seen}) >= 3
     assert all(inlined.column_names for inlined in seen)
 

@@ -7,15 +7,15 @@ import psycopg
 import pytest
 
 from duckicelake.lake.inspect import (
-    Rights,
+    TablePrivileges,
     list_missing_files,
-    list_right_findings,
+    list_privilege_findings,
     list_row_checks,
     list_setting_findings,
     read_defaults,
     read_file_paths,
     read_findings,
-    read_rights,
+    read_privileges,
     read_settings,
 )
 from tests.support.lakes import FreshLake, clone_lake, make_lake
@@ -143,7 +143,7 @@ def test_a_healthy_lake_has_no_findings(filled: FreshLake) -> None:
     conn = filled.psycopg()
     assert read_findings(conn) == []
     assert list_setting_findings(read_settings(conn)) == []
-    assert list_right_findings(read_rights(conn, filled.metadata_schema)) == []
+    assert list_privilege_findings(read_privileges(conn, filled.metadata_schema)) == []
 
 
 @pytest.mark.parametrize(("poison", "problem"), FATAL)
@@ -194,8 +194,8 @@ def test_another_version_and_encryption_are_refused() -> None:
 
 def test_missing_rights_are_told_apart() -> None:
     """Not reading is fatal, not writing our notes too; not writing the lake only makes it read-only."""
-    rights = [Rights("ducklake_table", True, False), Rights("iceberg_table", True, False), Rights("ducklake_column", False, False)]
-    assert [(finding.severity, finding.subject) for finding in list_right_findings(rights)] == [
+    rights = [TablePrivileges("ducklake_table", True, False), TablePrivileges("iceberg_table", True, False), TablePrivileges("ducklake_column", False, False)]
+    assert [(finding.severity, finding.subject) for finding in list_privilege_findings(rights)] == [
         ("warning", "ducklake_table"),
         ("error", "iceberg_table"),
         ("error", "ducklake_column"),
@@ -204,16 +204,16 @@ def test_missing_rights_are_told_apart() -> None:
 
 def test_a_lake_without_our_notes_is_told_to_init() -> None:
     """DuckLake's tables alone are not enough."""
-    (finding,) = list_right_findings([Rights("ducklake_table", True, True)])
+    (finding,) = list_privilege_findings([TablePrivileges("ducklake_table", True, True)])
     assert finding.remedy == "Run `duckicelake init`."
 
 
 def test_a_role_without_rights_is_seen_as_one(filled: FreshLake) -> None:
     """Rights are those of the role that asks."""
     owner = filled.psycopg()
-    assert all(right.may_read and right.may_write for right in read_rights(owner, "lake"))
+    assert all(right.may_read and right.may_write for right in read_privileges(owner, "lake"))
     owner.execute("REVOKE ALL ON ducklake_data_file FROM duckicelake")
-    assert [right.table for right in read_rights(owner, "lake") if not right.may_read] == ["ducklake_data_file"]
+    assert [right.table for right in read_privileges(owner, "lake") if not right.may_read] == ["ducklake_data_file"]
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         read_file_paths(owner)
 

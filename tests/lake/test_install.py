@@ -12,8 +12,8 @@ from psycopg import connect
 
 from duckicelake.embedded.ducklake import LakeAddress, create_lake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.lake.install import check_absolute, check_beside, install, uninstall
-from duckicelake.lake.keys.places import list_table_places
+from duckicelake.lake.install import check_absolute, check_separate, install, uninstall
+from duckicelake.lake.keys.places import list_table_locations
 from tests.lake.bare import list_relations, make_bare_lake
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -104,10 +104,10 @@ def test_of_files_that_were_about_to_go_before_nobody_knows_whose_they_were(lake
     install(conn, bare.metadata_schema, bare.iceberg_path)
     session.execute("CALL ducklake_merge_adjacent_files('lake')")
     install(conn, bare.metadata_schema, bare.iceberg_path)
-    unknown = [place.resolve("/data/") for place in list_table_places(conn) if place.table_id < 0]
+    unknown = [place.resolve("/data/") for place in list_table_locations(conn) if place.table_id < 0]
     assert unknown == ["/data/main/gone/"]
     session.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
-    assert not [place for place in list_table_places(conn) if place.table_id < 0]
+    assert not [place for place in list_table_locations(conn) if place.table_id < 0]
 
 
 @pytest.mark.parametrize("schema", ['We"ird Ü lake', "select", "a.b", "x" * 63], ids=["quotes", "keyword", "dot", "long"])
@@ -228,14 +228,14 @@ def test_a_path_has_one_spelling(path: str) -> None:
     with pytest.raises(BadRequest, match="part"):
         check_absolute(path)
     with pytest.raises(BadRequest, match="part"):
-        check_beside("s3://other/data/", path)
+        check_separate("s3://other/data/", path)
 
 
 @pytest.mark.parametrize("path", ["s3://b/a#b/", "s3://b/a?/", "/lake/#1/"])
 def test_a_path_ends_where_clients_take_it_to_end(path: str) -> None:
     """Tables could not be made there: their locations would be refused."""
     with pytest.raises(BadRequest, match="clients take a path to end"):
-        check_beside("s3://other/data/", path)
+        check_separate("s3://other/data/", path)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_path_ends_where_clients_take_it_to_end(path: str) -> None:
 def test_the_two_paths_never_hold_one_another(data_path: str, iceberg_path: str) -> None:
     """DuckLake's orphan clean-up would delete our files, so neither path may lie under the other."""
     with pytest.raises(BadRequest, match="DATA_PATH"):
-        check_beside(data_path, iceberg_path)
+        check_separate(data_path, iceberg_path)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_two_paths_never_hold_one_another(data_path: str, iceberg_path: str)
 )
 def test_paths_side_by_side_are_fine(data_path: str, iceberg_path: str) -> None:
     """Names that only begin alike are different folders."""
-    check_beside(data_path, iceberg_path)
+    check_separate(data_path, iceberg_path)
 
 
 def test_a_name_of_any_length_is_left_to_duckdb(lake: FreshLake, other_lake: FreshLake) -> None:

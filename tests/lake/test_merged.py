@@ -1,11 +1,11 @@
 """Which files stand for the past of a table whose files were merged."""
 
-from duckicelake.lake.merged import MergedFileRow, undo_merges
+from duckicelake.lake.merged import MergedSpan, undo_merges
 from duckicelake.lake.rows import FileSpan
 
-FIRST = [MergedFileRow(1, 1, 4, 10, 5, 6), MergedFileRow(2, 3, 4, 20, 5, 6)]
+FIRST = [MergedSpan(1, 1, 4, 10, 5, 6), MergedSpan(2, 3, 4, 20, 5, 6)]
 """Files 1 and 2 became file 5 at lake snapshot 4."""
-SECOND = [MergedFileRow(5, 1, 8, 30, 9, 11), MergedFileRow(7, 6, 8, 5, 9, 11)]
+SECOND = [MergedSpan(5, 1, 8, 30, 9, 11), MergedSpan(7, 6, 8, 5, 9, 11)]
 """Files 5 and 7 became file 9 at lake snapshot 8; file 10 is another table's."""
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.connect import Lake, writing
-from duckicelake.lake.notes import METADATA_LOG_MAX, Numbering, number, read_notes
+from duckicelake.lake.notes import METADATA_LOG_MAX, VersionRequest, assign_version, read_notes
 from duckicelake.lake.rows import JsonNote, Position, TableNote, TableNotes
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -20,15 +20,15 @@ NOTE = TableNote(7, "s3://b/i/t", 2, 0, 0, -1, -1, "", 0)
 SELECT_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
-def ask(at: int, token: str, schemas: Sequence[JsonNote] = (), specs: Sequence[JsonNote] = (), note: TableNote = NOTE) -> Numbering:
+def ask(at: int, token: str, schemas: Sequence[JsonNote] = (), specs: Sequence[JsonNote] = (), note: TableNote = NOTE) -> VersionRequest:
     """A state at some lake snapshot that wants its numbers."""
-    return Numbering(Position(at, 0), token, note, schemas, specs, [])
+    return VersionRequest(Position(at, 0), token, note, schemas, specs, [])
 
 
-def give(lake: Lake, wanted: Numbering, now_ms: int = 1000) -> TableNotes:
+def give(lake: Lake, wanted: VersionRequest, now_ms: int = 1000) -> TableNotes:
     """Number it in a transaction of its own."""
     with writing(lake) as conn:
-        return number(conn, wanted, now_ms)
+        return assign_version(conn, wanted, now_ms)
 
 
 def versions(notes: TableNotes) -> list[int]:
@@ -84,7 +84,7 @@ def test_two_writers_of_one_state_get_one_version(opened: Lake, lake: FreshLake,
         give(opened, ask(at, str(at)))
     with ThreadPoolExecutor(1) as threads:
         with writing(opened) as conn:
-            alice = number(conn, wanted, 1000)
+            alice = assign_version(conn, wanted, 1000)
             asking = threads.submit(give, opened, wanted, 2000)
             wait_for(lambda: watcher.execute(SELECT_WAITING).fetchone() == (1,), "bob waits for alice")
         bob = asking.result(timeout=60)
@@ -136,10 +136,10 @@ def test_a_crash_leaves_nothing(opened: Lake, lake: FreshLake) -> None:
     with lake.psycopg() as conn:
         before = read_notes(conn, 7)
     with pytest.raises(ConnectionError), writing(opened) as conn:
-        number(conn, ask(6, "second", [JsonNote(1, "[1]")], [JsonNote(1, "[2]")]), 9)
+        assign_version(conn, ask(6, "second", [JsonNote(1, "[1]")], [JsonNote(1, "[2]")]), 9)
         raise ConnectionError
     with pytest.raises(LakeMoved), writing(opened) as conn:
-        number(conn, ask(6, "third", [JsonNote(1, "[1]")]), 9)
+        assign_version(conn, ask(6, "third", [JsonNote(1, "[1]")]), 9)
         raise LakeMoved("the server ended here")
     with lake.psycopg() as conn:
         assert read_notes(conn, 7) == before
@@ -156,7 +156,7 @@ def test_the_log_that_is_read_is_bounded(opened: Lake) -> None:
     """As many older versions as Iceberg keeps by default, and the current one."""
     with writing(opened) as conn:
         for at in range(1, METADATA_LOG_MAX + 5):
-            notes = number(conn, ask(at, str(at)), at)
+            notes = assign_version(conn, ask(at, str(at)), at)
     assert versions(notes) == list(range(4, METADATA_LOG_MAX + 5))
 
 
@@ -172,8 +172,8 @@ def test_whoever_asks_in_whatever_order(lake: FreshLake, asked: list[tuple[int, 
         for at, token in asked:
             if at < newest[0] and token != newest[1]:
                 with pytest.raises(LakeMoved):
-                    number(conn, ask(at, token), 1)
+                    assign_version(conn, ask(at, token), 1)
                 continue
             if token != newest[1]:
                 newest, count = (at, token), count + 1
-            assert versions(number(conn, ask(at, token), 1)) == list(range(1, count + 1))
+            assert versions(assign_version(conn, ask(at, token), 1)) == list(range(1, count + 1))

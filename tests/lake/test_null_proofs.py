@@ -1,6 +1,6 @@
 """Which statistics prove that a required column holds no NULL."""
 
-from duckicelake.lake.null_proofs import NEVER, find_required_since, list_proofs, list_required
+from duckicelake.lake.null_proofs import NO_SNAPSHOT, compute_required_since, list_proofs, list_required
 from duckicelake.lake.rows import ColumnRow, JsonNote
 
 NOTE = (
@@ -40,9 +40,9 @@ def test_a_column_is_required_since_it_last_became_so() -> None:
         ColumnRow(1, begin, None, 1, "c", "int32", None, None, None, nulls_allowed, None)
         for begin, nulls_allowed in ((0, False), (5, True), (7, False), (9, False))
     ]
-    assert find_required_since(rows, 1) == 7
-    assert find_required_since(rows[:2], 1) == NEVER
-    assert find_required_since(COLUMNS, 3) == NEVER
+    assert compute_required_since(rows, 1) == 7
+    assert compute_required_since(rows[:2], 1) == NO_SNAPSHOT
+    assert compute_required_since(COLUMNS, 3) == NO_SNAPSHOT
 
 
 def test_leaves_prove_what_they_are_part_of() -> None:

@@ -7,7 +7,7 @@ import pytest
 from duckicelake.errors import TableVanished, Unsupported
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path, read_schemas, read_table_names, read_tags
-from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import TableRow, TableState
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -28,7 +28,7 @@ def load(opened: Lake, table_name: str) -> TableState:
     with reading(opened) as conn:
         table = find_table(conn, "main", table_name)
         assert table is not None
-        return read_table(conn, table, Since())
+        return read_table(conn, table, LastRead())
 
 
 def test_names_are_found_in_any_case(opened: Lake, lake: FreshLake) -> None:
@@ -153,7 +153,7 @@ def test_one_state_although_duckdb_commits_in_between(opened: Lake, lake: FreshL
         session.execute("INSERT INTO t VALUES (3)")
         session.execute("ALTER TABLE t ADD COLUMN c INTEGER")
         session.execute("CALL ducklake_expire_snapshots('lake', versions => [2])")
-        assert read_table(conn, table, Since()) == whole
+        assert read_table(conn, table, LastRead()) == whole
     assert load(opened, "t") != whole
 
 

@@ -182,13 +182,13 @@ def test_a_postgres_that_was_restored_ends_what_was_read_before(lake: FreshLake)
             conn.execute("INSERT INTO iceberg_change (kind) VALUES ('test')")
             for statement in ("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1", "DELETE FROM iceberg_change"):
                 before = await watch.position()
-                assert watch.is_current(1, before) and watch.is_ruled(before) and watch.is_placed(before)
+                assert watch.is_current(1, before) and watch.are_rules_current(before) and watch.are_locations_current(before)
                 conn.execute(statement)
                 after = await watch.position()
                 assert not watch.is_current(1, before), statement
-                assert not watch.is_ruled(before), statement
-                assert not watch.is_placed(before), statement
-                assert watch.is_current(1, after) and watch.is_ruled(after) and watch.is_placed(after)
+                assert not watch.are_rules_current(before), statement
+                assert not watch.are_locations_current(before), statement
+                assert watch.is_current(1, after) and watch.are_rules_current(after) and watch.are_locations_current(after)
 
     asyncio.run(story())
 
@@ -200,7 +200,7 @@ def test_a_table_that_comes_or_moves_may_take_anybodys_folder(lake: FreshLake) -
 
     async def story() -> None:
         async with watching(lake) as watch:
-            for statement, is_placed in (
+            for statement, are_locations_current in (
                 ("INSERT INTO t VALUES (1)", True),
                 ("ALTER TABLE t ADD COLUMN j INTEGER", True),
                 ("CREATE TABLE u (i INTEGER)", False),
@@ -211,8 +211,8 @@ def test_a_table_that_comes_or_moves_may_take_anybodys_folder(lake: FreshLake) -
                 before = await watch.position()
                 session.execute(statement)
                 after = await watch.position()
-                assert watch.is_placed(before) is is_placed, statement
-                assert watch.is_placed(after), statement
+                assert watch.are_locations_current(before) is are_locations_current, statement
+                assert watch.are_locations_current(after), statement
 
     asyncio.run(story())
 

@@ -13,7 +13,7 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
-from duckicelake.lake.registered.rows import LostColumn
+from duckicelake.lake.registered.rows import FormerColumn
 from duckicelake.translate.shape.name_mapping import PROPERTY
 from duckicelake.translate.to_ducklake.registered import (
     check_partition,
@@ -62,11 +62,11 @@ def test_columns_of_old_keep_their_ids() -> None:
     second = Schema(1, (column(1, "a", "long"), column(2, "b"), column(5, "t", "timestamp_ns")))
     lost = list_lost_columns(7, metadata(first, second, Schema(2, (column(2, "b"),)), last_column_id=9))
     assert lost == [
-        LostColumn(7, 1, "a", "int64"),
-        LostColumn(7, 3, "s", "varchar"),
-        LostColumn(7, 4, "x", "int32"),
-        LostColumn(7, 5, "t", "varchar"),
-        LostColumn(7, 9, "lost_9", "varchar"),
+        FormerColumn(7, 1, "a", "int64"),
+        FormerColumn(7, 3, "s", "varchar"),
+        FormerColumn(7, 4, "x", "int32"),
+        FormerColumn(7, 5, "t", "varchar"),
+        FormerColumn(7, 9, "lost_9", "varchar"),
     ]
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.read_table import Since
+from duckicelake.lake.read_table import LastRead
 from duckicelake.lake.rows import TableState
 from duckicelake.translate.types import is_live
 from tests.translate.support.replay import Rows, replay, track
@@ -138,7 +138,7 @@ def test_reading_on_after_each_kind_of_delete(room: Room) -> None:
 def check_reading_on(room: Room, before: TableState, whole: TableState) -> None:
     """What is read from the earlier state on is the part of the whole that changed."""
     since = before.position.lake_snapshot_id
-    part = room.read(whole.table.table_name, Since(since, before.next_file_id))
+    part = room.read(whole.table.table_name, LastRead(since, before.next_file_id))
     assert part.position == whole.position
     assert list(part.snapshots) == [row for row in whole.snapshots if row.snapshot_id > since]
     if any(kinds_of_table(row.changes_made, whole.table.table_id) & REWRITE_KINDS for row in part.snapshots):

@@ -31,9 +31,9 @@ from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
-from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.idempotency import has_transaction, note_transaction
-from duckicelake.lake.writing.pacing import GivenWay
+from duckicelake.lake.writing.pacing import LockYielded
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -97,8 +97,8 @@ def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str =
     for number in range(COMMIT_TRIES):
         try:
             bases = bases or _read_bases(warehouse, requests, recalls=number == 0)
-            gives_way = number < WAYS_GIVEN and time.monotonic() < until
-            return _commit_once(warehouse, CommitBatch(requests, digest), bases, gives_way=gives_way)
+            yields = number < WAYS_GIVEN and time.monotonic() < until
+            return _commit_once(warehouse, CommitBatch(requests, digest), bases, yields=yields)
         except _BaseChanged:
             # A cached base was never checked for a replay, so read the table again before refusing.
             is_over = time.monotonic() > until and not any(base.is_cached for base in bases)
@@ -106,7 +106,7 @@ def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str =
             bases = ()
             if is_over:
                 break
-        except GivenWay:
+        except LockYielded:
             pass
         except (BadRequest, CommitFailed):
             _remove_copies(warehouse, bases)
@@ -139,23 +139,23 @@ def _read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
     return read_base(warehouse, request)
 
 
-def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase], *, gives_way: bool) -> CommitResult:
+def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase], *, yields: bool) -> CommitResult:
     requests = batch.requests
     with ExitStack() as held:
-        with committing(warehouse.lake, build_watched(requests, bases), gives_way=gives_way) as commit:
+        with committing(warehouse.lake, build_watched(requests, bases), yields=yields) as commit:
             planned = _plan(commit, batch, bases)
-            if gives_way and commit.opening is not None and commit.opening.is_in_the_way:
-                raise GivenWay
+            if yields and commit.locked_check is not None and commit.locked_check.has_waiting_session:
+                raise LockYielded
             done = held.enter_context(written_in_one_statement(warehouse, commit, bases[0], planned))
             made = done.numbered
             if not done.is_written:
-                apply(commit, planned.steps, planned.notes)
+                write_steps(commit, planned.steps, planned.notes)
                 if planned.steps or planned.notes:
                     note_batch(commit, requests, batch.digest)
             table_uuid = _find_uuid(commit, requests, bases)
             # A session that started to wait after our check would lose this race; yield to it on the next attempt.
-            if gives_way and (commit.is_in_the_way if done.is_in_the_way is None else done.is_in_the_way):
-                raise GivenWay
+            if yields and (commit.has_waiting_session if done.has_waiting_session is None else done.has_waiting_session):
+                raise LockYielded
             if not done.is_written:
                 made = held.enter_context(numbered_in_commit(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
         return CommitResult(None if made is None else made.publish(warehouse), table_uuid)
@@ -169,7 +169,7 @@ def _find_uuid(commit: Commit, requests: Sequence[TableCommit], bases: Sequence[
         return bases[0].table.table_uuid
     made = find_table(commit.conn, to_schema_name(requests[0].ident.namespace), requests[0].ident.name)
     if made is not None:
-        commit.remember(made.table_uuid)
+        commit.write_object(made.table_uuid)
     return None if made is None else made.table_uuid
 
 

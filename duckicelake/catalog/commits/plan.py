@@ -34,10 +34,17 @@ from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.refs.rows import NewKeptFile, NewMove, NewRoot, RefNotes, ReturnedFile, TakenRowIds
+from duckicelake.lake.refs.rows import NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.lookups import LiveRows, find_files_by_path, find_sources, list_inlined_versions, read_inlined_batch, to_live
-from duckicelake.lake.writing.note_rows import LeftLocation
+from duckicelake.lake.writing.lookups import (
+    LiveTableRows,
+    list_files_by_path,
+    list_inlined_versions,
+    read_file_ids_by_path,
+    read_inlined_batch,
+    to_live_rows,
+)
+from duckicelake.lake.writing.note_rows import FormerLocation
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     EndedDataFile,
@@ -139,7 +146,7 @@ class FileWriter:
         # no location lies under DATA_PATH, from which relative paths lead on
         folder = "" if row is None or is_own else table_folder(read_data_path(conn), row)
         spelled = {path: uri for uri in uris for path in list_spellings(folder, uri)}
-        for file in find_files_by_path(conn, table_id, spelled):
+        for file in list_files_by_path(conn, table_id, spelled):
             if file.data_file_id not in self.ended:
                 return spelled[file.path]
         locations = [to_canonical(location) for location in self.allowed.locations]
@@ -180,7 +187,7 @@ class FileWriter:
         self.notes += [NewKeptFile(planned.table_id, path) for path in prepared.paths]
         if numbers.first_row_id is None or not prepared.snapshot.added_rows:
             return next_row_id
-        step.rows.append(TakenRowIds(planned.table_id, prepared.snapshot.added_rows))
+        step.rows.append(ReservedRowIds(planned.table_id, prepared.snapshot.added_rows))
         return next_row_id + prepared.snapshot.added_rows
 
     def _get_base_id(self, parent: int | None) -> int:
@@ -195,7 +202,7 @@ class FileWriter:
         row, table_id = self.planned.row, self.planned.table_id
         folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
         wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
-        sources = {wanted[path]: source for path, source in find_sources(self.commit.conn, table_id, wanted).items()}
+        sources = {wanted[path]: source for path, source in read_file_ids_by_path(self.commit.conn, table_id, wanted).items()}
         known = [file.file_path for file in files if file.file_path in sources]
         for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
             step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
@@ -236,7 +243,7 @@ class FileWriter:
     def _list_inlined(self, uris: Sequence[str]) -> dict[str, int]:
         """Return the lake snapshots of the inlined rows that derived files stand for, unless DuckLake has the file itself."""
         derived = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.allowed.locations, uri)) is not None}
-        real = {file.path for file in find_files_by_path(self.commit.conn, self.planned.table_id, derived)} if derived else set[str]()
+        real = {file.path for file in list_files_by_path(self.commit.conn, self.planned.table_id, derived)} if derived else set[str]()
         return {uri: begin for uri, begin in derived.items() if uri not in real | self.made.keys()}
 
     def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
@@ -250,7 +257,7 @@ class FileWriter:
         row = self.planned.row
         folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
         wanted = {path: uri for uri in uris for path in list_paths(folder, uri)}
-        found = find_files_by_path(self.commit.conn, self.planned.table_id, wanted)
+        found = list_files_by_path(self.commit.conn, self.planned.table_id, wanted)
         missing = set(uris) - {wanted[file.path] for file in found}
         if missing:
             raise BadRequest(f"Cannot remove {min(missing)!r}: it is no live file of the table.")
@@ -319,7 +326,7 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
     """
     check_still_required(request, base)
     to_lake_id = build_id_translator(base)
-    live = None if base.published is None else to_live(base.published.state)
+    live = None if base.published is None else to_live_rows(base.published.state)
     shown = {spec.spec_id for spec in base.metadata.partition_specs} if base.metadata else set[int]()
     if base.metadata is not None and live is not None:
         base = replace(base, metadata=with_removed(base.metadata, live.notes))
@@ -396,7 +403,7 @@ def _plan_creation(commit: Commit, request: TableCommit, base: CommitBase, ids: 
     return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
 
-def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: PlannedTable, found: LiveRows) -> TablePlan:
+def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: PlannedTable, found: LiveTableRows) -> TablePlan:
     old, new, table_id, notes = base.metadata, planned.new, planned.table_id, found.notes
     assert old is not None
     conn = commit.conn
@@ -413,7 +420,7 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
     sequence_base = note.sequence_base if note else 0
     first = TableStep()
     if new.location != old.location:
-        first.rows.append(LeftLocation(table_id, old.location))
+        first.rows.append(FormerLocation(table_id, old.location))
     change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
     if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
         _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))

@@ -41,11 +41,11 @@ from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_named, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot, find_ids
-from duckicelake.lake.connect import look, reading
-from duckicelake.lake.read import Seen, find_table, read_data_path, read_iceberg_path
+from duckicelake.lake.connect import query_once, reading
+from duckicelake.lake.read import TableAtPosition, find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.lake.writing.lookups import Past, find_client_snapshots, is_any_named, is_touched, read_past
-from duckicelake.lake.writing.transaction import Commit, Watched
+from duckicelake.lake.writing.lookups import ReplayCheck, is_any_named, is_touched, read_client_snapshots, read_replay_check
+from duckicelake.lake.writing.transaction import Commit, WatchedTable
 from duckicelake.translate.locations import (
     Roots,
     find_inlined_snapshot,
@@ -120,7 +120,7 @@ class CommitBase:
         """Return True if the table was changed or created after the base was read."""
         if self.table is None:
             return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
-        return is_touched(commit.conn, self.table.table_id, self.position) if commit.opening is None else commit.opening.is_touched
+        return is_touched(commit.conn, self.table.table_id, self.position) if commit.locked_check is None else commit.locked_check.is_touched
 
 
 NO_POSITION = Position(-1, -1)
@@ -133,7 +133,7 @@ def read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
     """
     name = to_schema_name(request.ident.namespace), request.ident.name
     ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
-    past = look(warehouse.lake, lambda conn: read_past(conn, *name, ids))
+    past = query_once(warehouse.lake, lambda conn: read_replay_check(conn, *name, ids))
     warehouse.caches.name(name, replace(past, known={}))
     return _build_on(warehouse, request, past)
 
@@ -150,7 +150,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
     if published.state.table != past.seen.table:
         # The table was renamed; another table may have this name.
         return None
-    seen = Seen(past.seen.table, published.position, past.seen.repair_id if cache.repair_id is None else cache.repair_id)
+    seen = TableAtPosition(past.seen.table, published.position, past.seen.repair_id if cache.repair_id is None else cache.repair_id)
     try:
         check_still_required(request, CommitBase(request.ident, seen.table, undo_aliases(published.metadata), published.position))
         return replace(_build_on(warehouse, request, replace(past, seen=seen)), is_cached=True)
@@ -159,7 +159,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
         return None
 
 
-def _build_on(warehouse: Warehouse, request: TableCommit, past: Past) -> CommitBase:
+def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) -> CommitBase:
     table, earlier = past.seen.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = asks_to_create(request.body.requirements)
@@ -286,7 +286,7 @@ def _prepare_branch_snapshots(
     if base.table is not None:
         with reading(warehouse.lake) as conn:
             parents = [snapshot.parent_snapshot_id for snapshot in added if snapshot.parent_snapshot_id is not None]
-            known = find_client_snapshots(conn, base.table.table_id, parents)
+            known = read_client_snapshots(conn, base.table.table_id, parents)
         lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
     prepared: dict[int, BranchSnapshot] = {}
     ids = {snapshot.snapshot_id for snapshot in added}
@@ -321,7 +321,7 @@ def _find_move(warehouse: Warehouse, request: TableCommit, base: CommitBase) -> 
     if target is None or base.table is None or base.metadata is None:
         return None
     with reading(warehouse.lake) as conn:
-        known = find_client_snapshots(conn, base.table.table_id, [target])
+        known = read_client_snapshots(conn, base.table.table_id, [target])
     found = find_snapshot(base.metadata, target) or find_snapshot(base.metadata, known.get(target, target))
     return None if found is None or found.snapshot_id == base.metadata.current_snapshot_id else found
 
@@ -374,7 +374,7 @@ def with_known_ids(conn: psycopg.Connection, request: TableCommit, base: CommitB
     client_ids = _list_client_ids(request, base)
     if base.table is None or not client_ids:
         return base
-    return replace(base, known=find_client_snapshots(conn, base.table.table_id, client_ids))
+    return replace(base, known=read_client_snapshots(conn, base.table.table_id, client_ids))
 
 
 def _list_client_ids(request: TableCommit, base: CommitBase) -> list[int]:
@@ -384,17 +384,17 @@ def _list_client_ids(request: TableCommit, base: CommitBase) -> list[int]:
     return [*(others - list_own_ids(base, others)), *added]
 
 
-def build_watched(requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> Watched | None:
+def build_watched(requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> WatchedTable | None:
     """Return what the lake's lock is to look after: the table, if it is one and is there."""
     if len(bases) != 1 or bases[0].table is None:
         return None
-    return Watched(bases[0].table.table_id, bases[0].table.table_uuid, bases[0].position, _list_client_ids(requests[0], bases[0]))
+    return WatchedTable(bases[0].table.table_id, bases[0].table.table_uuid, bases[0].position, _list_client_ids(requests[0], bases[0]))
 
 
 def with_known_ids_under_lock(commit: Commit, requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> list[CommitBase]:
     """Return the bases with those of the clients' ids that are known, under the lock."""
-    if commit.opening is not None:
-        return [replace(bases[0], known=commit.opening.known)]
+    if commit.locked_check is not None:
+        return [replace(bases[0], known=commit.locked_check.known)]
     return [with_known_ids(commit.conn, request, base) for request, base in zip(requests, bases, strict=True)]
 
 
@@ -423,7 +423,7 @@ def is_committed(commit: Commit, request: TableCommit, base: CommitBase) -> bool
         return _is_committed(request, base.table, base.known)
     table = find_table(commit.conn, to_schema_name(request.ident.namespace), request.ident.name)
     ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
-    return table is not None and _is_committed(request, table, find_client_snapshots(commit.conn, table.table_id, ids) if ids else {})
+    return table is not None and _is_committed(request, table, read_client_snapshots(commit.conn, table.table_id, ids) if ids else {})
 
 
 def _is_committed(request: TableCommit, table: TableRow, known: Mapping[int, int]) -> bool:

@@ -18,10 +18,10 @@ from duckicelake.catalog.table_changes import to_state_unknown
 from duckicelake.catalog.tables import LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError
-from duckicelake.lake.notes import find_next_version, number_next
+from duckicelake.lake.notes import assign_next_version, find_next_version
 from duckicelake.lake.rows import TableNotes
-from duckicelake.lake.writing.at_once import MOST_ROWS, write_at_once
-from duckicelake.lake.writing.read_back import foresee, is_plain
+from duckicelake.lake.writing.at_once import MOST_ROWS, write_single_statement
+from duckicelake.lake.writing.read_back import is_simple, predict_state
 from duckicelake.lake.writing.rows import LakeStep, NewRow
 from duckicelake.lake.writing.transaction import Commit
 
@@ -58,21 +58,21 @@ class PlannedCommit:
     notes: Sequence[NewRow]
 
     @property
-    def is_plain(self) -> bool:
+    def is_simple(self) -> bool:
         """Return True if all rows change only properties and the newest files."""
-        return bool(self.steps) and not self.notes and is_plain(self.steps)
+        return bool(self.steps) and not self.notes and is_simple(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCommit:
     """The state of a commit: if it is written, and its table if that has its metadata version.
 
-    `is_in_the_way`: DuckDB was about to commit; None if that was not checked.
+    `has_waiting_session`: DuckDB was about to commit; None if that was not checked.
     """
 
     is_written: bool = False
     numbered: NumberedCommit | None = None
-    is_in_the_way: bool | None = None
+    has_waiting_session: bool | None = None
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def written_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitB
     After any failure the cache is invalidated: it may hold a state that was never committed.
     """
     is_small = len(planned.steps) == 1 and len(planned.steps[0].rows) <= MOST_ROWS
-    if commit.opening is None or not planned.is_plain or not is_small:
+    if commit.locked_check is None or not planned.is_plain or not is_small:
         yield WrittenCommit()
         return
     with _locked_cache(warehouse, base) as cache:
@@ -98,7 +98,7 @@ def _write_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBa
     assert base.table is not None
     assert base.published is not None
     assert cache.built is not None
-    foreseen = foresee(commit, base.published.state, step, cache.built.since)
+    foreseen = predict_state(commit, base.published.state, step, cache.built.since)
     reading = None if foreseen is None else build_foreseen_reading(warehouse.objects, foreseen, cache)
     if foreseen is None or reading is None:
         return WrittenCommit()
@@ -109,9 +109,9 @@ def _write_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBa
     if draft is None or version is None:
         _invalidate(warehouse, base.table.table_id, cache)
         return WrittenCommit()
-    written = write_at_once(commit, step, changed_at, version.parameters)
+    written = write_single_statement(commit, step, changed_at, version.parameters)
     if written.is_numbered:
-        return WrittenCommit(True, NumberedCommit(base, draft, version.notes, cache), written.is_in_the_way)
+        return WrittenCommit(True, NumberedCommit(base, draft, version.notes, cache), written.has_waiting_session)
     _invalidate(warehouse, base.table.table_id, cache)
     return WrittenCommit(is_written=True)
 
@@ -166,7 +166,7 @@ def _number(warehouse: Warehouse, conn: psycopg.Connection, base: CommitBase, ca
     draft = None if reading is None else _make_draft(warehouse, conn, reading, cache)
     if draft is None:
         return None
-    notes = number_next(conn, draft.wanted, draft.state.notes, compute_updated_ms(draft.state, draft.metadata))
+    notes = assign_next_version(conn, draft.wanted, draft.state.notes, compute_updated_ms(draft.state, draft.metadata))
     return None if notes is None else NumberedCommit(base, draft, notes, cache)
 
 

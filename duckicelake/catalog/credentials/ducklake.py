@@ -11,12 +11,12 @@ import psycopg
 from duckicelake.access.grants import Grants, Levels, Rights, fold_levels
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotAuthorized, NotServed, Unsupported
-from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.audit.rows import AuditContext
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import LiveName, TablePlace, list_live_names, list_outside_paths, list_table_places
+from duckicelake.lake.keys.places import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.readers.install import name_schema
-from duckicelake.lake.readers.roles import Reader, ReaderRole, can_issue, is_live, make_reader
+from duckicelake.lake.readers.install import format_schema_name
+from duckicelake.lake.readers.roles import LakeReader, ReaderRole, can_issue, create_reader_role, is_live
 from duckicelake.store.credentials.vending import SessionCredentials, Vendor, split_reads
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.store.uris import parse_uri
@@ -35,7 +35,7 @@ class DucklakeRequest:
     Of another issuer's token: the `roles` that it names, as they are called here, and its end (`until_s`), the role's at the latest.
     """
 
-    asker: Asker
+    audit_context: AuditContext
     account: tuple[int, int] | None
     grants: Grants
     scope: Grants | None
@@ -69,16 +69,16 @@ class RoleCache:
     """The roles that this server gave out and may give out again, by reader."""
 
     public: str | None = None
-    _roles: dict[Reader, ReaderRole] = field(default_factory=dict[Reader, ReaderRole], repr=False)
+    _roles: dict[LakeReader, ReaderRole] = field(default_factory=dict[LakeReader, ReaderRole], repr=False)
     _lock: Lock = field(default_factory=Lock)
 
-    def find(self, reader: Reader, now_s: float) -> ReaderRole | None:
+    def find(self, reader: LakeReader, now_s: float) -> ReaderRole | None:
         """Return a reader's role while it is fresh."""
         with self._lock:
             self._roles = {each: role for each, role in self._roles.items() if now_s < role.fresh_until_s}
             return self._roles.get(reader)
 
-    def keep(self, reader: Reader, role: ReaderRole) -> None:
+    def keep(self, reader: LakeReader, role: ReaderRole) -> None:
         """Remember a reader's role."""
         with self._lock:
             if len(self._roles) >= MOST_REMEMBERED:
@@ -102,7 +102,7 @@ def get_ducklake_credentials(warehouse: Warehouse, roles: RoleCache, request: Du
         raise NotAuthorized("The token has expired; ask its issuer for a new one.")
     if vendor is None:
         raise NotServed("No keys are vended for this warehouse (sts_role_arn), so DuckDB users get none either.")
-    own = name_schema(warehouse.lake.metadata_schema)
+    own = format_schema_name(warehouse.lake.metadata_schema)
     neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
         uris = _list_readable_uris(conn, request.may_read, neighbours)
@@ -120,17 +120,17 @@ def _get_role(warehouse: Warehouse, roles: RoleCache, request: DucklakeRequest, 
     if kept is not None and kept.expires_at_s <= request.until_s and is_live(warehouse.lake, kept):
         return kept
     left_s = min(lifetime_s, request.until_s - now_s)
-    lake = replace(warehouse.lake, asker=request.asker)
-    made = make_reader(lake, reader, roles.public, (now_s + left_s, now_s + left_s / 2))
+    lake = replace(warehouse.lake, audit_context=request.audit_context)
+    made = create_reader_role(lake, reader, roles.public, (now_s + left_s, now_s + left_s / 2))
     roles.keep(reader, made)
     return made
 
 
-def to_reader(request: DucklakeRequest) -> Reader:
+def to_reader(request: DucklakeRequest) -> LakeReader:
     """Return who asks, in the words of Postgres."""
     scope = None if request.scope is None else list_readable_schemas(request.scope)
-    return Reader(
-        request.asker.principal or "", request.account, list_readable_schemas(request.grants), scope, tuple(sorted(set(request.roles)))
+    return LakeReader(
+        request.audit_context.principal or "", request.account, list_readable_schemas(request.grants), scope, tuple(sorted(set(request.roles)))
     )
 
 
@@ -146,8 +146,8 @@ def _list_readable_uris(conn: psycopg.Connection, may_read: MayRead, neighbours:
     Raises: Unsupported: there are too many
     """
     data_path, iceberg_path = read_data_path(conn), read_iceberg_path(conn)
-    mine = {live.table_id for live in list_live_names(conn) if _is_readable(live, may_read)}
-    places = list_table_places(conn)
+    mine = {live.table_id for live in list_live_table_names(conn) if _is_readable(live, may_read)}
+    places = list_table_locations(conn)
     own = [place for place in places if place.table_id in mine]
     wanted = dict.fromkeys(_resolve(place, data_path) for place in own)
     _check_few(len(wanted))
@@ -161,15 +161,15 @@ def _list_readable_uris(conn: psycopg.Connection, may_read: MayRead, neighbours:
     return [uri for uri in sorted([*alone, *files]) if parse_uri(uri).bucket]
 
 
-def _is_readable(live: LiveName, may_read: MayRead) -> bool:
+def _is_readable(live: LiveTableName, may_read: MayRead) -> bool:
     return may_read(to_levels(live.schema_name), live.table_name)
 
 
-def _resolve(place: TablePlace, data_path: str) -> str:
+def _resolve(place: TableLocation, data_path: str) -> str:
     return to_folder_uri(place.location if place.folder is None else place.resolve(data_path))
 
 
-def _list_files(conn: psycopg.Connection, place: TablePlace, data_path: str, alone: list[str]) -> Iterable[str]:
+def _list_files(conn: psycopg.Connection, place: TableLocation, data_path: str, alone: list[str]) -> Iterable[str]:
     folder = place.resolve(data_path)
     outside = list_outside_paths(conn, place.table_id, folder, alone, MOST_FILES_EACH + 1)
     if len(outside) > MOST_FILES_EACH:

@@ -16,7 +16,7 @@ from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchTable, Unsupported
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import TablePlace, has_path, list_live_names, list_outside_paths, list_table_places
+from duckicelake.lake.keys.places import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.credentials.vending import CredentialScope
@@ -46,7 +46,7 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> CredentialS
 def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> CredentialScope:
     """Return the same without single files: the folders that are the table's alone."""
     data_path = read_data_path(conn)
-    places = list_table_places(conn)
+    places = list_table_locations(conn)
     own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
     others = _list_others(places, table.table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
     wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
@@ -70,7 +70,7 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> Cred
     location = start + found[1]
     check_new_location(conn, location, location, NO_CHOICE)
     data_path = read_data_path(conn)
-    if not is_exclusive(location + "/", _list_others(list_table_places(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
+    if not is_exclusive(location + "/", _list_others(list_table_locations(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
         raise NoSuchTable(f"Table does not exist: {ident}")
     return CredentialScope((location + "/",), (), (location + "/",))
 
@@ -81,15 +81,15 @@ def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:
     The caller checks if the table may have the object.
     """
     data_path = read_data_path(conn)
-    live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_names(conn)}
-    near = {place.table_id for place in list_table_places(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))}
+    live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_table_names(conn)}
+    near = {place.table_id for place in list_table_locations(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))}
     if near:
         return live[near.pop()] if len(near) == 1 else None
     staged = NAMED.match(uri.removeprefix(to_canonical(to_folder_uri(read_iceberg_path(conn)))))
     return Ident(to_levels(staged[1]), staged[2]) if staged else None
 
 
-def _to_folder(place: TablePlace, data_path: str) -> str:
+def _to_folder(place: TableLocation, data_path: str) -> str:
     return to_canonical(to_folder_uri(place.location if place.folder is None else place.resolve(data_path)))
 
 
@@ -100,7 +100,7 @@ def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:
     return has_path(conn, table.table_id, relative, [scheme + uri.removeprefix("s3://") for scheme in ("s3://", *S3_SCHEMES)])
 
 
-def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) -> frozenset[str]:
+def _list_others(places: Sequence[TableLocation], table_id: int, data_path: str) -> frozenset[str]:
     """Return the folders and locations of all other tables that ever were, folded."""
     found: set[str] = set()
     for place in places:
@@ -128,7 +128,7 @@ def check_exclusive(conn: psycopg.Connection, location: str, neighbours: Sequenc
     if not to_canonical(location).startswith("s3://"):
         return
     data_path = read_data_path(conn)
-    others = _list_others(list_table_places(conn), NO_TABLE, data_path) | {to_folder_uri(path).lower() for path in neighbours}
+    others = _list_others(list_table_locations(conn), NO_TABLE, data_path) | {to_folder_uri(path).lower() for path in neighbours}
     if not is_exclusive(to_folder_uri(location), others, (data_path, read_iceberg_path(conn))):
         raise Unsupported(
             f"{format_not_exclusive(location)} Nothing was made: choose another location. "

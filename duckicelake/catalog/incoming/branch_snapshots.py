@@ -26,7 +26,7 @@ from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentSchema, SetDefaultSpec, TableUpdate, UpgradeFormatVersion
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
-from duckicelake.lake.refs.rows import NewKept
+from duckicelake.lake.refs.rows import NewKeptSnapshot
 from duckicelake.lake.rows import TableNotes
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
 from duckicelake.translate.shape.removed import with_removed
@@ -236,7 +236,7 @@ AssignedNumbers = Mapping[int, tuple[Snapshot, LakeNumbers]]
 
 def to_kept_snapshot(
     table_id: int, location: str, prepared: BranchSnapshot, assigned: AssignedNumbers, common: Mapping[str, int]
-) -> NewKept:
+) -> NewKeptSnapshot:
     """Return the note of a branch snapshot, which `assigned` contains. `common` holds format version, schema id and time."""
     snapshot, numbers = assigned[prepared.snapshot.snapshot_id]
     listed = [_renumber(file, assigned) for file in prepared.files]
@@ -256,7 +256,7 @@ def to_kept_snapshot(
         added_rows=None if first_row_id is None else snapshot.added_rows,
     )
     text = json.dumps(format_snapshot(made), separators=(",", ":"), ensure_ascii=False)
-    return NewKept(table_id, numbers.snapshot_id, numbers.base_snapshot_id, text, content)
+    return NewKeptSnapshot(table_id, numbers.snapshot_id, numbers.base_snapshot_id, text, content)
 
 
 def write_lake_ids(prepared: BranchSnapshot, assigned: AssignedNumbers) -> BranchSnapshot:

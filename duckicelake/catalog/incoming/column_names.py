@@ -15,7 +15,7 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.registered.rows import MappedFile
 from duckicelake.lake.rows import NameMappingRow, TableRow, TableState
-from duckicelake.lake.writing.lookups import find_sources
+from duckicelake.lake.writing.lookups import read_file_ids_by_path
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
@@ -69,7 +69,7 @@ def _without_known(warehouse: Warehouse, table: TableRow | None, files: Mapping[
     with reading(warehouse.lake) as conn:
         folder = table_folder(read_data_path(conn), table)
         wanted = {path: uri for uri in files for path in list_paths(folder, uri)}
-        known = {wanted[path] for path in find_sources(conn, table.table_id, wanted)}
+        known = {wanted[path] for path in read_file_ids_by_path(conn, table.table_id, wanted)}
     return {uri: file for uri, file in files.items() if uri not in known}
 
 

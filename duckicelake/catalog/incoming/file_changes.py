@@ -31,8 +31,14 @@ from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import InlinedDeleteRow, TableRow
-from duckicelake.lake.writing.lookups import find_dated, find_delete_file, find_files_by_path, list_inlined_versions, read_inlined_batch
-from duckicelake.lake.writing.rows import EndedInlinedRows, FoldedDeletes
+from duckicelake.lake.writing.lookups import (
+    find_delete_file,
+    list_files_by_path,
+    list_inlined_versions,
+    list_multi_snapshot_paths,
+    read_inlined_batch,
+)
+from duckicelake.lake.writing.rows import EndedInlinedRows, MergedDeletes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_dated_deletes, encode_position_deletes
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder, to_uri
@@ -112,7 +118,7 @@ class SnapshotContext:
 
 def list_client_written(notes: RefNotes) -> frozenset[int | None]:
     """Return the snapshots whose manifests clients wrote: branch snapshots, and the past of a registered table."""
-    return frozenset(note.snapshot_id for note in notes.kept if note.is_beside)
+    return frozenset(note.snapshot_id for note in notes.kept if note.is_off_main)
 
 
 def compute_changes(reader: ManifestReader, context: SnapshotContext, branch_snapshots: Container[int] = ()) -> list[FileChange]:
@@ -362,7 +368,7 @@ class PreparedDelete:
     uri: str
     count: int
     size_bytes: int
-    folded: FoldedDeletes | None = None
+    folded: MergedDeletes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +416,7 @@ class DeleteWriter:
             return {}
         folder = table_folder(read_data_path(self.conn), self.table)
         uris = {path: file.file_path for file in change.returned for path in list_paths(folder, file.file_path)}
-        dated = {uris[path] for path in find_dated(self.conn, self.table.table_id, uris)}
+        dated = {uris[path] for path in list_multi_snapshot_paths(self.conn, self.table.table_id, uris)}
         dated |= {file.file_path for file in change.returned if find_inlined_snapshot(self.locations, file.file_path) is not None}
         return {uri: unite(()) for uri in sorted(dated)}
 
@@ -431,7 +437,7 @@ class DeleteWriter:
     def _find_inlined(self, path: str) -> int | None:
         """Return the lake snapshot of the inlined rows that a derived file stands for, unless DuckLake has the file itself."""
         begin = find_inlined_snapshot(self.locations, path)
-        if begin is None or self.table is None or find_files_by_path(self.conn, self.table.table_id, [path]):
+        if begin is None or self.table is None or list_files_by_path(self.conn, self.table.table_id, [path]):
             return None
         return begin
 
@@ -443,7 +449,7 @@ class DeleteWriter:
 
     def _mark_rows(self, table: TableRow, path: str, positions: Longs) -> Iterable[PreparedDelete]:
         folder = table_folder(read_data_path(self.conn), table)
-        for found in find_files_by_path(self.conn, table.table_id, list_paths(folder, path)):
+        for found in list_files_by_path(self.conn, table.table_id, list_paths(folder, path)):
             check_positions(path, positions, found.record_count)
             prepared = self._write(path, (found.data_file_id,), positions)
             inlined = read_inlined_deletes(self.conn, table.table_id, [found.data_file_id])
@@ -452,7 +458,7 @@ class DeleteWriter:
             self.folded.add(found.data_file_id)
             yield replace(prepared, folded=self._fold(table, folder, path, inlined)) if inlined and is_first else prepared
 
-    def _fold(self, table: TableRow, folder: str, path: str, inlined: Sequence[InlinedDeleteRow]) -> FoldedDeletes:
+    def _fold(self, table: TableRow, folder: str, path: str, inlined: Sequence[InlinedDeleteRow]) -> MergedDeletes:
         """Write one delete file for what DuckLake knows in two places.
 
         Its flush would give the inlined ones a file that begins before ours and never ends: two for one data file.
@@ -466,7 +472,7 @@ class DeleteWriter:
         content = encode_dated_deletes(path, dated.positions, dated.snapshot_ids)
         uri = self._put(content)
         first, last = int(dated.snapshot_ids.min()), int(dated.snapshot_ids.max())
-        return FoldedDeletes(0, table.table_id, inlined[0].file_id, first, last, uri, len(dated.positions), len(content), old_path)
+        return MergedDeletes(0, table.table_id, inlined[0].file_id, first, last, uri, len(dated.positions), len(content), old_path)
 
     def _write(self, path: str, data_file_ids: Sequence[int], positions: Longs) -> PreparedDelete:
         content = encode_position_deletes(path, positions)

@@ -20,7 +20,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.lookups import find_files_by_path
+from duckicelake.lake.writing.lookups import list_files_by_path
 from duckicelake.store.objects import Objects
 from duckicelake.store.row_ids import ROW_ID, open_row_ids
 from duckicelake.translate.locations import list_spellings, table_folder, to_canonical
@@ -43,7 +43,7 @@ class SnapshotChange:
 
     snapshot: Snapshot
     change: FileChange
-    is_beside: bool = False
+    is_off_main: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def list_waiting(metadata: TableMetadata, snapshot_changes: Sequence[SnapshotCha
     for snapshot_change in snapshot_changes:
         snapshot, file_row_id = snapshot_change.snapshot, next_row_id
         for file in snapshot_change.change.added:
-            if snapshot_change.is_beside:
+            if snapshot_change.is_off_main:
                 # its manifests stay, and so does what they count from
                 is_told = file.first_row_id is not None and snapshot.first_row_id is not None
                 file_row_id = next_row_id + (file.first_row_id or 0) - (snapshot.first_row_id or 0) if is_told else -1
@@ -76,7 +76,7 @@ def list_waiting(metadata: TableMetadata, snapshot_changes: Sequence[SnapshotCha
         if snapshot_change.change.returned:
             # those that the lake has forgotten get ids too, and how many these are is seen under the lock
             break
-        next_row_id = next_row_id + (snapshot.added_rows or 0) if snapshot_change.is_beside else file_row_id
+        next_row_id = next_row_id + (snapshot.added_rows or 0) if snapshot_change.is_off_main else file_row_id
     return found[:MAX_FILES]
 
 
@@ -91,7 +91,7 @@ def choose_new(conn: psycopg.Connection, table: TableRow, waiting: Sequence[Wait
     """Return the files that are added once, in any spelling, and are not in the table; the others are refused later."""
     folder = table_folder(read_data_path(conn), table)
     spelled = {path: each.file.file_path for each in waiting for path in list_spellings(folder, each.file.file_path)}
-    live = {spelled[row.path] for row in find_files_by_path(conn, table.table_id, spelled)}
+    live = {spelled[row.path] for row in list_files_by_path(conn, table.table_id, spelled)}
     counts = Counter(to_canonical(each.file.file_path) for each in waiting)
     return [each for each in waiting if each.file.file_path not in live and counts[to_canonical(each.file.file_path)] == 1]
 

@@ -13,7 +13,7 @@ import psycopg
 from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.lake.adopted.manifests import AdoptedRow, read_adopted
+from duckicelake.lake.adopted.manifests import ImportedManifestRow, read_imported_manifests
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.counts import count_rows
@@ -53,7 +53,7 @@ class ImportedManifests:
     obstacle: str | None = None
     found: dict[tuple[int, int], AdoptedManifest | None] = field(default_factory=dict[tuple[int, int], AdoptedManifest | None])
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    recorded: Mapping[str, AdoptedRow] | None = None
+    recorded: Mapping[str, ImportedManifestRow] | None = None
     unread: list[str] | None = None
     prefetched: dict[str, bytes] = field(default_factory=dict[str, bytes])
     present: set[str] | None = None
@@ -79,7 +79,7 @@ class ImportedManifests:
 
     def _look_up(self, plan: ManifestPlan) -> AdoptedManifest | None:
         if self.recorded is None:
-            self.recorded = {row.digest: row for row in read_adopted(self.conn, self.state.table.table_id)}
+            self.recorded = {row.digest: row for row in read_imported_manifests(self.conn, self.state.table.table_id)}
         submission = self.cache.submission
         if not self.recorded and submission is None:
             return None
@@ -101,7 +101,7 @@ class ImportedManifests:
             self.digests[key] = digest_plan(self.recipe, plan)
         return self.digests[key]
 
-    def _find_recorded(self, plan: ManifestPlan, row: AdoptedRow) -> AdoptedManifest | None:
+    def _find_recorded(self, plan: ManifestPlan, row: ImportedManifestRow) -> AdoptedManifest | None:
         uri, known = manifest_uri(self.maker.note.location, row.name), self.cache.known_uris
         if known is None or (uri not in known and not self.objects.exists(uri)):
             return None

@@ -21,7 +21,7 @@ from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import LOAD_TRIES, Ident, check_cache, read_live_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed, LakeMoved
-from duckicelake.lake.connect import look, reading
+from duckicelake.lake.connect import query_once, reading
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import is_touched
 from duckicelake.lake.rows import Position, TableRow
@@ -105,7 +105,7 @@ def _check_untouched(conn: psycopg.Connection, ident: Ident, table_id: int, posi
 
 
 def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: Mapping[str, SubmittedManifest]) -> None:
-    table, _ = look(warehouse.lake, lambda conn: read_live_table(conn, ident))
+    table, _ = query_once(warehouse.lake, lambda conn: read_live_table(conn, ident))
     cache = warehouse.caches.of(table.table_id)
     with cache.lock, reading(warehouse.lake) as conn:
         now, seen = check_cache(conn, warehouse, ident, (table, cache))

@@ -34,7 +34,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import list_earlier_locations
-from duckicelake.lake.writing.lookups import find_client_snapshots
+from duckicelake.lake.writing.lookups import read_client_snapshots
 
 FILTER_BYTES_MAX = 1024 * 1024
 TASKS_BYTES_MAX = 4 * 1024 * 1024
@@ -93,7 +93,7 @@ class _ScannedTable:
 
     def find_client_id(self, snapshot_id: int) -> int | None:
         with reading(self.warehouse.lake) as conn:
-            return find_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
+            return read_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
 
 
 def _open(warehouse: Warehouse, ident: Ident) -> _ScannedTable:

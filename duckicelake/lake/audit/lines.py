@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import psycopg
 
-from duckicelake.lake.audit.rows import DONE, Asker, AuditLine
+from duckicelake.lake.audit.rows import DONE, AuditContext, AuditLine
 
 JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 INSERT_DONE = """
 INSERT INTO iceberg_audit (lake_snapshot_id, request_id, principal, operation, objects)
-SELECT %(made_snapshot_id)s, n.* FROM json_to_recordset(%(Asker)s::json)
+SELECT %(made_snapshot_id)s, n.* FROM json_to_recordset(%(audit_context)s::json)
   AS n(request_id text, principal text, operation text, objects text[])
 """
 
@@ -32,36 +32,36 @@ DELETE FROM iceberg_audit
 """
 
 
-def encode_asker(asker: Asker | None) -> str | None:
+def encode_context(audit_context: AuditContext | None) -> str | None:
     """Return who asks as the document that a statement takes; None when nobody is to be named, and then no line is written."""
-    if asker is None:
+    if audit_context is None:
         return None
-    told = {"request_id": asker.request_id, "principal": asker.principal, "operation": asker.operation, "objects": asker.objects}
+    told = {"request_id": audit_context.request_id, "principal": audit_context.principal, "operation": audit_context.operation, "objects": audit_context.objects}
     return JSON.encode([told])
 
 
-def write_done(conn: psycopg.Connection, asker: Asker, lake_snapshot_id: int | None) -> None:
+def write_line(conn: psycopg.Connection, audit_context: AuditContext, lake_snapshot_id: int | None) -> None:
     """Write the line of a change in its own transaction."""
-    conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "Asker": encode_asker(asker)})
+    conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "audit_context": encode_context(audit_context)})
 
 
-def write_denied(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:
+def write_denied_lines(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:
     """Write lines of what was denied, each with its time in seconds."""
-    told = [{"logged_at": at_s, **asdict(line.asker), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
+    told = [{"logged_at": at_s, **asdict(line.audit_context), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
     conn.execute(INSERT_DENIED, {"lines": json.dumps(told).replace("\\u0000", "")})
 
 
-def forget_old(conn: psycopg.Connection, days: float, most: int) -> int:
+def delete_old_lines(conn: psycopg.Connection, days: float, most: int) -> int:
     """Remove so many of the lines that are older, and return how many there were."""
     return conn.execute(DELETE_OLD_LINES, {"days": days, "most": most}).rowcount
 
 
-def tell(line: AuditLine) -> None:
+def log_line(line: AuditLine) -> None:
     """Tell the log of a line: as fields where it is JSON."""
-    log, asker = logging.getLogger("duckicelake.audit"), line.asker
+    log, audit_context = logging.getLogger("duckicelake.audit"), line.audit_context
     if not log.isEnabledFor(logging.INFO):
         return
-    told = {**asdict(asker), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
-    objects, why = " ".join(asker.objects), "" if line.outcome == DONE else f" ({line.reason})"
+    told = {**asdict(audit_context), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
+    objects, why = " ".join(audit_context.objects), "" if line.outcome == DONE else f" ({line.reason})"
     text = "%s %s%s: %s of %s, request %s"
-    log.info(text, asker.operation, line.outcome, why, asker.principal or "somebody", objects, asker.request_id, extra={"audit": told})
+    log.info(text, audit_context.operation, line.outcome, why, audit_context.principal or "somebody", objects, audit_context.request_id, extra={"audit": told})

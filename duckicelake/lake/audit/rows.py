@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class AuditContext:
     """Who asks for what, of which objects: `sales.orders`, levels and name escaped as rights write them.
 
     `principal` None: nobody has to say who they are.
@@ -23,7 +23,7 @@ class AuditLine:
     `lake_snapshot_id`: the last one that the change made; None: it made none.
     """
 
-    asker: Asker
+    audit_context: AuditContext
     outcome: str
     lake_snapshot_id: int | None = None
     reason: str | None = None

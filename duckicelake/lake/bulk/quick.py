@@ -14,39 +14,39 @@ from duckicelake.values import tuple_maker
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
-PLAIN = frozenset((int, str, bool, type(None)))
+JSON_TYPES = frozenset((int, str, bool, type(None)))
 TO_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
-class QuickListDumper(ListDumper):
+class JsonListDumper(ListDumper):
     """Writes flat lists of texts and numbers as JSON, whose arrays Postgres reads as its own where nothing in them is escaped."""
 
     def dump(self, obj: list[Any]) -> Buffer | None:
         """Return the array as Postgres reads it."""
-        if PLAIN.issuperset(map(type, obj)):
+        if JSON_TYPES.issuperset(map(type, obj)):
             text = TO_JSON(obj)
             if "\\" not in text:
                 return f"{{{text[1:-1]}}}".encode(self._tx.encoding)
         return super().dump(obj)
 
 
-def hasten(conn: psycopg.Connection, *settings: sql.Composable) -> None:
+def tune_connection(conn: psycopg.Connection, *settings: sql.Composable) -> None:
     """Have a connection write lists quickly, and Postgres compile none of its queries: that takes longer than any of ours does.
 
     More settings go in the same round trip.
     """
-    conn.adapters.register_dumper(list, QuickListDumper)
+    conn.adapters.register_dumper(list, JsonListDumper)
     conn.execute(sql.SQL("; ").join([sql.SQL("SET jit = off"), *settings]))
 
 
-def fetch_plain(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
+def fetch_tuples(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
     """Return a query's rows as named tuples: for many rows."""
     make = tuple_maker(kind)
     with conn.cursor(row_factory=lambda _: make) as cursor:
         return cursor.execute(query, parameters).fetchall()
 
 
-def unpack_longs(packed: bytes) -> list[int]:
+def unpack_int64s(packed: bytes) -> list[int]:
     """Return the whole numbers that `int8send` wrote one behind the other."""
     numbers = array("q", packed)
     if byteorder == "little":

@@ -6,11 +6,11 @@ from operator import attrgetter
 
 import psycopg
 
-from duckicelake.lake.bulk.quick import fetch_plain, unpack_longs
+from duckicelake.lake.bulk.quick import fetch_tuples, unpack_int64s
 from duckicelake.lake.rows import FileSpan
 from duckicelake.values import tuple_maker
 
-EVERYTHING = -1
+SINCE_BEGINNING = -1
 """What `since` is when nothing has been read before."""
 
 SELECT_SPANS = """
@@ -24,9 +24,9 @@ SELECT data_file_id, begin_snapshot, end_snapshot, record_count
 
 def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
     """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
-    if since == EVERYTHING:
+    if since == SINCE_BEGINNING:
         return _read_all_spans(conn, table_id, data_file_ids)
-    return fetch_plain(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
+    return fetch_tuples(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
 
 
 SELECT_PACKED_SPANS = """
@@ -46,7 +46,7 @@ def _read_all_spans(conn: psycopg.Connection, table_id: int, data_file_ids: Sequ
     """Return all files there ever were, in order of appearance: there may be millions, so that they come column by column."""
     spans: list[FileSpan] = []
     for packed in conn.execute(SELECT_PACKED_SPANS, {"table_id": table_id, "data_file_ids": list(data_file_ids)}, binary=True):
-        ids, begins, ends, counts = map(unpack_longs, packed)
+        ids, begins, ends, counts = map(unpack_int64s, packed)
         known_ends = repeat(None, len(ends)) if set(ends) == {NO_END} else [None if end == NO_END else end for end in ends]
         spans += map(tuple_maker(FileSpan), zip(ids, begins, known_ends, counts, strict=True))
     # twice by a number is sooner done than once by two

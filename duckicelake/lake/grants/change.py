@@ -6,15 +6,15 @@ from uuid import UUID
 import psycopg
 
 from duckicelake.errors import Forbidden
-from duckicelake.lake.audit.lines import tell, write_done
+from duckicelake.lake.audit.lines import log_line, write_line
 from duckicelake.lake.audit.rows import DONE, AuditLine
 from duckicelake.lake.connect import Lake, writing
 from duckicelake.lake.notes import LOCK_CHANGES
 
-RULED = "rule"
+RULE_KIND = "rule"
 """The kind of such a change in the log."""
 
-INSERT_RULED = """
+INSERT_RULE_CHANGE = """
 -- of no table: what is ready of tables stays ready
 INSERT INTO iceberg_change (kind, table_id) VALUES ('rule', -1)
 """
@@ -24,7 +24,7 @@ UPDATE_REVOCATION = """
 UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'revocation'
 """
 
-SELECT_MAY_MOVE = """
+SELECT_MAY_REVOKE = """
 SELECT has_sequence_privilege(to_regclass('iceberg_revocation')::oid, 'UPDATE')
  WHERE EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers')
 """
@@ -45,27 +45,27 @@ def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, ta
     with writing(lake) as conn:
         conn.execute(LOCK_CHANGES)
         if takes:
-            _check_may_move(conn)
+            _check_may_revoke(conn)
         is_changed = change(conn)
         if is_changed:
-            conn.execute(INSERT_RULED)
+            conn.execute(INSERT_RULE_CHANGE)
             if takes:
                 conn.execute(UPDATE_REVOCATION)
-            if lake.asker is not None:
-                write_done(conn, lake.asker, None)
+            if lake.audit_context is not None:
+                write_line(conn, lake.audit_context, None)
     if takes:
         # also when nothing changed: who asked before may have ended between the two
         with writing(lake) as conn:
             # one after another, so that the number never goes back
             conn.execute(LOCK_CHANGES)
             conn.execute(SELECT_REVOKED)
-    if is_changed and lake.asker is not None:
-        tell(AuditLine(lake.asker, DONE))
+    if is_changed and lake.audit_context is not None:
+        log_line(AuditLine(lake.audit_context, DONE))
     return is_changed
 
 
-def _check_may_move(conn: psycopg.Connection) -> None:
-    row = conn.execute(SELECT_MAY_MOVE).fetchone()
+def _check_may_revoke(conn: psycopg.Connection) -> None:
+    row = conn.execute(SELECT_MAY_REVOKE).fetchone()
     if row is not None and not row[0]:
         raise Forbidden(
             "The lake has readers of DuckLake, and the server's Postgres role may not tell their sessions that a right is gone; nothing "
@@ -77,7 +77,7 @@ SELECT_HAS_READERS = """
 SELECT to_regclass('iceberg_reader') IS NOT NULL
 """
 
-UPDATE_ENDED = """
+UPDATE_EXPIRED_READERS = """
 UPDATE iceberg_reader SET expires_at = clock_timestamp()
  WHERE expires_at > clock_timestamp()
    AND (principal IN (SELECT p.name FROM iceberg_principal p
@@ -90,12 +90,12 @@ UPDATE iceberg_reader SET expires_at = clock_timestamp()
 """
 
 
-def end_readers(conn: psycopg.Connection, principal_id: int) -> None:
+def expire_readers(conn: psycopg.Connection, principal_id: int) -> None:
     """End the access to DuckLake of a principal, or of a role's members: they ask for what is left to them."""
     row = conn.execute(SELECT_HAS_READERS).fetchone()
     # an older release prepared the lake, and the server may not add to it
     if row is not None and row[0]:
-        conn.execute(UPDATE_ENDED, {"principal_id": principal_id})
+        conn.execute(UPDATE_EXPIRED_READERS, {"principal_id": principal_id})
 
 
 INSERT_PRINCIPAL = """
@@ -145,7 +145,7 @@ DELETE FROM iceberg_principal WHERE principal_id = %(principal_id)s
 
 def delete_principal(conn: psycopg.Connection, principal_id: int) -> None:
     """Remove a principal or a role with all that it was granted."""
-    end_readers(conn, principal_id)
+    expire_readers(conn, principal_id)
     for statement in (DELETE_GRANTS_OF, DELETE_MEMBERS_OF, DELETE_PRINCIPAL):
         conn.execute(statement, {"principal_id": principal_id})
 
@@ -162,7 +162,7 @@ DELETE FROM iceberg_member WHERE role_id = %(role_id)s AND principal_id = %(prin
 def change_member(conn: psycopg.Connection, role_id: int, principal_id: int, *, joins: bool) -> bool:
     """Let a principal join or leave a role; False when it is so already."""
     if not joins:
-        end_readers(conn, principal_id)
+        expire_readers(conn, principal_id)
     return conn.execute(INSERT_MEMBER if joins else DELETE_MEMBER, {"role_id": role_id, "principal_id": principal_id}).rowcount == 1
 
 
@@ -183,7 +183,7 @@ def change_grants(conn: psycopg.Connection, principal_id: int, what: tuple[str, 
     known = {"principal_id": principal_id, "kind": what[0], "object_uuid": what[1], "privileges": list(privileges)}
     is_changed = conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, known).rowcount > 0
     if is_changed and not gives:
-        end_readers(conn, principal_id)
+        expire_readers(conn, principal_id)
     return is_changed
 
 

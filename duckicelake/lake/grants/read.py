@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from duckicelake.lake.read import fetch_together, read_position
+from duckicelake.lake.read import fetch_queries, read_position
 from duckicelake.lake.rows import Position
 
 SELECT_PRINCIPALS = """
@@ -80,7 +80,7 @@ class RuleRows:
 def read_rules(conn: psycopg.Connection) -> RuleRows:
     """Return who may do what, on the connection of one `reading()` transaction."""
     position = read_position(conn)
-    found = fetch_together(conn, (SELECT_PRINCIPALS, SELECT_MEMBERS, SELECT_GRANTS))
+    found = fetch_queries(conn, (SELECT_PRINCIPALS, SELECT_MEMBERS, SELECT_GRANTS))
     return RuleRows(
         position, found.rows(PrincipalRow, SELECT_PRINCIPALS), found.rows(MemberRow, SELECT_MEMBERS), found.rows(GrantRow, SELECT_GRANTS)
     )

@@ -8,7 +8,7 @@ from duckicelake.lake.read import fetch_rows
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlace:
+class TableLocation:
     """One place that a table has or had: DuckLake's folder (`folder` and its schema's, each maybe relative), or a location."""
 
     table_id: int
@@ -24,7 +24,7 @@ class TablePlace:
         return (parent if self.folder_is_relative else "") + (self.folder or "")
 
 
-SELECT_PLACES = """
+SELECT_TABLE_LOCATIONS = """
 SELECT DISTINCT t.table_id, '' AS location, coalesce(t.path, '') AS folder, coalesce(t.path_is_relative, true) AS folder_is_relative,
        s.path AS schema_folder, coalesce(s.path_is_relative, true) AS schema_is_relative
   FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
@@ -45,9 +45,9 @@ SELECT DISTINCT -2, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative
 """
 
 
-def list_table_places(conn: psycopg.Connection) -> list[TablePlace]:
+def list_table_locations(conn: psycopg.Connection) -> list[TableLocation]:
     """Return the places of all tables that DuckLake still knows of, dropped ones and earlier places included, and of files yet to go."""
-    return fetch_rows(conn, TablePlace, SELECT_PLACES)
+    return fetch_rows(conn, TableLocation, SELECT_TABLE_LOCATIONS)
 
 
 SELECT_OUTSIDE_PATHS = """
@@ -87,7 +87,7 @@ def has_path(conn: psycopg.Connection, table_id: int, relative: str | None, whol
 
 
 @dataclass(frozen=True, slots=True)
-class LiveName:
+class LiveTableName:
     """A table that is there, by its name."""
 
     table_id: int
@@ -102,6 +102,6 @@ SELECT t.table_id, s.schema_name, t.table_name
 """
 
 
-def list_live_names(conn: psycopg.Connection) -> list[LiveName]:
+def list_live_table_names(conn: psycopg.Connection) -> list[LiveTableName]:
     """Return all tables that are there."""
-    return fetch_rows(conn, LiveName, SELECT_LIVE_NAMES)
+    return fetch_rows(conn, LiveTableName, SELECT_LIVE_NAMES)

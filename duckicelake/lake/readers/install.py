@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import NotServed, ServiceUnavailable
-from duckicelake.lake.inspect import Finding
+from duckicelake.lake.inspect import LakeFinding
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
 from duckicelake.lake.readers.views import (
     COVERS,
@@ -80,8 +80,8 @@ SELECT r.rolsuper OR r.rolcreaterole,
   FROM pg_roles r WHERE r.rolname = current_user
 """
 
-MADE: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
-FILTERED: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+CREATE_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
+CREATE_FILTERED_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
 SELECT_STALE = """
 SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
  WHERE n.nspname = %(own)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s
@@ -97,24 +97,24 @@ SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND has_databa
        AND has_schema_privilege('public', 'public', 'CREATE')
 """
 
-LOCK_FOR_MAKING: LiteralString = (
+LOCK_FOR_INSTALL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
 )
-LOCK_FOR_REMOVING: LiteralString = (
+LOCK_FOR_REMOVAL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN ACCESS EXCLUSIVE MODE NOWAIT"
 )
-NEEDED = (
+MISSING_PRIVILEGE = (
     "Nobody gets read-only access to DuckLake here: the server's Postgres role may not {}. As a superuser of Postgres run "
     "`ALTER ROLE role CREATEROLE`, as the database's owner `GRANT CREATE ON DATABASE database TO role`, and let the role that made "
     "the lake be the server's."
 )
-OPEN = (
+OPEN_SCHEMA = (
     "Nobody gets read-only access to DuckLake here: everybody may make tables in the lake's metadata schema, and so readers too. "
     "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to who writes with DuckDB."
 )
 
 
-def name_schema(metadata_schema: str) -> str:
+def format_schema_name(metadata_schema: str) -> str:
     """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
     name = metadata_schema + SUFFIX
     if len(name.encode()) > LONGEST_NAME_BYTES:
@@ -122,8 +122,8 @@ def name_schema(metadata_schema: str) -> str:
     return name
 
 
-def _name_all(metadata_schema: str) -> dict[str, str]:
-    return {"lake": metadata_schema, "own": name_schema(metadata_schema), "mark": f"duckicelake readers of {metadata_schema}"}
+def _build_names(metadata_schema: str) -> dict[str, str]:
+    return {"lake": metadata_schema, "own": format_schema_name(metadata_schema), "mark": f"duckicelake readers of {metadata_schema}"}
 
 
 def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
@@ -136,36 +136,36 @@ def check_may_issue(conn: psycopg.Connection) -> None:
     """Raise NotServed, saying what is missing, unless our role may make what readers need."""
     makes_roles, makes_views, is_closed = may_issue(conn)
     if not makes_roles:
-        raise NotServed(NEEDED.format("make roles (CREATEROLE)"))
+        raise NotServed(MISSING_PRIVILEGE.format("make roles (CREATEROLE)"))
     if not makes_views:
-        raise NotServed(NEEDED.format("make a schema beside the lake's, and triggers"))
+        raise NotServed(MISSING_PRIVILEGE.format("make a schema beside the lake's, and triggers"))
     if not is_closed:
-        raise NotServed(OPEN)
+        raise NotServed(OPEN_SCHEMA)
 
 
-def list_public_findings(conn: psycopg.Connection) -> list[Finding]:
+def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
     """Return what the database lets everybody make, and so readers too, when there are any."""
     row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
     temporary, public = (False, False) if row is None else row
-    found: list[Finding] = []
+    found: list[LakeFinding] = []
     if temporary:
         remedy = "Nobody reads more by them, but they take disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC, and grant it to who needs it."
-        found.append(Finding("warning", "readers of DuckLake", "they may make temporary tables and functions, as everybody", remedy))
+        found.append(LakeFinding("warning", "readers of DuckLake", "they may make temporary tables and functions, as everybody", remedy))
     if public:
         remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
-        found.append(Finding("warning", "readers of DuckLake", "they may make tables in the schema public, as everybody", remedy))
+        found.append(LakeFinding("warning", "readers of DuckLake", "they may make tables in the schema public, as everybody", remedy))
     return found
 
 
 def is_ready(conn: psycopg.Connection, metadata_schema: str) -> bool:
     """Tell whether the readers' schema is there, as this version makes it, with the triggers that fill it."""
-    row = conn.execute(SELECT_IS_READY, {**_name_all(metadata_schema), "digest": find_digest()}).fetchone()
+    row = conn.execute(SELECT_IS_READY, {**_build_names(metadata_schema), "digest": compute_digest()}).fetchone()
     return row is not None and bool(row[0])
 
 
 def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
     """Raise NotServed when a schema by the name of the readers' one is not ours to drop."""
-    names = _name_all(metadata_schema)
+    names = _build_names(metadata_schema)
     row = conn.execute(SELECT_MARK, names).fetchone()
     if row is not None and row[0] != names["mark"]:
         raise NotServed(
@@ -183,16 +183,16 @@ def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int =
         try:
             with conn.transaction():
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
-                conn.execute(_compose(LOCK_FOR_MAKING, metadata_schema))
+                conn.execute(_compose(LOCK_FOR_INSTALL, metadata_schema))
                 if not is_ready(conn, metadata_schema):
                     _check_own(conn, metadata_schema)
                     for statement in _list_statements(metadata_schema):
                         conn.execute(statement)
-                    conn.execute(UPSERT_INSTALLED, {"digest": find_digest()})
+                    conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NotServed(NEEDED.format("make a schema beside the lake's, and triggers")) from error
+            raise NotServed(MISSING_PRIVILEGE.format("make a schema beside the lake's, and triggers")) from error
         else:
             return
     raise ServiceUnavailable(NEVER_IDLE)
@@ -210,7 +210,7 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
                 drop_roles(conn)
                 if conn.execute(SELECT_INSTALLED).fetchone() is not None:
                     _check_own(conn, metadata_schema)
-                    conn.execute(_compose(LOCK_FOR_REMOVING, metadata_schema))
+                    conn.execute(_compose(LOCK_FOR_REMOVAL, metadata_schema))
                     conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", metadata_schema))
                     conn.execute(DELETE_INSTALLED)
         except psycopg.errors.LockNotAvailable:
@@ -222,7 +222,7 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
 
 def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
     """Remove views of inlined rows and deletes that DuckDB has dropped, but those that somebody reads now; make those that are missing."""
-    names = _name_all(metadata_schema)
+    names = _build_names(metadata_schema)
     for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
         with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
             conn.execute("SET LOCAL lock_timeout = '50ms'")
@@ -243,14 +243,14 @@ def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
         yield _compose(text, metadata_schema)
     yield _compose(REFUSE, metadata_schema)
     for name, query in INNER:
-        yield _compose(MADE, metadata_schema, name, query)
+        yield _compose(CREATE_VIEW, metadata_schema, name, query)
     yield _compose(IDS, metadata_schema)
     for name in OF_TABLES:
-        yield _compose(FILTERED, metadata_schema, name, condition=OF_TABLE)
+        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=OF_TABLE)
     for name, condition in OTHERS:
-        yield _compose(FILTERED, metadata_schema, name, condition=condition)
+        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=condition)
     for name, query in OWN:
-        yield _compose(MADE, metadata_schema, name, query)
+        yield _compose(CREATE_VIEW, metadata_schema, name, query)
     for name in (*OF_TABLES, *dict(OTHERS), *dict(OWN)):
         yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
     for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
@@ -261,7 +261,7 @@ def _compose(
     text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
 ) -> sql.Composed:
     """Return a statement with everything in it that stands in braces."""
-    names = _name_all(metadata_schema)
+    names = _build_names(metadata_schema)
     own = names["own"]
     found: dict[str, sql.Composable] = {
         "lake": sql.Identifier(metadata_schema),
@@ -279,7 +279,7 @@ def _compose(
     return sql.SQL(text).format(**found)
 
 
-def find_digest() -> str:
+def compute_digest() -> str:
     """Return what tells this version of the schema from others."""
     whole = [statement.as_string() for statement in _list_statements("lake")]
     return hashlib.sha256("".join(whole).encode()).hexdigest()

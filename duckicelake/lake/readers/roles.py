@@ -9,9 +9,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.errors import NotServed, TooManyRequests
-from duckicelake.lake.audit.lines import tell, write_done
+from duckicelake.lake.audit.lines import log_line, write_line
 from duckicelake.lake.audit.rows import DONE, AuditLine
-from duckicelake.lake.connect import Lake, reading, writing, writing_apart
+from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
 from duckicelake.lake.readers.install import check_may_issue, install_readers, is_ready, may_issue, refresh_views
 
 ROLE_PREFIX = "duckicelake_reader_"
@@ -21,10 +21,10 @@ MOST_ROLES = 16
 BUSY_S = 60
 """When who has too many may ask again."""
 
-SHARED = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
+SHARED_OPTIONS = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
 """What a reader's connection has of the server's own, beside the place."""
 
-LIMITS: Sequence[sql.SQL] = (
+ROLE_SETTINGS: Sequence[sql.SQL] = (
     sql.SQL("ALTER ROLE {} SET statement_timeout = '5min'"),
     sql.SQL("ALTER ROLE {} SET idle_in_transaction_session_timeout = '10min'"),
     sql.SQL("ALTER ROLE {} SET lock_timeout = '10s'"),
@@ -33,7 +33,7 @@ LIMITS: Sequence[sql.SQL] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class LakeReader:
     """Who reads, and what of the lake beside its own grants: by settings (`spaces`), and within a scope.
 
     Shape:  spaces are schema names in small letters, with what is nested in them; an empty one is all. `scope` None: all
@@ -65,7 +65,7 @@ SELECT %(role_name)s, d.oid, %(principal)s, %(principal_id)s, %(secret_number)s,
   FROM pg_database d WHERE d.datname = current_database()
 """
 
-SELECT_OVER = """
+SELECT_EXPIRED = """
 SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
   FROM iceberg_reader r
  WHERE r.expires_at < clock_timestamp()
@@ -101,7 +101,7 @@ SELECT_MAY_CONNECT = """
 SELECT has_database_privilege(%(role_name)s, current_database(), 'CONNECT')
 """
 
-SELECT_ENDED = """
+SELECT_TERMINATED = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %(role_name)s
 """
 
@@ -132,7 +132,7 @@ def is_live(lake: Lake, role: ReaderRole) -> bool:
         return row is not None and bool(row[0])
 
 
-def make_reader(lake: Lake, reader: Reader, public: str | None, times: tuple[float, float]) -> ReaderRole:
+def create_reader_role(lake: Lake, reader: LakeReader, public: str | None, times: tuple[float, float]) -> ReaderRole:
     """Make a role for a reader, and remove those that are over.
 
     Units:  `times` are when it ends, and until when it may be given out again. `public`: where readers reach Postgres
@@ -143,31 +143,31 @@ def make_reader(lake: Lake, reader: Reader, public: str | None, times: tuple[flo
     with writing(lake) as conn:
         conn.execute(SELECT_LOCKED)
         refresh_views(conn, lake.metadata_schema)
-        _drop_over(conn, reader.principal)
-        _check_few(conn, reader.principal)
-        _create(conn, name, password, times[0])
+        _drop_expired(conn, reader.principal)
+        _check_role_count(conn, reader.principal)
+        _create_role(conn, name, password, times[0])
         conn.execute(INSERT_READER, _to_row(name, reader, times[0]))
-        if lake.asker is not None:
-            write_done(conn, lake.asker, None)
+        if lake.audit_context is not None:
+            write_line(conn, lake.audit_context, None)
         dsn = _format_dsn(conn, lake.dsn, public, (name, password))
-    if lake.asker is not None:
-        tell(AuditLine(lake.asker, DONE))
+    if lake.audit_context is not None:
+        log_line(AuditLine(lake.audit_context, DONE))
     return ReaderRole(name, dsn, *times)
 
 
-def reap_readers(conn: psycopg.Connection, metadata_schema: str) -> int:
+def drop_expired_roles(conn: psycopg.Connection, metadata_schema: str) -> int:
     """Remove the roles that are over, and views of what DuckDB has dropped; return how many roles there were."""
     row = conn.execute(SELECT_HAS_READERS).fetchone()
     if row is None or not row[0]:
         return 0
     refresh_views(conn, metadata_schema)
-    return _drop_over(conn, None)
+    return _drop_expired(conn, None)
 
 
-def drop_readers(conn: psycopg.Connection) -> None:
+def drop_all_roles(conn: psycopg.Connection) -> None:
     """Remove all roles of the lake's readers, in the caller's transaction."""
     for name, is_ours in conn.execute(SELECT_ALL_READERS).fetchall():
-        _drop(conn, name, is_ours=is_ours)
+        _drop_role(conn, name, is_ours=is_ours)
 
 
 def _prepare(lake: Lake) -> None:
@@ -175,12 +175,12 @@ def _prepare(lake: Lake) -> None:
         check_may_issue(conn)
         done = is_ready(conn, lake.metadata_schema)
     if not done:
-        with writing_apart(lake) as conn:
+        with writing_on_new_connection(lake) as conn:
             conn.commit()
             install_readers(conn, lake.metadata_schema)
 
 
-def _to_row(name: str, reader: Reader, expires_at_s: float) -> dict[str, object]:
+def _to_row(name: str, reader: LakeReader, expires_at_s: float) -> dict[str, object]:
     principal_id, secret_number = reader.account or (None, None)
     return {
         "role_name": name,
@@ -194,7 +194,7 @@ def _to_row(name: str, reader: Reader, expires_at_s: float) -> dict[str, object]
     }
 
 
-def _create(conn: psycopg.Connection, name: str, password: str, expires_at_s: float) -> None:
+def _create_role(conn: psycopg.Connection, name: str, password: str, expires_at_s: float) -> None:
     """Make a role. Postgres is sent what it needs to check the password, and never the password."""
     verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     row = conn.execute("SELECT to_timestamp(%(at_s)s)::text", {"at_s": expires_at_s}).fetchone()
@@ -205,14 +205,14 @@ def _create(conn: psycopg.Connection, name: str, password: str, expires_at_s: fl
             role, sql.Literal(verifier), sql.Literal(row[0])
         )
     )
-    for limit in LIMITS:
+    for limit in ROLE_SETTINGS:
         conn.execute(limit.format(role))
     row = conn.execute(SELECT_MAY_CONNECT, {"role_name": name}).fetchone()
     if row is not None and not row[0]:
-        _let_connect(conn, role)
+        _grant_connect(conn, role)
 
 
-def _let_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
+def _grant_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
     grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(conn.info.dbname), role)
     try:
         conn.execute(grant)
@@ -221,21 +221,21 @@ def _let_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
         raise NotServed(f"{message} Run `GRANT CONNECT ON DATABASE database TO PUBLIC`, or make it the owner.") from error
 
 
-def _drop_over(conn: psycopg.Connection, principal: str | None) -> int:
-    found = conn.execute(SELECT_OVER, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
+def _drop_expired(conn: psycopg.Connection, principal: str | None) -> int:
+    found = conn.execute(SELECT_EXPIRED, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
     for name, is_ours in found:
-        _drop(conn, name, is_ours=is_ours)
+        _drop_role(conn, name, is_ours=is_ours)
     return len(found)
 
 
-def _check_few(conn: psycopg.Connection, principal: str) -> None:
+def _check_role_count(conn: psycopg.Connection, principal: str) -> None:
     row = conn.execute(SELECT_COUNT, {"principal": principal}).fetchone()
     if row is not None and row[0] >= MOST_ROLES:
         message = f"The principal has {MOST_ROLES} roles for DuckLake and sessions open with each of them. Close some of these first."
         raise TooManyRequests(message, BUSY_S)
 
 
-def _drop(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
+def _drop_role(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
     """Remove a role with all that it may have made, and its sessions; a copy of a lake leaves the original's alone."""
     conn.execute(DELETE_READER, {"role_name": name})
     row = conn.execute(SELECT_HAS_ROLE, {"role_name": name}).fetchone()
@@ -246,7 +246,7 @@ def _drop(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
         with conn.transaction():
             # who made a role may do what its members may
             conn.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(role))
-            conn.execute(SELECT_ENDED, {"role_name": name})
+            conn.execute(SELECT_TERMINATED, {"role_name": name})
             conn.execute(sql.SQL("DROP OWNED BY {}").format(role))
             conn.execute(sql.SQL("DROP ROLE {}").format(role))
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist):
@@ -256,6 +256,6 @@ def _drop(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
 
 def _format_dsn(conn: psycopg.Connection, dsn: str, public: str | None, login: tuple[str, str]) -> str:
     """Return what a reader connects by."""
-    told = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED}
+    told = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED_OPTIONS}
     place = {"host": conn.info.host, "port": conn.info.port, "dbname": conn.info.dbname}
     return make_conninfo("", **{**place, **told, **(conninfo_to_dict(public) if public else {}), "user": login[0], "password": login[1]})

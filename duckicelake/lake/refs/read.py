@@ -2,8 +2,8 @@
 
 import psycopg
 
-from duckicelake.lake.read import Together, fetch_together
-from duckicelake.lake.refs.rows import KeptNote, MoveNote, RefNote, RefNotes
+from duckicelake.lake.read import QueryResults, fetch_queries
+from duckicelake.lake.refs.rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes
 from duckicelake.lake.registered.read import SELECT_REGISTERED
 from duckicelake.lake.registered.rows import RegisteredNote
 
@@ -13,7 +13,7 @@ SELECT name, snapshot_id, type, max_ref_age_ms, max_snapshot_age_ms, min_snapsho
 """
 
 SELECT_KEPT = """
-SELECT snapshot_id, base_snapshot_id, json, manifest_list IS NOT NULL AS is_beside
+SELECT snapshot_id, base_snapshot_id, json, manifest_list IS NOT NULL AS is_off_main
   FROM iceberg_kept WHERE table_id = %(table_id)s ORDER BY snapshot_id
 """
 
@@ -35,14 +35,14 @@ REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_ROOTS, SELECT_HIDD
 
 def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
     """Return what is noted about a table's refs, and of how it came here."""
-    return to_ref_notes(fetch_together(conn, REF_QUERIES, table_id=table_id))
+    return to_ref_notes(fetch_queries(conn, REF_QUERIES, table_id=table_id))
 
 
-def to_ref_notes(found: Together) -> RefNotes:
+def to_ref_notes(found: QueryResults) -> RefNotes:
     """Return what is noted about a table's refs; for most tables that is nothing."""
     return RefNotes(
         refs=tuple(found.rows(RefNote, SELECT_REFS)),
-        kept=tuple(found.rows(KeptNote, SELECT_KEPT)),
+        kept=tuple(found.rows(KeptSnapshotNote, SELECT_KEPT)),
         moves=tuple(found.rows(MoveNote, SELECT_MOVES)),
         hidden=frozenset(found.column(SELECT_HIDDEN)),
         roots=tuple(found.column(SELECT_ROOTS)),

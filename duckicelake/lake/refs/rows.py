@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duckicelake.lake.registered.rows import RegisteredNote
 
-UNTOLD = ""
+UNPUBLISHED = ""
 """The JSON of a kept snapshot of main that has not been published yet."""
 
 
@@ -22,8 +22,8 @@ class RefNote:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNote:
-    """`iceberg_kept`: a snapshot as JSON. `is_beside`: it was made beside main, and is there for nobody but Iceberg clients.
+class KeptSnapshotNote:
+    """`iceberg_kept`: a snapshot as JSON. `is_off_main`: it was made beside main, and is there for nobody but Iceberg clients.
 
     Files that were live at `base_snapshot_id` are kept for it.
     """
@@ -31,7 +31,7 @@ class KeptNote:
     snapshot_id: int
     base_snapshot_id: int
     json: str
-    is_beside: bool
+    is_off_main: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RefNotes:
     """
 
     refs: Sequence[RefNote] = ()
-    kept: Sequence[KeptNote] = ()
+    kept: Sequence[KeptSnapshotNote] = ()
     moves: Sequence[MoveNote] = ()
     hidden: frozenset[int] = frozenset()
     registered: RegisteredNote | None = None
@@ -79,7 +79,7 @@ class EndedRef:
 
 
 @dataclass(frozen=True, slots=True)
-class NewKept:
+class NewKeptSnapshot:
     """A snapshot to keep; `manifest_list` of those made beside main."""
 
     table_id: int
@@ -90,7 +90,7 @@ class NewKept:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedKept:
+class EndedKeptSnapshot:
     """A snapshot that need not be kept any more; with the last one made beside main go the files added there."""
 
     table_id: int
@@ -121,7 +121,7 @@ class NewRoot:
 
 
 @dataclass(frozen=True, slots=True)
-class NewHidden:
+class NewHiddenSnapshot:
     """A snapshot that a client removed."""
 
     table_id: int
@@ -146,11 +146,11 @@ class ReturnedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenRowIds:
+class ReservedRowIds:
     """Row ids given out to rows that DuckLake does not have."""
 
     table_id: int
     count: int
 
 
-NewRefRow = ReturnedFile | TakenRowIds | NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewRoot | NewHidden | NewChange
+NewRefRow = ReturnedFile | ReservedRowIds | NewRef | EndedRef | NewKeptSnapshot | EndedKeptSnapshot | NewKeptFile | NewMove | NewRoot | NewHiddenSnapshot | NewChange

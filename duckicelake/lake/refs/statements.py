@@ -75,12 +75,12 @@ UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'refs'
 REF_STATEMENTS: Mapping[type[rows.NewRefRow], Sequence[LiteralString]] = {
     rows.NewRef: (DELETE_REFS, INSERT_REFS),
     rows.EndedRef: (DELETE_REFS,),
-    rows.NewKept: (INSERT_KEPT,),
-    rows.EndedKept: (DELETE_KEPT, DELETE_KEPT_FILES),
+    rows.NewKeptSnapshot: (INSERT_KEPT,),
+    rows.EndedKeptSnapshot: (DELETE_KEPT, DELETE_KEPT_FILES),
     rows.NewKeptFile: (INSERT_KEPT_FILES,),
     rows.NewMove: (INSERT_MOVES,),
     rows.NewRoot: (INSERT_ROOTS,),
-    rows.NewHidden: (INSERT_HIDDEN,),
+    rows.NewHiddenSnapshot: (INSERT_HIDDEN,),
     # whoever began to remove files before this cannot know what is to be kept now: the setting makes it fail and try again
     rows.NewChange: (LOCK_CHANGES, INSERT_CHANGES, UPDATE_SETTING),
 }

@@ -12,7 +12,7 @@ UPDATE iceberg_kept k SET json = n.json
 """
 
 
-def tell_kept(conn: psycopg.Connection, table_id: int, told: Sequence[tuple[int, str, str]]) -> None:
+def update_kept_snapshots(conn: psycopg.Connection, table_id: int, told: Sequence[tuple[int, str, str]]) -> None:
     """Give kept snapshots, by their ids, new JSON in the place of what they have."""
     snapshot_ids, earlier, jsons = ([row[place] for row in told] for place in range(3))
     conn.execute(UPDATE_KEPT, {"table_id": table_id, "snapshot_ids": snapshot_ids, "earlier": earlier, "jsons": jsons})

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import psycopg
 
-from duckicelake.lake.registered.rows import NOBODY
+from duckicelake.lake.registered.rows import PLACEHOLDER_ID
 
 SELECT_REGISTERED = """
 SELECT lake_snapshot_id, snapshot_id, is_shown, snapshot_log, metadata_log FROM iceberg_registered WHERE table_id = %(table_id)s
@@ -20,7 +20,7 @@ SELECT s.schema_name, t.table_name
 """
 
 
-def find_live_name(conn: psycopg.Connection, uuid: UUID, table_id: int) -> tuple[str, str] | None:
+def find_live_table_name(conn: psycopg.Connection, uuid: UUID, table_id: int) -> tuple[str, str] | None:
     """Return the names of another live table with that uuid, or None."""
     row = conn.execute(SELECT_LIVE_NAME, {"uuid": uuid, "table_id": table_id}).fetchone()
     return (row[0], row[1]) if row else None
@@ -57,7 +57,7 @@ SELECT x.path
 """
 
 
-def find_known(conn: psycopg.Connection, paths: Sequence[str], table_id: int) -> set[str]:
+def list_known_paths(conn: psycopg.Connection, paths: Sequence[str], table_id: int) -> set[str]:
     """Return those of these full paths that are data files which DuckLake knows: of this table, or of none that is live."""
     return {row[0] for row in conn.execute(SELECT_KNOWN, {"paths": list(paths), "table_id": table_id})} if paths else set()
 
@@ -71,13 +71,13 @@ SELECT x.path
 """
 
 
-def find_scheduled(conn: psycopg.Connection, paths: Sequence[str]) -> str | None:
+def find_scheduled_path(conn: psycopg.Connection, paths: Sequence[str]) -> str | None:
     """Return one of these full paths that DuckLake is going to remove, or None."""
     row = conn.execute(SELECT_SCHEDULED, {"paths": list(paths)}).fetchone()
     return row[0] if row else None
 
 
-SELECT_WHOLE_PATHS = """
+SELECT_DATA_PATHS = """
 SELECT path, coalesce(path_is_relative, true) FROM ducklake_data_file WHERE table_id = %(table_id)s
 UNION
 SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file
@@ -87,7 +87,7 @@ SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file
 
 def list_data_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str, bool]]:
     """Return the paths of all data files of a table, live or not, and those kept for it; whether each is relative."""
-    return [(row[0], row[1]) for row in conn.execute(SELECT_WHOLE_PATHS, {"table_id": table_id})]
+    return [(row[0], row[1]) for row in conn.execute(SELECT_DATA_PATHS, {"table_id": table_id})]
 
 
 SELECT_PINNED = """
@@ -95,12 +95,12 @@ SELECT path FROM ducklake_delete_file WHERE table_id = %(table_id)s AND path = A
 """
 
 
-def find_pinned(conn: psycopg.Connection, paths: Sequence[str]) -> set[str]:
+def list_pinned_paths(conn: psycopg.Connection, paths: Sequence[str]) -> set[str]:
     """Return those of these full paths that are kept though no table has them."""
-    return {row[0] for row in conn.execute(SELECT_PINNED, {"table_id": NOBODY, "paths": list(paths)})}
+    return {row[0] for row in conn.execute(SELECT_PINNED, {"table_id": PLACEHOLDER_ID, "paths": list(paths)})}
 
 
-SELECT_DEPARTED = """
+SELECT_DROPPED_TABLE = """
 SELECT t.table_id, n.location, n.metadata_version
   FROM ducklake_table t
   JOIN iceberg_table n ON n.table_id = t.table_id
@@ -110,7 +110,7 @@ SELECT t.table_id, n.location, n.metadata_version
 """
 
 
-def find_departed(conn: psycopg.Connection, uuid: UUID) -> tuple[int, str, int] | None:
+def find_dropped_table(conn: psycopg.Connection, uuid: UUID) -> tuple[int, str, int] | None:
     """Return id, location and last metadata version of the table with that uuid that was last dropped, or None."""
-    row = conn.execute(SELECT_DEPARTED, {"uuid": uuid}).fetchone()
+    row = conn.execute(SELECT_DROPPED_TABLE, {"uuid": uuid}).fetchone()
     return None if row is None else (row[0], row[1], row[2])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-NOBODY = 9223372036854775807
+PLACEHOLDER_ID = 9223372036854775807
 """The id of the table, schema and data file that no lake snapshot ever shows; their rows only let DuckLake know files."""
 
 
@@ -32,7 +32,7 @@ class NewRegistered:
 
 
 @dataclass(frozen=True, slots=True)
-class LostColumn:
+class FormerColumn:
     """`ducklake_column` of a column that the table had before the lake knew it: no lake snapshot shows it, its id stays taken."""
 
     table_id: int
@@ -42,7 +42,7 @@ class LostColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedFile:
+class SequencedFile:
     """A data file that keeps the sequence number it came with."""
 
     data_file_id: int
@@ -86,17 +86,17 @@ class PinnedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FreedFile:
+class UnpinnedFile:
     """A path that NOBODY need keep any more: a table has it."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Haven:
+class PlaceholderTable:
     """The rows of NOBODY's table and schema, once in a lake: files of no table are files that DuckLake does not know."""
 
     table_id: int
 
 
-RegisteredRow = NewRegistered | LostColumn | NumberedFile | NewMapping | MappedName | MappedFile | PinnedFile | FreedFile | Haven
+RegisteredRow = NewRegistered | FormerColumn | SequencedFile | NewMapping | MappedName | MappedFile | PinnedFile | UnpinnedFile | PlaceholderTable

@@ -13,7 +13,7 @@ SELECT n.table_id, %(snapshot_id)s, n.target_id, n.is_shown, n.snapshot_log, n.m
        AS n(table_id, target_id, is_shown, snapshot_log, metadata_log)
 """
 
-INSERT_LOST_COLUMNS = """
+INSERT_FORMER_COLUMNS = """
 INSERT INTO ducklake_column (column_id, begin_snapshot, end_snapshot, table_id, column_order, column_name, column_type,
                              default_value, nulls_allowed, default_value_type, default_value_dialect)
 SELECT n.column_id, %(snapshot_id)s, %(snapshot_id)s, n.table_id, n.column_id, n.column_name, n.column_type,
@@ -22,7 +22,7 @@ SELECT n.column_id, %(snapshot_id)s, %(snapshot_id)s, n.table_id, n.column_id, n
        AS n(table_id, column_id, column_name, column_type)
 """
 
-UPDATE_NUMBERED = """
+UPDATE_SEQUENCE_NUMBERS = """
 UPDATE iceberg_file f SET sequence_number = n.sequence_number
   FROM unnest(%(data_file_id)s::bigint[], %(sequence_number)s::bigint[]) AS n(data_file_id, sequence_number)
  WHERE f.data_file_id = n.data_file_id
@@ -60,13 +60,13 @@ DELETE FROM ducklake_delete_file
  WHERE table_id = 9223372036854775807 AND data_file_id = 9223372036854775807 AND path = ANY(%(path)s::text[])
 """
 
-INSERT_HAVEN_SCHEMA = """
+INSERT_PLACEHOLDER_SCHEMA = """
 INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
 SELECT n.table_id, gen_random_uuid(), 9223372036854775807, '', '/', false FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
 ON CONFLICT (schema_id) DO NOTHING
 """
 
-INSERT_HAVEN_TABLE = """
+INSERT_PLACEHOLDER_TABLE = """
 INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
 SELECT n.table_id, gen_random_uuid(), 9223372036854775807, n.table_id, '', '/', false
   FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
@@ -76,12 +76,12 @@ SELECT n.table_id, gen_random_uuid(), 9223372036854775807, n.table_id, '', '/', 
 
 REGISTERED_STATEMENTS: Mapping[type[rows.RegisteredRow], Sequence[LiteralString]] = {
     rows.NewRegistered: (INSERT_REGISTERED,),
-    rows.LostColumn: (INSERT_LOST_COLUMNS,),
-    rows.NumberedFile: (UPDATE_NUMBERED,),
+    rows.FormerColumn: (INSERT_FORMER_COLUMNS,),
+    rows.SequencedFile: (UPDATE_SEQUENCE_NUMBERS,),
     rows.NewMapping: (INSERT_MAPPINGS,),
     rows.MappedName: (INSERT_MAPPED_NAMES,),
     rows.MappedFile: (UPDATE_MAPPED,),
     rows.PinnedFile: (INSERT_PINS,),
-    rows.FreedFile: (DELETE_PINS,),
-    rows.Haven: (INSERT_HAVEN_SCHEMA, INSERT_HAVEN_TABLE),
+    rows.UnpinnedFile: (DELETE_PINS,),
+    rows.PlaceholderTable: (INSERT_PLACEHOLDER_SCHEMA, INSERT_PLACEHOLDER_TABLE),
 }

@@ -104,13 +104,13 @@ def read_named_columns(conn: psycopg.Connection, schema_name: str, table_name: s
     return fetch_rows(conn, ColumnRow, SELECT_NAMED_COLUMNS, schema_name=schema_name, table_name=table_name)
 
 
-INSERT_FIRST_NOTE = """
+INSERT_VIEW_NOTE = """
 INSERT INTO iceberg_view (view_id, metadata_version, metadata_location, metadata, sql, column_aliases, is_told)
 VALUES (%(view_id)s, %(metadata_version)s, %(metadata_location)s, %(metadata)s, %(sql)s, %(column_aliases)s, %(is_told)s)
 ON CONFLICT (view_id) DO NOTHING
 """
 
-UPDATE_NOTE = """
+UPDATE_VIEW_NOTE = """
 UPDATE iceberg_view
    SET view_id = %(view_id)s, metadata_version = %(metadata_version)s, metadata_location = %(metadata_location)s,
        metadata = %(metadata)s, sql = %(sql)s, column_aliases = %(column_aliases)s, is_told = %(is_told)s
@@ -119,7 +119,7 @@ UPDATE iceberg_view
 """
 
 
-def note_found_view(conn: psycopg.Connection, base: ViewNote | None, note: ViewNote) -> bool:
+def write_view_note(conn: psycopg.Connection, base: ViewNote | None, note: ViewNote) -> bool:
     """Write down what was found in DuckLake on top of the note it was compared with; False when that has changed meanwhile."""
     known = {
         "view_id": note.view_id,
@@ -131,5 +131,5 @@ def note_found_view(conn: psycopg.Connection, base: ViewNote | None, note: ViewN
         "is_told": note.is_told,
     }
     if base is None:
-        return conn.execute(INSERT_FIRST_NOTE, known).rowcount == 1
-    return conn.execute(UPDATE_NOTE, known | {"base_view_id": base.view_id, "base_version": base.metadata_version}).rowcount == 1
+        return conn.execute(INSERT_VIEW_NOTE, known).rowcount == 1
+    return conn.execute(UPDATE_VIEW_NOTE, known | {"base_view_id": base.view_id, "base_version": base.metadata_version}).rowcount == 1

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import format_changes
-from duckicelake.lake.writing.rows import EndedInlinedRows, FoldedDeletes, LakeStep, NewInlinedTable, NewRow
+from duckicelake.lake.writing.rows import EndedInlinedRows, LakeStep, MergedDeletes, NewInlinedTable, NewRow
 from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
 
@@ -27,7 +27,7 @@ INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) SELECT snapsho
 """
 
 # DuckDB's flush locks such rows before it waits for the lake: Postgres would end one of the two after a second, and perhaps DuckDB
-WAIT_BRIEFLY = "SET LOCAL lock_timeout = '500ms'"
+SET_SHORT_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 
 UPDATE_INLINED_ROWS = sql.SQL("""
 UPDATE {table} SET end_snapshot = %(snapshot_id)s
@@ -63,7 +63,7 @@ INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_r
 VALUES (%(data_file_id)s, %(old_path)s, false, clock_timestamp())
 """
 
-INSERT_FOLDED = """
+INSERT_MERGED_DELETES = """
 INSERT INTO ducklake_delete_file (delete_file_id, table_id, begin_snapshot, end_snapshot, data_file_id, path, path_is_relative,
                                   format, delete_count, file_size_bytes, partial_max)
 VALUES (%(delete_file_id)s, %(table_id)s, %(begin_snapshot)s, %(snapshot_id)s, %(data_file_id)s, %(path)s, false,
@@ -78,7 +78,7 @@ VALUES (%(table_id)s, %(table_name)s, %(schema_version)s)
 """
 
 
-def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = ()) -> int:
+def write_steps(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = ()) -> int:
     """Write the steps as the next lake snapshots, one each, then what makes none, then who asked; return the id of the last."""
     snapshot_id, schema_version = commit.head.snapshot_id, commit.head.schema_version
     for step in steps:
@@ -94,7 +94,7 @@ def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = (
     return snapshot_id
 
 
-def jump_to(commit: Commit, snapshot_id: int) -> Commit:
+def skip_to_snapshot(commit: Commit, snapshot_id: int) -> Commit:
     """Return the commit with its head moved up, so that its first step becomes lake snapshot `snapshot_id`.
 
     A DuckDB transaction that began before finds out about other commits only because the id after its head is taken. So an
@@ -118,26 +118,26 @@ def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow],
         for statement in STATEMENTS[kind]:
             conn.execute(statement, made | columns)
         return
-    conn.execute(WAIT_BRIEFLY)
+    conn.execute(SET_SHORT_LOCK_TIMEOUT)
     for row in rows:
         if isinstance(row, EndedInlinedRows):
             _end_inlined_rows(conn, row, made["snapshot_id"])
-        elif isinstance(row, FoldedDeletes):
-            _fold_deletes(conn, row, made["snapshot_id"])
+        elif isinstance(row, MergedDeletes):
+            _merge_deletes(conn, row, made["snapshot_id"])
         elif isinstance(row, NewInlinedTable):
-            _make_inlined_table(conn, row, made["schema_version"])
+            _create_inlined_table(conn, row, made["schema_version"])
 
 
-def _fold_deletes(conn: psycopg.Connection, row: FoldedDeletes, snapshot_id: int) -> None:
+def _merge_deletes(conn: psycopg.Connection, row: MergedDeletes, snapshot_id: int) -> None:
     known = {**asdict(row), "snapshot_id": snapshot_id}
     conn.execute(DELETE_INLINED_DELETES.format(sql.Identifier(f"ducklake_inlined_delete_{row.table_id}")), known)
     conn.execute(DELETE_LIVE_DELETE_FILE, known)
     if row.old_path is not None:
         conn.execute(INSERT_SCHEDULED, known)
-    conn.execute(INSERT_FOLDED, known)
+    conn.execute(INSERT_MERGED_DELETES, known)
 
 
-def _make_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:
+def _create_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:
     name = f"ducklake_inlined_data_{row.table_id}_{schema_version}"
     columns = [sql.SQL("{} {}").format(sql.Identifier(column), format_type(kind)) for column, kind in row.columns]
     conn.execute(CREATE_INLINED_TABLE.format(table=sql.Identifier(name), columns=sql.SQL(", ").join(columns)))

@@ -12,11 +12,11 @@ from json import JSONEncoder
 from operator import attrgetter
 from typing import LiteralString
 
-from duckicelake.lake.audit.lines import INSERT_DONE, encode_asker
+from duckicelake.lake.audit.lines import INSERT_DONE, encode_context
 from duckicelake.lake.changes import format_changes
-from duckicelake.lake.notes import TAKE_NEXT_VERSION
-from duckicelake.lake.writing.pacing import OTHERS
-from duckicelake.lake.writing.read_back import PLAIN_ROWS
+from duckicelake.lake.notes import ASSIGN_NEXT_VERSION
+from duckicelake.lake.writing.pacing import WAITING_AS_JSON
+from duckicelake.lake.writing.read_back import SIMPLE_ROWS
 from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewRow, NewTag
 from duckicelake.lake.writing.transaction import Commit
 
@@ -76,7 +76,7 @@ first AS (
 ),
 forgotten AS (
     DELETE FROM ducklake_table_column_stats
-     WHERE table_id IN (SELECT n.table_id FROM json_to_recordset(%(ForgottenBounds)s::json) AS n(table_id bigint))
+     WHERE table_id IN (SELECT n.table_id FROM json_to_recordset(%(RemovedTableBounds)s::json) AS n(table_id bigint))
 ),
 notes AS (
     INSERT INTO iceberg_snapshot (lake_snapshot_id, table_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
@@ -90,34 +90,34 @@ file_notes AS (
 ),
 """
 
-WRITE_LINE = "".join(("line AS (", INSERT_DONE, "),"))
+WRITE_AUDIT_LINE = "".join(("line AS (", INSERT_DONE, "),"))
 
 
-def squeeze(*parts: LiteralString) -> LiteralString:
+def minify(*parts: LiteralString) -> LiteralString:
     """Return the parts of a statement as one, without comments and spaces: psycopg remembers none that is longer than 4,096 characters."""
     lines: list[LiteralString] = "".join(parts).split("\n")
     plain: list[LiteralString] = [line.strip().replace(", ", ",") for line in lines]
     return "\n".join([line for line in plain if not line.startswith("--")])
 
 
-END = f"{WRITE_LINE}{TAKE_NEXT_VERSION} RETURNING {OTHERS}"
-WRITE_PROPERTIES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, END)
-WRITE_FILES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_NEW_FILES, END)
-WRITE_BOTH = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, WRITE_NEW_FILES, END)
+END = f"{WRITE_AUDIT_LINE}{ASSIGN_NEXT_VERSION} RETURNING {WAITING_AS_JSON}"
+WRITE_PROPERTIES = minify("WITH", WRITE_SNAPSHOT, WRITE_TAGS, END)
+WRITE_FILES = minify("WITH", WRITE_SNAPSHOT, WRITE_NEW_FILES, END)
+WRITE_BOTH = minify("WITH", WRITE_SNAPSHOT, WRITE_TAGS, WRITE_NEW_FILES, END)
 TAGS = frozenset({NewTag, EndedTag})
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-NO_DOCUMENTS: Mapping[str, str | None] = {kind.__name__: None for kind in PLAIN_ROWS}
+NO_DOCUMENTS: Mapping[str, str | None] = {kind.__name__: None for kind in SIMPLE_ROWS}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StatementResult:
     """Whether the state that a step makes got its number, and if so, whether DuckDB was about to commit then."""
 
     is_numbered: bool
-    is_in_the_way: bool
+    has_waiting_session: bool
 
 
-def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> Written:
+def write_single_statement(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> StatementResult:
     """Write a step of plain rows as the next lake snapshot, and number the state that it makes.
 
     `version` are the parameters of a `NextVersion`
@@ -131,12 +131,12 @@ def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mappi
         "next_file_id": step.next_file_id,
         "changes_made": format_changes(step.changes),
         "made_snapshot_id": commit.head.snapshot_id + 1,
-        "Asker": encode_asker(commit.asker),
-        "known": commit.others.list_known(),
+        "audit_context": encode_context(commit.audit_context),
+        "known": commit.waiting_sessions.list_recent(),
     }
-    row = commit.conn.execute(_choose(step), known | dict(version)).fetchone()
-    commit.take_note(commit.head.snapshot_id + 1)
-    return Written(row is not None, row is not None and bool(commit.others.take_note(row[0])))
+    row = commit.conn.execute(_choose_statement(step), known | dict(version)).fetchone()
+    commit.add_log_line(commit.head.snapshot_id + 1)
+    return StatementResult(row is not None, row is not None and bool(commit.waiting_sessions.record(row[0])))
 
 
 def _to_documents(step: LakeStep) -> dict[str, str | None]:
@@ -153,7 +153,7 @@ def _to_document(kind: type[NewRow], rows: Sequence[NewRow]) -> str:
     return JSON.encode([dict(zip(names, read(row), strict=False)) for row in rows])
 
 
-def _choose(step: LakeStep) -> LiteralString:
+def _choose_statement(step: LakeStep) -> LiteralString:
     kinds = {type(row) for row in step.rows}
     if kinds <= TAGS:
         return WRITE_PROPERTIES

@@ -12,12 +12,12 @@ from duckicelake.lake.connect import RequestKey
 from duckicelake.lake.read import fetch_rows
 
 
-class Repeated(Exception):
+class RequestRepeated(Exception):
     """Under the lock it shows that a request with this key has landed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """What became of a request: it landed, or (`refusal`, an error's name) why it did not.
 
     `object_uuid`: of the one table or view that it made or changed.
@@ -35,9 +35,9 @@ SELECT key, fingerprint, refusal, message, object_uuid FROM iceberg_idempotency 
 """
 
 
-def find_outcome(conn: psycopg.Connection, request: RequestKey) -> Outcome | None:
+def find_outcome(conn: psycopg.Connection, request: RequestKey) -> RequestOutcome | None:
     """Return what became of the request with this key, or None when nobody knows of one."""
-    found = fetch_rows(conn, Outcome, SELECT_OUTCOME, key=request.key)
+    found = fetch_rows(conn, RequestOutcome, SELECT_OUTCOME, key=request.key)
     return found[0] if found else None
 
 
@@ -52,7 +52,7 @@ ON CONFLICT (key) DO NOTHING
 """
 
 
-def claim(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID | None = None) -> None:
+def claim_key(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID | None = None) -> None:
     """Let the key become known with the transaction that does what is asked, and with what it is about if that is known by then.
 
     Raises: Repeated: another transaction did, or refused to
@@ -60,7 +60,7 @@ def claim(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID | Non
     conn.execute(DELETE_OLD)
     known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None, "object_uuid": object_uuid}
     if conn.execute(INSERT_OUTCOME, known).rowcount == 0:
-        raise Repeated
+        raise RequestRepeated
 
 
 UPDATE_OBJECT = """

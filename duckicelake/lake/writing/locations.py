@@ -11,7 +11,7 @@ import psycopg
 
 from duckicelake.lake.read import fetch_rows
 
-SELECT_NEIGHBOUR = """
+SELECT_OVERLAPPING_TABLE = """
 SELECT n.location FROM (
     SELECT t.table_id, t.location, regexp_replace(regexp_replace(t.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
       FROM iceberg_table t
@@ -28,13 +28,13 @@ SELECT n.location FROM (
 """
 
 
-def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
+def find_overlapping_table(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
     """Return the location of another table that lies in this one or holds it; a dropped table's, unless it is this one."""
-    row = conn.execute(SELECT_NEIGHBOUR, {"table_id": table_id, "location": location}).fetchone()
+    row = conn.execute(SELECT_OVERLAPPING_TABLE, {"table_id": table_id, "location": location}).fetchone()
     return row[0] if row else None
 
 
-SELECT_VIEW_NEIGHBOUR = """
+SELECT_OVERLAPPING_VIEW = """
 SELECT n.location FROM (
     SELECT p.location, regexp_replace(regexp_replace(rtrim(p.location, '/'), '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
       FROM iceberg_view v
@@ -46,9 +46,9 @@ SELECT n.location FROM (
 """
 
 
-def find_view_neighbour(conn: psycopg.Connection, location: str) -> str | None:
+def find_overlapping_view(conn: psycopg.Connection, location: str) -> str | None:
     """Return the location, or the folder of metadata files, of a view that lies in this place or holds it."""
-    row = conn.execute(SELECT_VIEW_NEIGHBOUR, {"location": location}).fetchone()
+    row = conn.execute(SELECT_OVERLAPPING_VIEW, {"location": location}).fetchone()
     return row[0] if row else None
 
 
@@ -62,13 +62,13 @@ SELECT coalesce(max(n.metadata_version), 0) FROM (
 """
 
 
-def find_last_version(conn: psycopg.Connection, location: str) -> int:
+def get_last_version(conn: psycopg.Connection, location: str) -> int:
     """Return the highest metadata version that any table has been given at a location, 0 when none was there."""
     row = conn.execute(SELECT_LAST_VERSION, {"location": location}).fetchone()
     return row[0] if row else 0
 
 
-SELECT_OWNER = """
+SELECT_OWNING_LOCATION = """
 SELECT n.location FROM (
     SELECT t.table_id, t.location FROM iceberg_table t
     UNION ALL
@@ -81,9 +81,9 @@ SELECT n.location FROM (
 """
 
 
-def find_owner(conn: psycopg.Connection, table_id: int, uris: Sequence[str]) -> str | None:
+def find_owning_location(conn: psycopg.Connection, table_id: int, uris: Sequence[str]) -> str | None:
     """Return the location of another table, dropped ones included, that holds one of these files."""
-    row = conn.execute(SELECT_OWNER, {"table_id": table_id, "uris": list(uris)}).fetchone()
+    row = conn.execute(SELECT_OWNING_LOCATION, {"table_id": table_id, "uris": list(uris)}).fetchone()
     return row[0] if row else None
 
 
@@ -112,7 +112,7 @@ def list_named_paths(conn: psycopg.Connection, table_id: int, locations: Sequenc
 
     There may be others among these. With each path comes whether it is relative.
     """
-    asked = {"table_id": table_id, "folders": name_folders(locations)}
+    asked = {"table_id": table_id, "folders": list_folder_names(locations)}
     return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, asked)]
 
 
@@ -134,17 +134,17 @@ def list_other_paths(conn: psycopg.Connection, locations: Sequence[str], gone_id
     These are files that DuckLake is about to remove itself, those added beside main, and views' metadata. `gone_id` is a table whose
     files beside main do not count.
     """
-    asked = {"folders": name_folders(locations), "gone_id": gone_id}
+    asked = {"folders": list_folder_names(locations), "gone_id": gone_id}
     return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, asked)]
 
 
-def name_folders(locations: Sequence[str]) -> list[str]:
+def list_folder_names(locations: Sequence[str]) -> list[str]:
     """Return what every path in these locations has in it."""
     return [location.rstrip("/").rpartition("/")[2] for location in locations]
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedLocation:
     """`iceberg_staged`: where a table was to lie whose commit has not been seen here."""
 
     location: str
@@ -157,21 +157,21 @@ ON CONFLICT (location) DO UPDATE SET staged_at = excluded.staged_at
 """
 
 
-def note_staged(conn: psycopg.Connection, location: str) -> None:
+def write_staged(conn: psycopg.Connection, location: str) -> None:
     """Remember where a table is to lie, before anybody is told."""
     conn.execute(INSERT_STAGED, {"location": location})
 
 
-DELETE_MADE = """
+DELETE_CREATED_STAGED = """
 DELETE FROM iceberg_staged s
  WHERE EXISTS (SELECT FROM iceberg_table t WHERE t.location = s.location)
     OR EXISTS (SELECT FROM iceberg_location l WHERE l.location = s.location)
 """
 
 
-def forget_made(conn: psycopg.Connection) -> None:
+def delete_created_staged(conn: psycopg.Connection) -> None:
     """Forget where tables were to lie that have been made there, whatever became of them."""
-    conn.execute(DELETE_MADE)
+    conn.execute(DELETE_CREATED_STAGED)
 
 
 SELECT_STAGED = """
@@ -179,9 +179,9 @@ SELECT location, staged_at FROM iceberg_staged WHERE staged_at < %(before)s ORDE
 """
 
 
-def list_staged(conn: psycopg.Connection, before: datetime) -> list[Staged]:
+def list_staged(conn: psycopg.Connection, before: datetime) -> list[StagedLocation]:
     """Return the places that were given out before that time."""
-    return fetch_rows(conn, Staged, SELECT_STAGED, before=before)
+    return fetch_rows(conn, StagedLocation, SELECT_STAGED, before=before)
 
 
 SELECT_HAS_TABLE = """
@@ -211,7 +211,7 @@ SELECT s.path FROM (SELECT json::json ->> 'statistics-path' AS path FROM iceberg
 
 def list_statistics_paths(conn: psycopg.Connection, location: str) -> list[str]:
     """Return where statistics files of any table are that lie in a location; there may be others among these."""
-    return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS, {"folder": name_folders([location])[0]})]
+    return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS, {"folder": list_folder_names([location])[0]})]
 
 
 DELETE_STAGED = """
@@ -219,6 +219,6 @@ DELETE FROM iceberg_staged WHERE location = %(location)s AND staged_at = %(stage
 """
 
 
-def forget_staged(conn: psycopg.Connection, noted: Staged) -> None:
+def delete_staged(conn: psycopg.Connection, noted: StagedLocation) -> None:
     """Forget a place that was given out, unless it has been given out again."""
     conn.execute(DELETE_STAGED, {"location": noted.location, "staged_at": noted.staged_at})

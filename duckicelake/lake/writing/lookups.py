@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.read import SEEN_QUERIES, SELECT_DATA_PATH, Seen, fetch_rows, fetch_together, to_seen
+from duckicelake.lake.read import POSITION_QUERIES, SELECT_DATA_PATH, TableAtPosition, fetch_queries, fetch_rows, to_table_at_position
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableState
 
 SELECT_CHILD = """
@@ -54,7 +54,7 @@ SELECT client_snapshot_id, lake_snapshot_id FROM iceberg_snapshot
 """
 
 
-def find_client_snapshots(conn: psycopg.Connection, table_id: int, ids: Iterable[int]) -> dict[int, int]:
+def read_client_snapshots(conn: psycopg.Connection, table_id: int, ids: Iterable[int]) -> dict[int, int]:
     """Return the lake snapshots of those of a client's snapshot ids that have been committed."""
     return dict(conn.execute(SELECT_KNOWN_SNAPSHOTS, {"table_id": table_id, "ids": list(ids)}).fetchall())
 
@@ -75,27 +75,27 @@ SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ReplayCheck:
     """A table, where it has been before, the lake snapshots of those of a client's ids that have been committed to it, DATA_PATH."""
 
-    seen: Seen
+    seen: TableAtPosition
     earlier: Sequence[str]
     known: Mapping[int, int]
     data_path: str = ""
 
 
-def read_past(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> Past:
+def read_replay_check(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> ReplayCheck:
     """Return what tells whether a request has landed."""
-    queries = (*SEEN_QUERIES, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
-    found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
-    seen = to_seen(found)
+    queries = (*POSITION_QUERIES, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
+    found = fetch_queries(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
+    seen = to_table_at_position(found)
     if seen.table is None:
-        return Past(seen, [], {})
+        return ReplayCheck(seen, [], {})
     table_id = seen.table.table_id
     earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
     known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
     ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known}
-    return Past(seen, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
+    return ReplayCheck(seen, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
 
 
 SELECT_VIEW = """
@@ -111,7 +111,7 @@ def has_view(conn: psycopg.Connection, schema_id: int, name: str) -> bool:
     return bool(row and row[0])
 
 
-class FoundFile(NamedTuple):
+class LiveFile(NamedTuple):
     """A live data file, found by its path as DuckLake has it."""
 
     data_file_id: int
@@ -126,9 +126,9 @@ SELECT data_file_id, path, record_count FROM ducklake_data_file
 """
 
 
-def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[FoundFile]:
+def list_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[LiveFile]:
     """Return the live data files of a table with one of these paths."""
-    return [FoundFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
+    return [LiveFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
 SELECT_IS_NAMED = """
@@ -145,7 +145,7 @@ def is_any_named(conn: psycopg.Connection, paths: Iterable[str]) -> bool:
     return bool(row and row[0])
 
 
-SELECT_SOURCES = """
+SELECT_FILE_IDS_BY_PATH = """
 SELECT DISTINCT ON (path) path, data_file_id
   FROM (SELECT path, data_file_id FROM ducklake_data_file WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])
          UNION ALL
@@ -154,12 +154,12 @@ SELECT DISTINCT ON (path) path, data_file_id
 """
 
 
-def find_sources(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
+def read_file_ids_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
     """Return the newest data file, live or not, of each of these paths that a table has had; those that a merge replaced, too."""
-    return dict(conn.execute(SELECT_SOURCES, {"table_id": table_id, "paths": list(paths)}).fetchall())
+    return dict(conn.execute(SELECT_FILE_IDS_BY_PATH, {"table_id": table_id, "paths": list(paths)}).fetchall())
 
 
-SELECT_DATED = """
+SELECT_MULTI_SNAPSHOT_PATHS = """
 SELECT DISTINCT path FROM ducklake_data_file
  WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[]) AND partial_max IS NOT NULL
  UNION
@@ -168,9 +168,9 @@ SELECT path FROM iceberg_merged_file
 """
 
 
-def find_dated(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> set[str]:
+def list_multi_snapshot_paths(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> set[str]:
     """Return those of these paths of a table's files whose rows carry lake snapshots of their own."""
-    return {row[0] for row in conn.execute(SELECT_DATED, {"table_id": table_id, "paths": list(paths)})}
+    return {row[0] for row in conn.execute(SELECT_MULTI_SNAPSHOT_PATHS, {"table_id": table_id, "paths": list(paths)})}
 
 
 SELECT_INLINED_BATCH = sql.SQL("""
@@ -209,7 +209,7 @@ def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRows:
+class LiveTableRows:
     """A table's notes, its live tags, its columns in all their versions, the live comments on them, and what DuckDB sorts by."""
 
     notes: TableNotes
@@ -219,9 +219,9 @@ class LiveRows:
     sort_keys: Sequence[str]
 
 
-def to_live(state: TableState) -> LiveRows:
+def to_live_rows(state: TableState) -> LiveTableRows:
     """Return what a change of a table is compared with, when nothing has concerned the table since it was read."""
-    return LiveRows(
+    return LiveTableRows(
         notes=state.notes,
         tags={tag.key: tag.value for tag in state.tags if tag.value is not None},
         columns=state.columns,

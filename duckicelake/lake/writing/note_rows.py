@@ -6,7 +6,7 @@ from duckicelake.lake.registered.rows import RegisteredRow
 
 
 @dataclass(frozen=True, slots=True)
-class LeftLocation:
+class FormerLocation:
     """`iceberg_location`: where a table was up to its present metadata version."""
 
     table_id: int
@@ -50,4 +50,4 @@ class RemovedStatistics:
     snapshot_id: int
 
 
-NoteRow = LeftLocation | MarkedSchema | MarkedSpec | NewStatistics | RemovedStatistics | RegisteredRow
+NoteRow = FormerLocation | MarkedSchema | MarkedSpec | NewStatistics | RemovedStatistics | RegisteredRow

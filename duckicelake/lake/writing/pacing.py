@@ -13,10 +13,10 @@ from threading import Lock
 import psycopg
 
 REMEMBERED_S = 5.0
-PATIENCE_S = 1.0
-LOOK_S = 0.02
+YIELD_MAX_S = 1.0
+POLL_INTERVAL_S = 0.02
 
-FROM_OTHERS = """
+FROM_WAITING = """
   FROM pg_locks
  WHERE locktype = 'relation' AND relation = 'ducklake_snapshot'::regclass
    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -24,51 +24,51 @@ FROM_OTHERS = """
    AND (mode = 'RowExclusiveLock' AND NOT granted OR pid = ANY(%(known)s))
 """
 
-SELECT_OTHERS = "".join(
+SELECT_WAITING = "".join(
     (
         "SELECT pid, virtualtransaction, bool_or(mode = 'RowExclusiveLock' AND NOT granted) AS is_waiting",
-        FROM_OTHERS,
+        FROM_WAITING,
         "GROUP BY pid, virtualtransaction",
     )
 )
 
-OTHERS = "".join(("(SELECT json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)) FROM (", SELECT_OTHERS, ") o)"))
+WAITING_AS_JSON = "".join(("(SELECT json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)) FROM (", SELECT_WAITING, ") o)"))
 """The same as one value of another statement, NULL when there is nobody."""
 
 
-GIVEN_WAY = "DL001"
+LOCK_YIELDED = "DL001"
 
-COMMIT_UNLESS_OTHERS = f"""
+COMMIT_UNLESS_WAITING = f"""
 DO $$ BEGIN
-  IF EXISTS (SELECT {FROM_OTHERS}) THEN
-    RAISE EXCEPTION 'a session that waited for the lake has begun to commit, and is let pass' USING ERRCODE = '{GIVEN_WAY}';
+  IF EXISTS (SELECT {FROM_WAITING}) THEN
+    RAISE EXCEPTION 'a session that waited for the lake has begun to commit, and is let pass' USING ERRCODE = '{LOCK_YIELDED}';
   END IF;
 END $$; COMMIT""".encode()
 """One message: between a look and a COMMIT that is sent after it, a transaction has time to begin."""
 
 
-class GivenWay(Exception):
+class LockYielded(Exception):
     """Another session is to commit first; nothing was done."""
 
 
 @dataclass(slots=True)
-class Others:
+class WaitingSessions:
     """The sessions of Postgres that others were seen committing in, and when last. Each server keeps its own."""
 
     _seen: dict[int, float] = field(default_factory=dict[int, float])
     _lock: Lock = field(default_factory=Lock)
 
     @property
-    def are_about(self) -> bool:
+    def has_recent(self) -> bool:
         """Tell whether anybody was seen of late."""
-        return bool(self.list_known())
+        return bool(self.list_recent())
 
-    def find_committing(self, conn: psycopg.Connection) -> set[str]:
+    def list_committing(self, conn: psycopg.Connection) -> set[str]:
         """Return the transactions that wait for the lake's lock, or are of sessions that have waited in vain."""
-        return self.take_note(conn.execute(SELECT_OTHERS, {"known": self.list_known()}).fetchall())
+        return self.record(conn.execute(SELECT_WAITING, {"known": self.list_recent()}).fetchall())
 
-    def take_note(self, rows: Sequence[tuple[int, str, bool]] | None) -> set[str]:
-        """Remember those who wait, as `SELECT_OTHERS` finds them (None: nobody), and return all transactions that it found."""
+    def record(self, rows: Sequence[tuple[int, str, bool]] | None) -> set[str]:
+        """Remember those who wait, as `SELECT_WAITING` finds them (None: nobody), and return all transactions that it found."""
         if not rows:
             return set()
         now = time.monotonic()
@@ -76,27 +76,27 @@ class Others:
             self._seen |= {pid: now for pid, _, is_waiting in rows if is_waiting}
         return {transaction for _, transaction, _ in rows}
 
-    def let_pass(self, conn: psycopg.Connection) -> None:
+    def wait_for_others(self, conn: psycopg.Connection) -> None:
         """Return when those who are committing now are done, or patience ends."""
-        until = time.monotonic() + PATIENCE_S
-        first = self.find_committing(conn)
-        while first & self.find_committing(conn) and time.monotonic() < until:
-            time.sleep(LOOK_S)
+        until = time.monotonic() + YIELD_MAX_S
+        first = self.list_committing(conn)
+        while first & self.list_committing(conn) and time.monotonic() < until:
+            time.sleep(POLL_INTERVAL_S)
 
     def commit(self, conn: psycopg.Connection) -> None:
         """Commit. Raises: GivenWay: a session that was seen of late has begun since the last look, or somebody waits."""
-        known = self.list_known()
+        known = self.list_recent()
         if not known:
             conn.commit()
             return
         try:
-            conn.execute(COMMIT_UNLESS_OTHERS % {b"known": b"ARRAY[%b]" % b",".join(b"%d" % pid for pid in known)})
+            conn.execute(COMMIT_UNLESS_WAITING % {b"known": b"ARRAY[%b]" % b",".join(b"%d" % pid for pid in known)})
         except psycopg.Error as error:
-            if error.sqlstate != GIVEN_WAY:
+            if error.sqlstate != LOCK_YIELDED:
                 raise
-            raise GivenWay from error
+            raise LockYielded from error
 
-    def list_known(self) -> list[int]:
+    def list_recent(self) -> list[int]:
         """Return the sessions seen of late."""
         if not self._seen:
             return []

@@ -14,19 +14,19 @@ from duckicelake.lake.bulk.spans import SELECT_SPANS
 from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
 from duckicelake.lake.damage import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
-from duckicelake.lake.null_proofs import is_proven
-from duckicelake.lake.read import SELECT_TAGS, fetch_together
+from duckicelake.lake.null_proofs import has_no_nulls
+from duckicelake.lake.read import SELECT_TAGS, fetch_queries
 from duckicelake.lake.read_table import (
-    LATE_QUERIES,
+    RECENT_QUERIES,
     SELECT_AFFECTED_FILES,
     SELECT_HEAD,
     SELECT_NEXT_ROW_ID,
     SELECT_SNAPSHOTS,
-    Since,
+    LastRead,
     format_table_tokens,
-    on_main,
+    select_main_snapshots,
 )
-from duckicelake.lake.read_values import with_values
+from duckicelake.lake.read_values import with_value_checks
 from duckicelake.lake.rows import (
     ColumnStatsRow,
     DataFileRow,
@@ -44,34 +44,34 @@ from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED
 from duckicelake.lake.writing.rows import (
     AddedRows,
     EndedTag,
-    ForgottenBounds,
     LakeStep,
     NewColumnStats,
     NewDataFile,
     NewFileNote,
     NewSnapshotNote,
     NewTag,
+    RemovedTableBounds,
 )
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.values import replace
 
-PLAIN_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, ForgottenBounds, NewSnapshotNote, NewFileNote})
+SIMPLE_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, RemovedTableBounds, NewSnapshotNote, NewFileNote})
 """Rows that change nothing of a table but its properties, its newest files, and what was said of them."""
 
-BACK_QUERIES = (SELECT_HEAD, SELECT_NEXT_ROW_ID, SELECT_TAGS, SELECT_TABLE_NOTE, SELECT_SPANS, *LATE_QUERIES)
+BACK_QUERIES = (SELECT_HEAD, SELECT_NEXT_ROW_ID, SELECT_TAGS, SELECT_TABLE_NOTE, SELECT_SPANS, *RECENT_QUERIES)
 
 
-def is_plain(steps: Sequence[LakeStep]) -> bool:
+def is_simple(steps: Sequence[LakeStep]) -> bool:
     """Tell whether steps write plain rows only."""
-    return all([PLAIN_ROWS.issuperset(map(type, step.rows)) for step in steps])
+    return all([SIMPLE_ROWS.issuperset(map(type, step.rows)) for step in steps])
 
 
-def read_back(conn: psycopg.Connection, known: TableState, since: Since) -> TableState | None:
+def read_back(conn: psycopg.Connection, known: TableState, since: LastRead) -> TableState | None:
     """Return a table after a commit of plain rows; None when somebody else numbered it or its deletes changed."""
     table_id, after = known.table.table_id, since.lake_snapshot_id
     tokens = format_table_tokens(table_id)
     span: dict[str, object] = {"since": after, "next_file_id": since.next_file_id, "data_file_ids": []}
-    found = fetch_together(conn, BACK_QUERIES, table_id=table_id, object_id=table_id, **span, **tokens)
+    found = fetch_queries(conn, BACK_QUERIES, table_id=table_id, object_id=table_id, **span, **tokens)
     [head], notes = found.rows(HeadRow, SELECT_HEAD), found.rows(TableNote, SELECT_TABLE_NOTE)
     if notes != [known.notes.table] or found.found[SELECT_AFFECTED_FILES]:
         return None
@@ -86,17 +86,17 @@ def read_back(conn: psycopg.Connection, known: TableState, since: Since) -> Tabl
         next_row_id=found.value(SELECT_NEXT_ROW_ID) or 0,
         since=after,
         tags=found.rows(TagRow, SELECT_TAGS),
-        snapshots=on_main(snapshots, known.notes.refs),
+        snapshots=select_main_snapshots(snapshots, known.notes.refs),
         spans=spans,
         snapshot_notes=found.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
         aliases=found.rows(SnapshotNote, SELECT_ALIASES),
         changed_at=None if changed_at is None else datetime.fromisoformat(changed_at),
     )
-    return with_values(conn, state, since.next_file_id)
+    return with_value_checks(conn, state, since.next_file_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedState:
     """A table as a step will leave it, and what its rows tell of the step's data files."""
 
     state: TableState
@@ -105,44 +105,44 @@ class Foreseen:
     notes: Mapping[int, FileNote]
 
 
-def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> Foreseen | None:
+def predict_state(commit: Commit, known: TableState, step: LakeStep, since: LastRead) -> PredictedState | None:
     """Return a table as a step of plain rows will leave it; None when only Postgres can say."""
-    opening, table_id, snapshot_id = commit.opening, known.table.table_id, commit.head.snapshot_id + 1
-    if opening is None or opening.next_time is None or known.name_mappings or known.notes.refs.kept:
+    locked_check, table_id, snapshot_id = commit.locked_check, known.table.table_id, commit.head.snapshot_id + 1
+    if locked_check is None or locked_check.next_time is None or known.name_mappings or known.notes.refs.kept:
         return None
-    tags, stats = _foresee_tags(known, step), _list_stats(step)
+    tags, stats = _predict_tags(known, step), _list_stats(step)
     files = [row for row in step.rows if isinstance(row, NewDataFile)]
     spans = [FileSpan(row.data_file_id, snapshot_id, None, row.record_count) for row in files]
-    if tags is None or _has_telling_values(known, files, stats) or not is_proven(known, spans, stats):
+    if tags is None or _needs_value_checks(known, files, stats) or not has_no_nulls(known, spans, stats):
         return None
     notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]
-    made = SnapshotRow(snapshot_id, opening.next_time, format_changes(step.changes))
+    made = SnapshotRow(snapshot_id, locked_check.next_time, format_changes(step.changes))
     is_shown = bool(kinds_of_table(made.changes_made, table_id) & DATA_KINDS)
     check_table(known.table, spans, (), ())
     state = replace(
         known,
-        position=Position(snapshot_id, opening.change_id),
+        position=Position(snapshot_id, locked_check.change_id),
         next_file_id=step.next_file_id,
         next_row_id=known.next_row_id + sum(row.record_count for row in step.rows if isinstance(row, AddedRows)),
         since=since.lake_snapshot_id,
         tags=tags,
-        snapshots=on_main([made] if is_shown else [], known.notes.refs),
+        snapshots=select_main_snapshots([made] if is_shown else [], known.notes.refs),
         spans=spans,
         snapshot_notes=notes,
         aliases=notes,
         changed_at=made.snapshot_time,
     )
-    return Foreseen(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, stats, _list_notes(step))
+    return PredictedState(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, stats, _list_notes(step))
 
 
-def _has_telling_values(known: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
+def _needs_value_checks(known: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
     """Tell whether files may change what their table is shown as: see `lake.read_values`."""
     defaulted = {row.column_id for row in known.columns if row.initial_default is not None and row.end_snapshot is None}
     has_all = all(defaulted <= {row.column_id for row in stats.get(file.data_file_id, ())} for file in files) if defaulted else True
     return not has_all or "uint32" in {row.column_type.lower() for row in known.columns}
 
 
-def _foresee_tags(known: TableState, step: LakeStep) -> list[TagRow] | None:
+def _predict_tags(known: TableState, step: LakeStep) -> list[TagRow] | None:
     """Return the live tags after a step, None when one would be there twice."""
     ended = {row.key for row in step.rows if isinstance(row, EndedTag)}
     stay = [tag for tag in known.tags if tag.key not in ended]

@@ -12,14 +12,14 @@ from duckicelake.lake.rows import TableRow
 
 
 @dataclass(frozen=True, slots=True)
-class NotedTable(TableRow):
+class LocatedTable(TableRow):
     """A table that has been published at a location, under its last name; `end_snapshot` is where it was dropped, if it was."""
 
     metadata_version: int
     end_snapshot: int | None
 
 
-SELECT_NOTED_TABLES = """
+SELECT_LOCATED_TABLES = """
 SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
        s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative,
        n.metadata_version, t.end_snapshot
@@ -31,9 +31,9 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
 """
 
 
-def list_noted_tables(conn: psycopg.Connection, location: str) -> list[NotedTable]:
+def list_located_tables(conn: psycopg.Connection, location: str) -> list[LocatedTable]:
     """Return the tables that have been at a location, as far as DuckLake still knows their rows."""
-    return fetch_rows(conn, NotedTable, SELECT_NOTED_TABLES, location=location)
+    return fetch_rows(conn, LocatedTable, SELECT_LOCATED_TABLES, location=location)
 
 
 SELECT_DROP = """
@@ -44,7 +44,7 @@ SELECT c.changes_made,
 """
 
 
-def find_drop(conn: psycopg.Connection, snapshot_id: int) -> tuple[str, bool] | None:
+def find_drop_snapshot(conn: psycopg.Connection, snapshot_id: int) -> tuple[str, bool] | None:
     """Return what the lake snapshot of a drop changed, and whether the one before it is still there; None when it has expired."""
     row = conn.execute(SELECT_DROP, {"snapshot_id": snapshot_id}).fetchone()
     return None if row is None else (row[0] or "", row[1])
@@ -65,7 +65,7 @@ ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = 
 """
 
 
-def note_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str]) -> None:
+def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str]) -> None:
     """Remember, in the transaction that drops a table, that its files are to go."""
     conn.execute(INSERT_PURGE, {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations)})
 
@@ -103,16 +103,16 @@ DELETE FROM iceberg_purge WHERE table_id = %(table_id)s
 """
 
 
-def forget_purge(conn: psycopg.Connection, table_id: int) -> None:
+def delete_purge(conn: psycopg.Connection, table_id: int) -> None:
     """Forget a purge: nothing is left to be removed, or the table is back."""
     conn.execute(DELETE_PURGE, {"table_id": table_id})
 
 
-UPDATE_TAKEN_LOCATION = """
+UPDATE_PURGED_LOCATIONS = """
 UPDATE iceberg_purge SET locations = array_remove(locations, %(location)s) WHERE %(location)s = ANY(locations)
 """
 
 
-def forget_purged_location(conn: psycopg.Connection, location: str) -> None:
+def remove_purged_location(conn: psycopg.Connection, location: str) -> None:
     """Take a location out of the purges: what is left there belongs to a table that came after."""
-    conn.execute(UPDATE_TAKEN_LOCATION, {"location": location})
+    conn.execute(UPDATE_PURGED_LOCATIONS, {"location": location})

@@ -73,7 +73,7 @@ class NewTable:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedName:
+class EndedTableName:
     """The live `ducklake_table` row of a table that goes on under another name."""
 
     table_id: int
@@ -193,7 +193,7 @@ class AddedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgottenBounds:
+class RemovedTableBounds:
     """A table's `ducklake_table_column_stats` that go: without them DuckDB trusts no bound over all files."""
 
     table_id: int
@@ -220,7 +220,7 @@ class EndedDeleteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedDeletes:
+class MergedDeletes:
     """A data file's live delete file and its inlined deletes, which go: one delete file that tells of both takes their place.
 
     That file ends at the step. It holds the lake snapshot of each position, and its row begins at the first of them.
@@ -347,7 +347,7 @@ NewRow = (
     | NewTag
     | EndedTag
     | NewTable
-    | EndedName
+    | EndedTableName
     | DroppedTable
     | RevivedTable
     | NewColumn
@@ -361,11 +361,11 @@ NewRow = (
     | EndedDataFile
     | NewColumnStats
     | AddedRows
-    | ForgottenBounds
+    | RemovedTableBounds
     | BoundsRow
     | NewDeleteFile
     | EndedDeleteFile
-    | FoldedDeletes
+    | MergedDeletes
     | EndedInlinedRows
     | NewInlinedTable
     | NewTableNote

@@ -249,7 +249,7 @@ UPDATE iceberg_table t
  WHERE t.table_id = n.table_id
 """
 
-INSERT_LEFT_LOCATIONS = """
+INSERT_FORMER_LOCATIONS = """
 INSERT INTO iceberg_location (table_id, metadata_version, location)
 SELECT t.table_id, t.metadata_version, n.location
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[]) AS n(table_id, location) JOIN iceberg_table t ON t.table_id = n.table_id
@@ -327,7 +327,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewTag: (INSERT_TAGS,),
     rows.EndedTag: (UPDATE_TAGS,),
     rows.NewTable: (INSERT_TABLES,),
-    rows.EndedName: (UPDATE_NAMES,),
+    rows.EndedTableName: (UPDATE_NAMES,),
     rows.DroppedTable: (
         UPDATE_NAMES,
         UPDATE_PARTITIONINGS,
@@ -358,13 +358,13 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedDataFile: (UPDATE_DATA_FILES,),
     rows.NewColumnStats: (INSERT_COLUMN_STATS,),
     rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
-    ref_rows.TakenRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
-    rows.ForgottenBounds: (DELETE_TABLE_COLUMN_STATS,),
+    ref_rows.ReservedRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
+    rows.RemovedTableBounds: (DELETE_TABLE_COLUMN_STATS,),
     rows.NewDeleteFile: (INSERT_DELETE_FILES,),
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),
     rows.NewTableNote: (INSERT_TABLE_NOTES,),
     rows.ChangedTableNote: (UPDATE_TABLE_NOTES,),
-    note_rows.LeftLocation: (INSERT_LEFT_LOCATIONS,),
+    note_rows.FormerLocation: (INSERT_FORMER_LOCATIONS,),
     rows.NewSchemaNote: (INSERT_SCHEMA_NOTES,),
     rows.NewSpecNote: (INSERT_SPEC_NOTES,),
     note_rows.NewStatistics: (UPSERT_STATISTICS,),

@@ -10,16 +10,25 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
-from duckicelake.lake.audit.lines import tell, write_done
-from duckicelake.lake.audit.rows import DONE, UNKNOWN, Asker, AuditLine
+from duckicelake.lake.audit.lines import log_line, write_line
+from duckicelake.lake.audit.rows import DONE, UNKNOWN, AuditContext, AuditLine
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.connect import BEGIN_WRITING, LOCK_WAIT_S, SELECT_VERSION, Lake, RequestKey, begun, mapped_errors, read_version
+from duckicelake.lake.connect import (
+    BEGIN_WRITING,
+    LOCK_WAIT_S,
+    SELECT_VERSION,
+    Lake,
+    RequestKey,
+    mapped_errors,
+    open_transaction,
+    read_version,
+)
 from duckicelake.lake.install import check_version
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import Position
-from duckicelake.lake.writing.idempotency import claim, note_object
+from duckicelake.lake.writing.idempotency import claim_key, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
-from duckicelake.lake.writing.pacing import OTHERS, Others
+from duckicelake.lake.writing.pacing import WAITING_AS_JSON, WaitingSessions
 from duckicelake.lake.writing.rows import LakeHead
 
 # The version is locked too: a migration changes it last, and whoever writes what it has changed would write the old shape.
@@ -34,7 +43,7 @@ SELECT snapshot_id, schema_version, next_catalog_id, next_file_id
 
 
 # all that a commit to one table asks before it plans, at one go: every question is a journey to Postgres under the lock
-SELECT_OPENING = "".join(
+SELECT_LOCKED_CHECK = "".join(
     (
         """
 SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
@@ -47,7 +56,7 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
         """) k) AS known,
        -- where nobody was seen of late, it is enough to look before the end: a look passes all locks of Postgres
        CASE WHEN %(looks)s THEN """,
-        OTHERS,
+        WAITING_AS_JSON,
         """ END AS others,
        (""",
         SELECT_TOUCHED,
@@ -60,7 +69,7 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedTable:
     """The table that a commit is about, up to where it was read, and the client's snapshot ids that may be known."""
 
     table_id: int
@@ -70,10 +79,10 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class LockedCheck:
     """What the lake's lock found of a watched table: whether anything concerned it since, and which client's ids are known.
 
-    `change_id` is the newest of our changes, and `next_time` the time of the next lake snapshot. `is_in_the_way`: DuckDB is
+    `change_id` is the newest of our changes, and `next_time` the time of the next lake snapshot. `has_waiting_session`: DuckDB is
     about to commit, as far as it was looked for.
     """
 
@@ -81,7 +90,7 @@ class Opening:
     next_time: datetime | None
     known: Mapping[int, int]
     is_touched: bool
-    is_in_the_way: bool
+    has_waiting_session: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,59 +102,59 @@ class Commit:
 
     conn: psycopg.Connection
     head: LakeHead
-    others: Others
-    opening: Opening | None = None
-    asker: Asker | None = None
+    waiting_sessions: WaitingSessions
+    locked_check: LockedCheck | None = None
+    audit_context: AuditContext | None = None
     lines: list[AuditLine] = field(default_factory=list[AuditLine])
     request: RequestKey | None = None
 
     @property
-    def is_in_the_way(self) -> bool:
+    def has_waiting_session(self) -> bool:
         """Tell whether DuckDB is about to commit: its commit has the id that this one takes, and would fail."""
-        return bool(self.others.find_committing(self.conn))
+        return bool(self.waiting_sessions.list_committing(self.conn))
 
     def note(self, lake_snapshot_id: int | None) -> None:
         """Write who asked for the change, with the last lake snapshot that it makes, if it makes one."""
-        if self.asker is not None:
-            write_done(self.conn, self.asker, lake_snapshot_id)
-            self.take_note(lake_snapshot_id)
+        if self.audit_context is not None:
+            write_line(self.conn, self.audit_context, lake_snapshot_id)
+            self.add_log_line(lake_snapshot_id)
 
-    def remember(self, object_uuid: UUID) -> None:
+    def write_object(self, object_uuid: UUID) -> None:
         """Note the one table or view that the change is about: copies of the request are answered with it, whatever it is called."""
         if self.request is not None:
             note_object(self.conn, self.request, object_uuid)
 
-    def take_note(self, lake_snapshot_id: int | None) -> None:
+    def add_log_line(self, lake_snapshot_id: int | None) -> None:
         """Let the log know of a line, once it is committed."""
-        if self.asker is not None:
-            self.lines.append(AuditLine(self.asker, DONE, lake_snapshot_id))
+        if self.audit_context is not None:
+            self.lines.append(AuditLine(self.audit_context, DONE, lake_snapshot_id))
 
 
 @contextmanager
-def committing(lake: Lake, watched: Watched | None = None, *, gives_way: bool = False) -> Generator[Commit]:
+def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool = False) -> Generator[Commit]:
     """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
 
     DuckDB's readers are not held up; its committers wait and then commit after us. A watched table is looked after at once.
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
     lost in COMMIT. Unsupported: the lake was migrated to another version of DuckLake.
-    Repeated: the request that the lake is used for has landed. GivenWay: one that `gives_way` let others pass
+    Repeated: the request that the lake is used for has landed. GivenWay: one that `yields` let others pass
     """
     with mapped_errors(lake.name), ExitStack() as held:
-        with _told_apart():
-            conn = held.enter_context(begun(lake, BEGIN_LOCKED, LOCK_WAIT_S))
-            _let_pass(conn, lake.others)
+        with _mapped_lock_errors():
+            conn = held.enter_context(open_transaction(lake, BEGIN_LOCKED, LOCK_WAIT_S))
+            _yield_to_waiting(conn, lake.waiting_sessions)
             if lake.request is not None:
-                claim(conn, lake.request, None if watched is None else watched.table_uuid)
-            commit = _open(conn, lake, watched)
+                claim_key(conn, lake.request, None if watched is None else watched.table_uuid)
+            commit = _build_commit(conn, lake, watched)
             yield commit
-        _commit(conn, commit.lines, lake.others if gives_way else None)
+        _commit(conn, commit.lines, lake.waiting_sessions if yields else None)
 
 
-def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Commit:
-    others = lake.others
+def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | None) -> Commit:
+    waiting_sessions = lake.waiting_sessions
     if watched is None:
-        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], others, asker=lake.asker, request=lake.request)
-    seen = others.list_known()
+        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], waiting_sessions, audit_context=lake.audit_context, request=lake.request)
+    seen = waiting_sessions.list_recent()
     known = {
         "table_id": watched.table_id,
         "tokens": format_tokens(watched.table_id, TABLE_KINDS),
@@ -155,24 +164,24 @@ def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Comm
         "known": seen,
         "looks": bool(seen),
     }
-    row = conn.execute(SELECT_OPENING, known).fetchone()
+    row = conn.execute(SELECT_LOCKED_CHECK, known).fetchone()
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
-    opening = Opening(change_id, next_time, dict(ids or ()), bool(is_touched), bool(others.take_note(waiting)))
-    return Commit(conn, LakeHead(*head), others, opening, lake.asker, request=lake.request)
+    locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), bool(waiting_sessions.record(waiting)))
+    return Commit(conn, LakeHead(*head), waiting_sessions, locked_check, lake.audit_context, request=lake.request)
 
 
-def _let_pass(conn: psycopg.Connection, others: Others) -> None:
+def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSessions) -> None:
     """Give the lock to others that have lost races of late and are about to commit again, and take it after them, or after a while."""
-    if others.are_about and others.find_committing(conn):
+    if waiting_sessions.has_recent and waiting_sessions.list_committing(conn):
         conn.rollback()
         conn.execute(BEGIN_WRITING)
-        others.let_pass(conn)
+        waiting_sessions.wait_for_others(conn)
         check_version(read_version(conn, LOCK_LAKE))
 
 
 @contextmanager
-def _told_apart() -> Generator[None]:
+def _mapped_lock_errors() -> Generator[None]:
     """Waiting too long, or in a circle, is no conflict of content: the same request may come again."""
     try:
         yield
@@ -184,21 +193,21 @@ def _told_apart() -> Generator[None]:
         ) from error
 
 
-def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine], others: Others | None) -> None:
+def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine], waiting_sessions: WaitingSessions | None) -> None:
     try:
-        if others is None:
+        if waiting_sessions is None:
             conn.commit()
         else:
-            others.commit(conn)
+            waiting_sessions.commit(conn)
     except psycopg.errors.IntegrityError as error:
         raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
     except psycopg.Error as error:
         if conn.info.transaction_status is TransactionStatus.INERROR:
             raise CommitFailed("Postgres refused to look for other commits, so nothing was done. Try again.") from error
         for line in lines:
-            tell(replace(line, outcome=UNKNOWN))
+            log_line(replace(line, outcome=UNKNOWN))
         raise CommitStateUnknown(
             "The connection to Postgres was lost while the commit was being written; look before trying again."
         ) from error
     for line in lines:
-        tell(line)
+        log_line(line)

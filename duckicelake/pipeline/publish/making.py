@@ -15,7 +15,7 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, CatalogError, Damaged, NotFound, PostgresRefused, Unsupported
 from duckicelake.iceberg.manifest import AnyFile
-from duckicelake.lake.bulk.quick import hasten
+from duckicelake.lake.bulk.quick import tune_connection
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.lake.writing.client_notes import read_file_notes
@@ -49,7 +49,7 @@ class Place:
         """Return a connection that sees the lake's tables by their names, and changes nothing."""
         conn = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
         conn.read_only = True
-        hasten(conn, sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
+        tune_connection(conn, sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
         return conn
 
 

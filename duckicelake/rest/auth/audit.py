@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.audit_log import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
+from duckicelake.catalog.audit_log import DENIED, HIDDEN, UNPROVEN, AuditContext, AuditLine, log_line
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED
@@ -68,25 +68,25 @@ def list_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
     return (format_object(tuple(found))[:LONGEST_OBJECT],) if found else ()
 
 
-def describe_request(scope: Scope) -> Asker:
+def describe_request(scope: Scope) -> AuditContext:
     """Return the audit data of a request: its id, principal, operation, and the object of its path."""
     operation = find_operation(scope)
     session: Session | None = scope.get("session")
     name = UNROUTED if operation is None else operation.name
-    return Asker(scope["request_id"], None if session is None else session.client_id, name, list_objects(scope, operation))
+    return AuditContext(scope["request_id"], None if session is None else session.client_id, name, list_objects(scope, operation))
 
 
 def audit_error(context: ServerContext, scope: Scope, error: CatalogError) -> None:
     """Write an audit entry if the error is a denial."""
-    asker = describe_request(scope)
+    audit_context = describe_request(scope)
     if error.denied is not None:
-        asker = replace(asker, objects=(error.denied,))
+        audit_context = replace(audit_context, objects=(error.denied,))
     if isinstance(error, Forbidden):
-        audit_denial(context, scope, AuditLine(asker, DENIED, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(audit_context, DENIED, reason=type(error).__name__))
     elif isinstance(error, NotAuthorized):
-        audit_denial(context, scope, AuditLine(asker, UNPROVEN, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(audit_context, UNPROVEN, reason=type(error).__name__))
     elif error.denied is not None:
-        audit_denial(context, scope, AuditLine(asker, HIDDEN, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(audit_context, HIDDEN, reason=type(error).__name__))
 
 
 def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
@@ -94,9 +94,9 @@ def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
 
     The entry of an unauthenticated request holds no object names: the client could send any text, of any length.
     """
-    objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.asker.objects)
-    line = replace(line, asker=replace(line.asker, objects=objects))
-    tell(line)
+    objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.audit_context.objects)
+    line = replace(line, audit_context=replace(line.audit_context, objects=objects))
+    log_line(line)
     named = context.lakes.get(parse_prefix(scope.get("raw_path") or b""))
     for lake in context.lakes.values() if named is None else (named,):
         if lake.audit_log is not None:

@@ -71,7 +71,7 @@ class LoadFastPath:
             await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
         # Credentials cover folders that belonged to this table alone when they were vended; a newer table may share a folder.
-        is_fresh = entry.fresh_until_s is None or (time.time() < entry.fresh_until_s and lake.watch.is_placed(entry.position))
+        is_fresh = entry.fresh_until_s is None or (time.time() < entry.fresh_until_s and lake.watch.are_locations_current(entry.position))
         if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):
             self._context.metrics.count_load("hit")
             return entry

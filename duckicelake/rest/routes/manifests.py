@@ -50,8 +50,8 @@ class ManifestRoutes:
         """Publish a table with manifests written by such a plan, all or none. If more are to come, the manifests are only verified."""
         node = as_object(decode_json(body), WHAT)
         planned = Position(get_long(node, "lake-snapshot-id", WHAT), get_long(node, "change-id", WHAT))
-        asker, warehouse = describe_request(request.scope), self._context.get_lake(target.prefix).warehouse
-        warehouse = replace(warehouse, lake=with_asker(warehouse.lake, asker, asker.objects))
+        audit_context, warehouse = describe_request(request.scope), self._context.get_lake(target.prefix).warehouse
+        warehouse = replace(warehouse, lake=with_asker(warehouse.lake, audit_context, audit_context.objects))
         offered = dict(map(parse_offered, get_list(node, "manifests", WHAT)))
         ident, made_by = Ident(levels, name), get_text(node, "version", WHAT)
         if node.get("more-to-come") is not None and get_flag(node, "more-to-come", WHAT):

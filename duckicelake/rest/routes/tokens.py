@@ -101,9 +101,9 @@ class TokenRoutes:
 
     def _audit(self, scope: Scope, refusal: OAuthRefusal) -> None:
         """Write an audit entry with the error code only: other text of the client may hold a secret in the wrong field."""
-        asker = replace(describe_request(scope), principal=refusal.client_id)
+        audit_context = replace(describe_request(scope), principal=refusal.client_id)
         outcome = DENIED if refusal.code == "invalid_scope" else UNPROVEN
-        audit_denial(self._context, scope, AuditLine(asker, outcome, reason=refusal.code))
+        audit_denial(self._context, scope, AuditLine(audit_context, outcome, reason=refusal.code))
 
 
 async def read_request(request: Request) -> TokenRequest:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, parse_snapshot
-from duckicelake.lake.refs.rows import UNTOLD, RefNote, RefNotes
+from duckicelake.lake.refs.rows import UNPUBLISHED, RefNote, RefNotes
 from duckicelake.translate.shape.told_registered import to_whole_log, with_past
 from duckicelake.values import replace
 
@@ -37,9 +37,9 @@ def to_line(steps: Sequence[Snapshot], notes: RefNotes, earlier_log: Sequence[tu
     shown = _list_shown(steps, moves)
     named = {note.snapshot_id for note in notes.refs} | {current}
     known = {snapshot.snapshot_id for snapshot in shown}
-    kept = [note for note in notes.kept if note.snapshot_id not in known and (note.is_beside or note.snapshot_id in named)]
+    kept = [note for note in notes.kept if note.snapshot_id not in known and (note.is_off_main or note.snapshot_id in named)]
     # a snapshot that expired before it was ever published is lost, and its refs with it
-    kept = [note for note in kept if note.json != UNTOLD]
+    kept = [note for note in kept if note.json != UNPUBLISHED]
     if kept:
         known |= {note.snapshot_id for note in kept}
         told = [_with_known_parent(parse_snapshot(json.loads(note.json)), known) for note in kept]

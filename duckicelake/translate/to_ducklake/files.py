@@ -17,7 +17,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema, leaf_fields, list_repeated
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote, NewRow
+from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, NewRow, RemovedTableBounds
 from duckicelake.translate.shape.told_specs import format_partition
 from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 
@@ -86,7 +86,7 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
         *(row for i, taken in numbered for row in _to_stats(table_id, i, taken.file, leaves)),
         *(_to_note(table_id, i, taken, schema) for i, taken in numbered),
         AddedRows(table_id, next_row_id - first.row_id, size),
-        ForgottenBounds(table_id),
+        RemovedTableBounds(table_id),
     ]
 
 

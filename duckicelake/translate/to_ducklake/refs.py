@@ -5,7 +5,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, format_snapshot
-from duckicelake.lake.refs.rows import UNTOLD, EndedKept, EndedRef, NewChange, NewHidden, NewKept, NewRef, RefNotes
+from duckicelake.lake.refs.rows import (
+    UNPUBLISHED,
+    EndedKeptSnapshot,
+    EndedRef,
+    NewChange,
+    NewHiddenSnapshot,
+    NewKeptSnapshot,
+    NewRef,
+    RefNotes,
+)
 from duckicelake.lake.writing.rows import NewRow
 
 REFS, HIDE = "refs", "hide"
@@ -25,7 +34,7 @@ def change_refs(
         *_remove_snapshots(table_id, base, new, noted),
     ]
     if rows or beside:
-        rows.append(NewChange(table_id, HIDE if any(isinstance(row, NewHidden) for row in rows) else REFS))
+        rows.append(NewChange(table_id, HIDE if any(isinstance(row, NewHiddenSnapshot) for row in rows) else REFS))
     return rows
 
 
@@ -59,11 +68,11 @@ def _keep_named(table_id: int, base: TableMetadata | None, new: TableMetadata, n
     for snapshot_id in sorted(named - known - set(beside)):
         snapshot = None if base is None else find_snapshot(base, snapshot_id)
         # what the commit itself gives to main is told when it is published
-        yield NewKept(table_id, snapshot_id, snapshot_id, UNTOLD, None) if snapshot is None else keep(table_id, snapshot)
+        yield NewKeptSnapshot(table_id, snapshot_id, snapshot_id, UNPUBLISHED, None) if snapshot is None else keep(table_id, snapshot)
     moved = {move.snapshot_id for move in noted.moves} & {new.current_snapshot_id}
     for note in noted.kept:
-        if not note.is_beside and note.snapshot_id not in named | moved:
-            yield EndedKept(table_id, note.snapshot_id)
+        if not note.is_off_main and note.snapshot_id not in named | moved:
+            yield EndedKeptSnapshot(table_id, note.snapshot_id)
 
 
 def keep_main(table_id: int, target: Snapshot, noted: RefNotes) -> list[NewRow]:
@@ -72,9 +81,9 @@ def keep_main(table_id: int, target: Snapshot, noted: RefNotes) -> list[NewRow]:
     return [NewChange(table_id, REFS), *([] if target.snapshot_id in known else [keep(table_id, target)])]
 
 
-def keep(table_id: int, snapshot: Snapshot) -> NewKept:
+def keep(table_id: int, snapshot: Snapshot) -> NewKeptSnapshot:
     """Return the note that keeps a snapshot of main as it is published now."""
-    return NewKept(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
+    return NewKeptSnapshot(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
 
 
 def _remove_snapshots(table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
@@ -84,8 +93,8 @@ def _remove_snapshots(table_id: int, base: TableMetadata | None, new: TableMetad
         return
     left = {snapshot.snapshot_id for snapshot in new.snapshots}
     gone: Sequence[int] = [snapshot.snapshot_id for snapshot in before if snapshot.snapshot_id not in left]
-    beside = {note.snapshot_id for note in noted.kept if note.is_beside}
+    beside = {note.snapshot_id for note in noted.kept if note.is_off_main}
     for snapshot_id in gone:
-        yield NewHidden(table_id, snapshot_id)
+        yield NewHiddenSnapshot(table_id, snapshot_id)
         if snapshot_id in beside:
-            yield EndedKept(table_id, snapshot_id)
+            yield EndedKeptSnapshot(table_id, snapshot_id)

@@ -9,8 +9,8 @@ from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import MAIN, format_snapshot
 from duckicelake.iceberg.types import PrimitiveType, walk_fields
-from duckicelake.lake.refs.rows import NewKept, NewRef
-from duckicelake.lake.registered.rows import LostColumn
+from duckicelake.lake.refs.rows import NewKeptSnapshot, NewRef
+from duckicelake.lake.registered.rows import FormerColumn
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.shape.told_specs import format_tuple_value, parse_tuple_value
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
@@ -24,14 +24,14 @@ UNKNOWN_TYPE = "varchar"
 def list_lost_columns(table_id: int, metadata: TableMetadata) -> list[NewRow]:
     """Return the columns of older schemas that the current one has not: DuckDB never gives their ids to others then."""
     live = {item.field_id for _, item in walk_fields(current_schema(metadata).fields)}
-    lost: dict[int, LostColumn] = {}
+    lost: dict[int, FormerColumn] = {}
     for schema in metadata.schemas:
         for _, item in walk_fields(schema.fields):
             if item.field_id not in live:
-                lost[item.field_id] = LostColumn(table_id, item.field_id, item.name, _find_type(item.type))
+                lost[item.field_id] = FormerColumn(table_id, item.field_id, item.name, _find_type(item.type))
     last = metadata.last_column_id
     if last not in live and last not in lost and last > 0:
-        lost[last] = LostColumn(table_id, last, f"lost_{last}", UNKNOWN_TYPE)
+        lost[last] = FormerColumn(table_id, last, f"lost_{last}", UNKNOWN_TYPE)
     return [lost[field_id] for field_id in sorted(lost)]
 
 
@@ -60,7 +60,7 @@ def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Seq
 def keep_past(table_id: int, metadata: TableMetadata, lake_snapshot_id: int) -> list[NewRow]:
     """Return the notes of a table's snapshots, branches and tags as it had them; their manifest lists stay where they are."""
     kept = [
-        NewKept(table_id, item.snapshot_id, lake_snapshot_id, json.dumps(format_snapshot(item), separators=(",", ":")), b"")
+        NewKeptSnapshot(table_id, item.snapshot_id, lake_snapshot_id, json.dumps(format_snapshot(item), separators=(",", ":")), b"")
         for item in metadata.snapshots
     ]
     refs = [

@@ -13,8 +13,8 @@ from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     DroppedTable,
     EndedColumn,
-    EndedName,
     EndedPartitioning,
+    EndedTableName,
     NewColumn,
     NewRow,
     NewSchemaNote,
@@ -129,7 +129,7 @@ def revive_table(table: TableRow, place: Place, folder: str, dropped_at: int) ->
 def rename_table(table: TableRow, place: Place, path: str | None, *, path_is_relative: bool) -> TableStep:
     """Return the step that gives a table another name, and perhaps another schema; its files stay where they are."""
     rows: list[NewRow] = [
-        EndedName(table.table_id),
+        EndedTableName(table.table_id),
         NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, path, path_is_relative),
         NewSchemaVersion(table.table_id),
     ]

@@ -17,7 +17,7 @@ from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake import connect
 from duckicelake.lake.connect import LakeConnection
-from duckicelake.lake.notes import take_turn
+from duckicelake.lake.notes import lock_numbering
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
@@ -118,7 +118,7 @@ def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
     before, first = watcher.execute(select_head).fetchone(), load(loaded)
     with ThreadPoolExecutor(1) as threads:
         with numbering.transaction():
-            take_turn(numbering, first.table_id)
+            lock_numbering(numbering, first.table_id)
             done = threads.submit(change, loaded)
             wait_for(lambda: watcher.execute(select_head).fetchone() != before, "the commit", timeout_seconds=5.0)
             assert not done.done()
@@ -135,11 +135,11 @@ def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehou
         first.execute("DELETE FROM iceberg_metadata_log")
     second.execute("SET lock_timeout = '50ms'")
     with first.transaction():
-        take_turn(first, table_id)
+        lock_numbering(first, table_id)
         with pytest.raises(LakeBusy), second.transaction():
-            take_turn(second, table_id)
+            lock_numbering(second, table_id)
     with second.transaction():
-        take_turn(second, table_id)
+        lock_numbering(second, table_id)
 
 
 def test_a_commit_that_waits_too_long_for_a_number_has_failed(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_commit_that_waits_too_long_for_a_number_has_failed(loaded: Warehouse,
     lake.duckdb().execute("INSERT INTO t VALUES (2)")
     monkeypatch.setattr(connect, "BEGIN_WRITING", connect.BEGIN_WRITING.replace(b"10s", b"50ms"))
     with numbering.transaction():
-        take_turn(numbering, table_id)
+        lock_numbering(numbering, table_id)
         with pytest.raises(CommitFailed):
             set_property(loaded, "second")
     assert json.loads(load(loaded).metadata)["properties"]["k"] == "first"
@@ -219,9 +219,9 @@ def test_nobody_is_let_pass_when_the_time_is_over(
     """Each time may take as long as the lock does."""
     asked, commit_once = list[bool](), vars(commit)["_commit_once"]
 
-    def commit_once_more(*args: Any, gives_way: bool) -> Any:
-        asked.append(gives_way)
-        return commit_once(*args, gives_way=gives_way)
+    def commit_once_more(*args: Any, yields: bool) -> Any:
+        asked.append(yields)
+        return commit_once(*args, yields=yields)
 
     monkeypatch.setattr(commit, "_commit_once", commit_once_more)
     monkeypatch.setattr(commit, "COMMIT_S", seconds)

@@ -3,10 +3,10 @@
 import pytest
 
 from duckicelake.errors import Damaged
-from duckicelake.lake.bulk.spans import EVERYTHING, SELECT_SPANS, read_spans
+from duckicelake.lake.bulk.spans import SELECT_SPANS, SINCE_BEGINNING, read_spans
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.read import find_table
-from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import FileSpan
 from tests.support.lakes import FreshLake
 
@@ -32,12 +32,12 @@ def test_columns_are_the_same_as_rows(opened: Lake, lake: FreshLake) -> None:
     with reading(opened) as conn:
         table = find_table(conn, "main", "t")
         assert table is not None
-        rows = conn.execute(SELECT_SPANS, {"table_id": table.table_id, "since": EVERYTHING, "data_file_ids": []}).fetchall()
-        found = read_spans(conn, table.table_id, EVERYTHING, [])
+        rows = conn.execute(SELECT_SPANS, {"table_id": table.table_id, "since": SINCE_BEGINNING, "data_file_ids": []}).fetchall()
+        found = read_spans(conn, table.table_id, SINCE_BEGINNING, [])
         assert found == rows
         assert len(found) == 998
         assert {type(span) for span in found} == {FileSpan}
-        [asked] = [span for span in read_spans(conn, table.table_id, EVERYTHING, [NEVER]) if span not in found]
+        [asked] = [span for span in read_spans(conn, table.table_id, SINCE_BEGINNING, [NEVER]) if span not in found]
         assert asked == (NEVER, -1, None, NEVER % 7)
 
 
@@ -55,4 +55,4 @@ def test_a_file_without_its_numbers_is_damage(opened: Lake, lake: FreshLake, col
         table = find_table(conn, "main", "t")
         assert table is not None
         with pytest.raises(Damaged, match=f"data file {last} has no begin_snapshot or no record_count"):
-            read_table(conn, table, Since())
+            read_table(conn, table, LastRead())

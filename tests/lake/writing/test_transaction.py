@@ -8,8 +8,8 @@ import pytest
 from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.changes import Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.connect import Lake
-from duckicelake.lake.writing.apply import apply
-from duckicelake.lake.writing.pacing import GivenWay
+from duckicelake.lake.writing.apply import write_steps
+from duckicelake.lake.writing.pacing import LockYielded
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import committing
 from tests.support.lakes import FreshLake
@@ -32,7 +32,7 @@ def test_steps_become_consecutive_lake_snapshots(opened: Lake, lake: FreshLake) 
     """Each with its own words; the schema version rises only where DuckDB must read the catalog anew."""
     with committing(opened) as commit:
         head = commit.head
-        last = apply(
+        last = write_steps(
             commit, [step(head, Change("altered_table", "1"), catalog=True), step(head), step(head, Change("created_schema", '"s"'))]
         )
     assert last == head.snapshot_id + 3
@@ -48,7 +48,7 @@ def test_times_ascend_whatever_the_clock_says(opened: Lake, lake: FreshLake) -> 
     future = datetime.now(UTC) + timedelta(days=1)
     conn.execute("UPDATE ducklake_snapshot SET snapshot_time = %s", [future])
     with committing(opened) as commit:
-        apply(commit, [step(commit.head), step(commit.head)])
+        write_steps(commit, [step(commit.head), step(commit.head)])
     times = [row[0] for row in conn.execute("SELECT snapshot_time FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 3")]
     assert times == [future + timedelta(microseconds=2), future + timedelta(microseconds=1), future]
 
@@ -58,7 +58,7 @@ def test_an_error_leaves_nothing(opened: Lake, lake: FreshLake) -> None:
     before = read_snapshots(lake)
     with pytest.raises(KeyError), committing(opened) as commit:
         rows = (NewTag(1, "k", "v"),)
-        apply(commit, [LakeStep((), rows, True, commit.head.next_catalog_id, commit.head.next_file_id)])
+        write_steps(commit, [LakeStep((), rows, True, commit.head.next_catalog_id, commit.head.next_file_id)])
         raise KeyError
     assert read_snapshots(lake) == before
     assert lake.psycopg().execute("SELECT count(*) FROM ducklake_tag").fetchone() == (0,)
@@ -86,7 +86,7 @@ def test_readers_are_not_held_up(opened: Lake, lake: FreshLake) -> None:
 def test_a_connection_lost_in_commit_is_an_unknown_outcome(opened: Lake, lake: FreshLake) -> None:
     """Nobody can tell whether it landed."""
     with pytest.raises(CommitStateUnknown), committing(opened) as commit:
-        apply(commit, [step(commit.head)])
+        write_steps(commit, [step(commit.head)])
         end_backend(lake, commit.conn)
 
 
@@ -94,17 +94,17 @@ def test_a_connection_lost_in_commit_is_an_unknown_outcome(opened: Lake, lake: F
 def test_a_commit_that_is_not_sent_says_that_nothing_was_done(opened: Lake, lake: FreshLake, has_begun: bool) -> None:
     """The look for others comes with COMMIT: whoever it finds is let pass, and when it fails itself nothing is committed either."""
     before, other = read_snapshots(lake), lake.psycopg(autocommit=False)
-    with pytest.raises(GivenWay if has_begun else CommitFailed), committing(opened, gives_way=True) as commit:
-        apply(commit, [step(commit.head)])
-        opened.others.take_note([(other.info.backend_pid, "1/1", True)])
+    with pytest.raises(LockYielded if has_begun else CommitFailed), committing(opened, yields=True) as commit:
+        write_steps(commit, [step(commit.head)])
+        opened.waiting_sessions.record([(other.info.backend_pid, "1/1", True)])
         if has_begun:
             other.execute("SELECT max(snapshot_id) FROM ducklake_snapshot")
         else:
             commit.conn.execute("ALTER TABLE ducklake_snapshot RENAME TO gone")
     assert read_snapshots(lake) == before
     other.rollback()
-    with committing(opened, gives_way=True) as commit:
-        apply(commit, [step(commit.head)])
+    with committing(opened, yields=True) as commit:
+        write_steps(commit, [step(commit.head)])
     assert len(read_snapshots(lake)) == len(before) + 1
 
 

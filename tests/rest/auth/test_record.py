@@ -15,7 +15,7 @@ from psycopg import Connection
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import make_signer
 from duckicelake.catalog.access_rules import GrantText, list_audit_objects
-from duckicelake.catalog.audit_log import MAX_WAITING, Asker, AuditLine, AuditLog
+from duckicelake.catalog.audit_log import MAX_WAITING, AuditContext, AuditLine, AuditLog
 from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import Forbidden
@@ -266,7 +266,7 @@ def test_more_denials_than_can_be_written_are_counted(lake: FreshLake) -> None:
     """Nobody waits for the record: what is too much is lost to Postgres, and a metric says so."""
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
     trail = AuditLog(opened, 90)
-    line = AuditLine(Asker("r", None, "loadTable"), "denied")
+    line = AuditLine(AuditContext("r", None, "loadTable"), "denied")
     for _ in range(MAX_WAITING + 3):
         trail.note(line)
     assert trail.dropped_count == 3
@@ -278,7 +278,7 @@ def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) 
     now_s = [1000.0]
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
     trail = AuditLog(opened, 90, clock=lambda: now_s[0])
-    unproven, denied = (AuditLine(Asker("r", None, "loadTable"), outcome) for outcome in ("unproven", "denied"))
+    unproven, denied = (AuditLine(AuditContext("r", None, "loadTable"), outcome) for outcome in ("unproven", "denied"))
 
     def note(line: AuditLine, count: int) -> int:
         before = trail.dropped_count
@@ -305,7 +305,7 @@ def test_objects_have_one_spelling() -> None:
     assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
     assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
     assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
-    assert add_objects(RequestContext(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
+    assert add_objects(RequestContext(AuditContext("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).audit_context.objects == ("sales.orders",)
     assert list_audit_objects(GrantText(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
 
 
@@ -313,7 +313,7 @@ def test_what_is_denied_is_told_in_few_words(told: list[Any]) -> None:
     """And of those who cannot say who they are not what they name."""
     context, scope = ServerContext(ResponseCache(0), Metrics()), {"type": "http", "raw_path": b"/v1/lake/namespaces"}
     for outcome in ("hidden", "unproven"):
-        audit_denial(context, scope, AuditLine(Asker("r", None, "loadTable", ("x" * 5000, "y" * 256)), outcome))
+        audit_denial(context, scope, AuditLine(AuditContext("r", None, "loadTable", ("x" * 5000, "y" * 256)), outcome))
     assert [line["objects"] for line in told] == [("x" * 256 + "…", "y" * 256), ()]
 
 
@@ -323,11 +323,11 @@ def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) 
     conn = lake.psycopg()
     conn.execute("ALTER TABLE iceberg_audit RENAME TO iceberg_gone")
     trail = AuditLog(opened, 90)
-    trail.note(AuditLine(Asker("first", None, "loadTable"), "denied"))
+    trail.note(AuditLine(AuditContext("first", None, "loadTable"), "denied"))
     trail.start()
     wait_for(lambda: trail.dropped_count == 1, "the line to be refused")
     conn.execute("ALTER TABLE iceberg_gone RENAME TO iceberg_audit")
-    trail.note(AuditLine(Asker("second", None, "loadTable"), "denied"))
+    trail.note(AuditLine(AuditContext("second", None, "loadTable"), "denied"))
     trail.stop()
     assert [line[-1] for line in read_lines(conn, "denied")] == ["second"]
     close_lake(opened)

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import duckicelake.lake.watch
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.lake.connect import CONNECT, close_lake, open_lake, reading, writing_apart
+from duckicelake.lake.connect import CONNECT_OPTIONS, close_lake, open_lake, reading, writing_on_new_connection
 from duckicelake.lake.rows import Position
 from duckicelake.lake.watch import Watch
 from tests.lake.wire import Wire, wire_to
@@ -38,7 +38,7 @@ def test_every_line_is_probed_while_nobody_asks(lake: FreshLake) -> None:
         watch = Watch(dsn, lake.metadata_schema)
         await watch.position()
         try:
-            with reading(opened), writing_apart(opened):
+            with reading(opened), writing_on_new_connection(opened):
                 return list_lines(wire)
         finally:
             await watch.close()
@@ -56,7 +56,7 @@ def test_every_line_is_probed_while_nobody_asks(lake: FreshLake) -> None:
 def test_a_silent_host_hides_none_behind_it(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two hosts the first is silent for longer than a check may take: the second is reached nevertheless."""
     monkeypatch.setattr(duckicelake.lake.watch, "CHECK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(duckicelake.lake.watch, "CONNECT", {**CONNECT, "connect_timeout": 2})
+    monkeypatch.setattr(duckicelake.lake.watch, "CONNECT", {**CONNECT_OPTIONS, "connect_timeout": 2})
 
     async def ask_until_answered(dsn: str) -> Position:
         watch, ends = Watch(dsn, lake.metadata_schema), time.monotonic() + 20

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from duckicelake.lake.notes import note_repair
+from duckicelake.lake.notes import write_repair
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from tests.cli.test_commands import settings_for
 from tests.rest.serving import Server, make_settings, serve
@@ -87,7 +87,7 @@ def test_a_running_server_writes_published_objects_again(filled: FreshLake, obje
         before = server.get(PATH)
         gone = delete_under(objects, location_of(server), choose)
         assert gone
-        note_repair(filled.psycopg())
+        write_repair(filled.psycopg())
         after = server.get(PATH)
         assert {uri for uri, _ in objects.list_under(location_of(server))} >= set(gone)
         assert after.json == before.json

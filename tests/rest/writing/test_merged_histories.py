@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from duckicelake.lake.install import note_restored_max
+from duckicelake.lake.install import write_restored_max
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
@@ -21,7 +21,7 @@ CLEAN_UP = "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"
 @pytest.fixture
 def served(lake: FreshLake) -> Iterator[Served]:
     """A server of a lake that restores nothing: each merge is above the limit."""
-    note_restored_max(lake.psycopg(), lake.metadata_schema, 0)
+    write_restored_max(lake.psycopg(), lake.metadata_schema, 0)
     with serve(make_settings(lake)) as server:
         yield Served(lake, server)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef, format_snapshot
-from duckicelake.lake.refs.rows import KeptNote, MoveNote, RefNote, RefNotes
+from duckicelake.lake.refs.rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes
 from duckicelake.translate.shape.told_refs import to_line
 
 
@@ -15,9 +15,9 @@ def snapshot(snapshot_id: int, parent: int | None = None) -> Snapshot:
     return Snapshot(snapshot_id, parent, snapshot_id, 1000 + snapshot_id, f"l{snapshot_id}", {"operation": "append"}, 0)
 
 
-def kept(found: Snapshot, *, is_beside: bool = False) -> KeptNote:
+def kept(found: Snapshot, *, is_off_main: bool = False) -> KeptSnapshotNote:
     """The note that keeps a snapshot."""
-    return KeptNote(found.snapshot_id, found.snapshot_id, json.dumps(format_snapshot(found)), is_beside)
+    return KeptSnapshotNote(found.snapshot_id, found.snapshot_id, json.dumps(format_snapshot(found)), is_off_main)
 
 
 def ref(name: str, snapshot_id: int | None, kind: str = "tag") -> RefNote:
@@ -62,7 +62,7 @@ def test_a_kept_snapshot_is_shown_while_something_names_it() -> None:
 def test_snapshots_beside_main_are_shown_in_their_order() -> None:
     """Named or not; main's log knows nothing of them until it goes there."""
     beside = snapshot(6, 5)
-    notes = RefNotes(refs=[ref("dev", 6, "branch")], kept=[kept(beside, is_beside=True)])
+    notes = RefNotes(refs=[ref("dev", 6, "branch")], kept=[kept(beside, is_off_main=True)])
     line = to_line(STEPS, notes)
     assert line.snapshots == (*STEPS[:2], beside, STEPS[2])
     assert line.log == ((1003, 3), (1005, 5), (1008, 8))

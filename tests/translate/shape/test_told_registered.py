@@ -24,7 +24,7 @@ def old(snapshot_id: int, parent: int | None, number: int) -> Snapshot:
     return Snapshot(snapshot_id, parent, number, number, f"l{snapshot_id}", {"operation": "append"}, 0)
 
 
-PAST = [kept(old(FOREIGN[0], None, 1), is_beside=True), kept(old(FOREIGN[1], FOREIGN[0], 2), is_beside=True)]
+PAST = [kept(old(FOREIGN[0], None, 1), is_off_main=True), kept(old(FOREIGN[1], FOREIGN[0], 2), is_off_main=True)]
 LOG = [(1, FOREIGN[0]), (2, FOREIGN[1])]
 
 

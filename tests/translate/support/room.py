@@ -11,12 +11,12 @@ from psycopg import Connection
 
 from duckicelake.lake.read import find_table
 from duckicelake.lake.read_files import read_data_files
-from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import DataFileRow, TableState
 from duckicelake.translate.locations import file_uri, table_folder
 from tests.support.lakes import FreshLake
 
-EVERYTHING = Since()
+EVERYTHING = LastRead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Room:
         """Have DuckDB write a table's inlined rows to files. Of all tables DuckDB 1.5.5 fails at times, when many were altered."""
         self.run(f"CALL ducklake_flush_inlined_data('lake', table_name => '{name}')")
 
-    def read(self, name: str, since: Since = EVERYTHING) -> TableState:
+    def read(self, name: str, since: LastRead = EVERYTHING) -> TableState:
         """The state of a table of the main schema."""
         with self.postgres.transaction():
             table = find_table(self.postgres, "main", name)

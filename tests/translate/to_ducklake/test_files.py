@@ -10,7 +10,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
-from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote
+from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, RemovedTableBounds
 from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
 
 LONG, DOUBLE = PrimitiveType("long"), PrimitiveType("double")
@@ -37,7 +37,7 @@ def test_row_ids_follow_each_other() -> None:
         NewDataFile(3, 7, "a", 10, 100, 1000),
         NewDataFile(4, 7, "b", 5, 100, 1010),
     ]
-    assert [row for row in rows if isinstance(row, AddedRows | ForgottenBounds)] == [AddedRows(7, 15, 200), ForgottenBounds(7)]
+    assert [row for row in rows if isinstance(row, AddedRows | RemovedTableBounds)] == [AddedRows(7, 15, 200), RemovedTableBounds(7)]
 
 
 def test_counts_are_ducklakes() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.lake.install import note_restored_max
+from duckicelake.lake.install import write_restored_max
 from duckicelake.lake.rows import RESTORED_MAX_BYTES
 from tests.interop.writing.spark.story import Story
 from tests.rest.serving import make_settings, serve
@@ -75,7 +75,7 @@ def test_a_stream_crosses_merges_of_its_source_and_its_target(
     served: Served, spark: Spark, tmp_path: Path, row_count: int, restored_max_bytes: int
 ) -> None:
     """The writer repeats a batch whose snapshot is an overwrite now, and finds it; then the reader is behind a merge of its source."""
-    note_restored_max(served.lake.psycopg(), served.lake.metadata_schema, restored_max_bytes)
+    write_restored_max(served.lake.psycopg(), served.lake.metadata_schema, restored_max_bytes)
     flow = Flow(served, spark, tmp_path, row_count)
     for _ in range(4):
         flow.append()
@@ -99,7 +99,7 @@ def test_a_stream_crosses_merges_of_its_source_and_its_target(
 @pytest.mark.long
 def test_a_stream_that_is_behind_a_clean_up_is_refused(served: Served, spark: Spark, tmp_path: Path) -> None:
     """When DuckLake has deleted the files, snapshots above the limit are overwrites, which Spark's reader does not pass over in silence."""
-    note_restored_max(served.lake.psycopg(), served.lake.metadata_schema, 0)
+    write_restored_max(served.lake.psycopg(), served.lake.metadata_schema, 0)
     flow = Flow(served, spark, tmp_path, 10)
     flow.append()
     flow.run()

@@ -9,7 +9,7 @@ import pytest
 from duckicelake.catalog.commits import prepare
 from duckicelake.iceberg.manifest import DELETED, ManifestEntry, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
-from duckicelake.lake.writing.lookups import Past
+from duckicelake.lake.writing.lookups import ReplayCheck
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, make_header, open_client
 from tests.support.lakes import FreshLake
@@ -41,7 +41,7 @@ def test_a_delete_that_lands_while_it_is_read_again_has_landed(server: Server, l
     updates = take_out(client, client.load())
     read_past, answers = prepare.read_past, list[int]()
 
-    def read_before(conn: psycopg.Connection, schema_name: str, table_name: str, ids: list[int]) -> Past:
+    def read_before(conn: psycopg.Connection, schema_name: str, table_name: str, ids: list[int]) -> ReplayCheck:
         found = read_past(conn, schema_name, table_name, ids)
         monkeypatch.setattr(prepare, "read_past", read_past)
         answers.append(client.commit(updates).status)
