@@ -16,17 +16,8 @@ EVERYTHING = sorted(path for folder in ("duckicelake", "tests", "demo", "bench")
 FILE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_FILES = 600, 50, 5, 25
 
 EVERYWHERE = {"errors", "values"}
-READ_BY_EXECUTORS = {"lake.bulk.quick", "lake.read_files", "lake.writing.client_notes"}
-PURE_ROWS = {
-    "lake.rows",
-    "lake.bounds.rows",
-    "lake.refs.rows",
-    "lake.writing.rows",
-    "lake.writing.note_rows",
-    "lake.views.rows",
-    "lake.registered.rows",
-    "lake.sorting.rows",
-}
+READ_BY_EXECUTORS = {"lake.bulk_rows", "lake.read_files"}
+PURE_ROWS = {"lake.rows", "lake.note_rows", "lake.writing.rows"}
 
 WALLS: dict[str, set[str]] = {
     "errors": set(),

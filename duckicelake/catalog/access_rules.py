@@ -30,12 +30,12 @@ from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.views import get_view
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFound
-from duckicelake.lake.audit.rows import AuditContext
+from duckicelake.lake import access_rules
+from duckicelake.lake.access_rules import GrantRow, PrincipalRow, RuleRows, read_rules
+from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.connect import Lake, reading
-from duckicelake.lake.grants import change
-from duckicelake.lake.grants.read import GrantRow, PrincipalRow, RuleRows, read_rules
-from duckicelake.lake.registered.read import find_live_table_name
 from duckicelake.lake.rows import Position
+from duckicelake.lake.writing.registration import find_live_table_name
 from duckicelake.translate.namespaces import to_levels
 
 WAREHOUSE_UUID = UUID(int=0)
@@ -74,7 +74,7 @@ def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecre
         _check_may_have_secret(named.name)
     secret, hashed = make_secret()
     kept = hashed if has_secret else None
-    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False), takes=False):
+    if not access_rules.change_rules(lake, lambda conn: access_rules.insert_principal(conn, named.name, kept, is_role=False), takes=False):
         raise AlreadyExists(f"Principal already exists: {named.name}")
     return NewSecret(named.name, secret if has_secret else None)
 
@@ -83,7 +83,7 @@ def rotate_principal(lake: Lake, name: str) -> NewSecret:
     """Give a principal another secret; its tokens end with the old one. Raises: NotFound. BadRequest: it can have none."""
     _check_may_have_secret(name)
     secret, hashed = make_secret()
-    if not change.change_rules(lake, lambda conn: change.update_secret(conn, name, hashed)):
+    if not access_rules.change_rules(lake, lambda conn: access_rules.update_secret(conn, name, hashed)):
         raise NotFound(f"Principal does not exist: {name[:128]}")
     return NewSecret(name, secret)
 
@@ -91,7 +91,7 @@ def rotate_principal(lake: Lake, name: str) -> NewSecret:
 def add_role(lake: Lake, name: str) -> None:
     """Add a role. Raises: AlreadyExists. BadRequest: it cannot be called so."""
     named = _parse_grantee(name, "role")
-    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, None, is_role=True), takes=False):
+    if not access_rules.change_rules(lake, lambda conn: access_rules.insert_principal(conn, named.name, None, is_role=True), takes=False):
         raise AlreadyExists(f"Role already exists: {named.name}")
 
 
@@ -99,10 +99,10 @@ def remove_grantee(lake: Lake, name: str, *, is_role: bool) -> None:
     """Remove a principal or a role, with all that it was granted. Raises: NotFound."""
 
     def act(conn: psycopg.Connection) -> bool:
-        change.delete_principal(conn, _get_id(conn, _to_grantee(name, is_role=is_role)))
+        access_rules.delete_principal(conn, _get_id(conn, _to_grantee(name, is_role=is_role)))
         return True
 
-    change.change_rules(lake, act)
+    access_rules.change_rules(lake, act)
 
 
 def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None:
@@ -110,9 +110,9 @@ def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None
 
     def act(conn: psycopg.Connection) -> bool:
         role_id = _get_id(conn, _to_grantee(role, is_role=True))
-        return change.change_member(conn, role_id, _get_id(conn, _to_grantee(principal, is_role=False)), joins=joins)
+        return access_rules.change_member(conn, role_id, _get_id(conn, _to_grantee(principal, is_role=False)), joins=joins)
 
-    change.change_rules(lake, act, takes=not joins)
+    access_rules.change_rules(lake, act, takes=not joins)
 
 
 def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
@@ -124,9 +124,9 @@ def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
 
     def act(conn: psycopg.Connection) -> bool:
         known = what.kind, _get_uuid(conn, what, alone=gives)
-        return change.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
+        return access_rules.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
 
-    change.change_rules(lake, act, takes=not gives)
+    access_rules.change_rules(lake, act, takes=not gives)
 
 
 def parse_grant_text(given: GrantText) -> tuple[Securable, Sequence[str], Grantee]:
@@ -185,7 +185,7 @@ def _to_grantee(name: str, *, is_role: bool) -> Grantee:
 
 
 def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
-    found = change.find_principal_id(conn, grantee.name, is_role=grantee.is_role)
+    found = access_rules.find_principal_id(conn, grantee.name, is_role=grantee.is_role)
     if found is None:
         raise NotFound(f"{'Role' if grantee.is_role else 'Principal'} does not exist: {grantee.name[:128]}")
     return found
@@ -199,7 +199,7 @@ def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID
         schema = find_schema(conn, what.levels)
         if schema is None:
             raise NoSuchNamespace(f"Namespace does not exist, or only those nested in it: {format_levels(what.levels)}")
-        return change.read_schema_uuid(conn, schema.schema_id)
+        return access_rules.read_schema_uuid(conn, schema.schema_id)
     ident = Ident(what.levels[:-1], what.levels[-1])
     if what.kind != TABLE:
         return get_view(conn, ident).view_uuid

@@ -22,12 +22,7 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
 from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
 from duckicelake.lake.connect import reading, writing
-from duckicelake.lake.notes import read_notes
-from duckicelake.lake.read import read_data_path
-from duckicelake.lake.refs.read import read_kept_list, read_ref_notes
-from duckicelake.lake.refs.rows import UNPUBLISHED
-from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.locations import (
+from duckicelake.lake.locations import (
     StagedLocation,
     delete_created_staged,
     delete_staged,
@@ -40,7 +35,11 @@ from duckicelake.lake.writing.locations import (
     list_staged,
     list_statistics_paths,
 )
-from duckicelake.lake.writing.revival import Purge, delete_purge, list_located_tables, list_purges
+from duckicelake.lake.note_rows import UNPUBLISHED
+from duckicelake.lake.notes import read_kept_list, read_notes, read_ref_notes
+from duckicelake.lake.read import read_data_path
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.registration import Purge, delete_purge, list_located_tables, list_purges
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
 

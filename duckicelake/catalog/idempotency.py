@@ -17,7 +17,7 @@ from duckicelake.errors import (
     NoSuchView,
     Unprocessable,
 )
-from duckicelake.lake.audit.rows import AuditContext
+from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.connect import RequestKey, reading, writing
 from duckicelake.lake.writing.idempotency import RequestOutcome, RequestRepeated, find_outcome, note_refusal
 from duckicelake.values import replace

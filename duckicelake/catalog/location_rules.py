@@ -11,10 +11,10 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace, ServiceUnavailable, Unsupported
 from duckicelake.lake.connect import reading
+from duckicelake.lake.locations import find_overlapping_table, find_overlapping_view, find_owning_location, read_last_version
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.registered.read import has_uuid
-from duckicelake.lake.writing.locations import find_overlapping_table, find_overlapping_view, find_owning_location, get_last_version
 from duckicelake.lake.writing.lookups import has_view
+from duckicelake.lake.writing.registration import has_uuid
 from duckicelake.store.uris import parse_uri
 from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -164,7 +164,7 @@ def check_new_location(conn: psycopg.Connection, location: str, default: str, ro
 
 def get_last_version(conn: psycopg.Connection, location: str) -> int:
     """Return the last metadata version of the dropped tables that were at a location: a new one goes on from there."""
-    return get_last_version(conn, to_canonical(location))
+    return read_last_version(conn, to_canonical(location))
 
 
 def check_files(conn: psycopg.Connection, table_id: int, allowed: AllowedLocations, uris: Sequence[str]) -> None:

@@ -14,9 +14,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
+from duckicelake.lake.read_files import read_column_stats, read_data_files, read_file_notes, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats, SnapshotNote, TableNote
-from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns

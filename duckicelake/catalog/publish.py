@@ -21,12 +21,10 @@ from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot, parse_snapshot
-from duckicelake.lake.adopted.manifests import ImportedManifestRow, write_imported_manifests
 from duckicelake.lake.connect import writing
-from duckicelake.lake.notes import VersionRequest, assign_and_commit_version
-from duckicelake.lake.refs.read import read_kept_list
-from duckicelake.lake.refs.rows import UNPUBLISHED
-from duckicelake.lake.refs.told import update_kept_snapshots
+from duckicelake.lake.imported_manifests import ImportedManifestRow, write_imported_manifests
+from duckicelake.lake.note_rows import UNPUBLISHED
+from duckicelake.lake.notes import VersionRequest, assign_and_commit_version, read_kept_list, update_kept_snapshots
 from duckicelake.lake.rows import Position, SnapshotNote, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.told import format_again

@@ -31,28 +31,34 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import find_field
 from duckicelake.lake.changes import kinds_of_table
 from duckicelake.lake.connect import reading
-from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.refs.rows import NewMove, ReservedRowIds
-from duckicelake.lake.registered.read import (
-    find_dropped_table,
-    find_live_table_name,
-    find_scheduled_path,
-    list_data_paths,
-    list_known_paths,
-    list_pinned_paths,
+from duckicelake.lake.locations import find_overlapping_table, find_owning_location
+from duckicelake.lake.note_rows import (
+    PLACEHOLDER_ID,
+    MappedFile,
+    NewMove,
+    NewRegistered,
+    PinnedFile,
+    PlaceholderTable,
+    ReservedRowIds,
+    UnpinnedFile,
 )
-from duckicelake.lake.registered.rows import PLACEHOLDER_ID, MappedFile, NewRegistered, PinnedFile, PlaceholderTable, UnpinnedFile
-from duckicelake.lake.registered.rows import SequencedFile as NumberedRow
+from duckicelake.lake.note_rows import SequencedFile as NumberedRow
+from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.apply import skip_to_snapshot, write_steps
-from duckicelake.lake.writing.locations import find_overlapping_table, find_owning_location
 from duckicelake.lake.writing.lookups import has_view, is_touched
-from duckicelake.lake.writing.revival import (
+from duckicelake.lake.writing.registration import (
     LocatedTable,
     delete_purge,
     find_drop_snapshot,
+    find_dropped_table,
+    find_live_table_name,
+    find_scheduled_path,
     has_purge,
+    list_data_paths,
+    list_known_paths,
     list_located_tables,
+    list_pinned_paths,
     remove_purged_location,
 )
 from duckicelake.lake.writing.rows import NewRow

@@ -16,7 +16,7 @@ from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.refs.rows import UNPUBLISHED
+from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, FileSpan, InlinedTable, PartialFileRow, SchemaVersionRow, TableState
 from duckicelake.store.derived_files import DerivedFile as StoredFile
 from duckicelake.store.derived_files import (

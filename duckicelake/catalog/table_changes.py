@@ -29,13 +29,12 @@ from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
 from duckicelake.lake.connect import reading, writing
+from duckicelake.lake.locations import write_staged
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.registered.read import find_live_table_name
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import write_steps
-from duckicelake.lake.writing.locations import write_staged
 from duckicelake.lake.writing.lookups import is_touched
-from duckicelake.lake.writing.revival import write_purge
+from duckicelake.lake.writing.registration import find_live_table_name, write_purge
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, named_location, table_folder, table_location, to_canonical, to_uri
 from duckicelake.translate.namespaces import to_levels, to_schema_name

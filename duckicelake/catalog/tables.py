@@ -135,7 +135,9 @@ def _load(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None, *, l
         return now, _publish(PublishContext(warehouse, conn, turn), cache, now, seen.position)
 
 
-def check_cache(conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]) -> tuple[TableRow, TableAtPosition]:
+def check_cache(
+    conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]
+) -> tuple[TableRow, TableAtPosition]:
     """Return the table as it is now, and what was seen of it, when the memory that is locked is still the one to use.
 
     Raises: LakeMoved: it is not, or the table is another one by now

@@ -21,9 +21,9 @@ from duckicelake.iceberg.requests.requirements import check_view_requirements
 from duckicelake.iceberg.views.view_application import apply_view_updates, new_view
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, encode_view, parse_view
 from duckicelake.lake.connect import reading
+from duckicelake.lake.note_rows import DroppedView, LiveView
 from duckicelake.lake.read import find_table, read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, write_view_note
-from duckicelake.lake.views.rows import DroppedView, LiveView
+from duckicelake.lake.read_views import find_view, find_view_name, find_view_note, write_view_note
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing

@@ -15,9 +15,9 @@ from duckicelake.errors import CatalogError, CommitStateUnknown, LakeMoved, NoSu
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version
 from duckicelake.lake.connect import reading, writing
+from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, read_named_columns, read_view_names, write_view_note
-from duckicelake.lake.views.rows import LiveView, ViewNote
+from duckicelake.lake.read_views import find_view, find_view_name, find_view_note, read_named_columns, read_view_names, write_view_note
 from duckicelake.translate.locations import table_location
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_ducklake.names import fold_name

@@ -27,17 +27,17 @@ from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
-from duckicelake.lake.adopted.manifests import delete_imported_manifests
 from duckicelake.lake.connect import mapped_errors, writing
+from duckicelake.lake.imported_manifests import delete_imported_manifests
 from duckicelake.lake.inspect import LakeFinding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
+from duckicelake.lake.locations import StagedLocation
 from duckicelake.lake.notes import delete_versions, write_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.readers.install import list_public_findings
 from duckicelake.lake.readers.roles import drop_expired_roles
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.locations import StagedLocation
-from duckicelake.lake.writing.revival import list_purges
+from duckicelake.lake.writing.registration import list_purges
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import Uploads
 from duckicelake.store_settings import read_store_settings
@@ -91,7 +91,9 @@ def list_findings(lake: LakeSettings, home: Home) -> list[LakeFinding]:
             conn.execute(format_search_path(lake.metadata_schema))
             return _list_lake_findings(conn, lake, home)
     except psycopg.errors.InsufficientPrivilege as error:
-        return [LakeFinding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")]
+        return [
+            LakeFinding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")
+        ]
     except CatalogError as error:
         return [LakeFinding("error", "lake", error.message, "")]
 
@@ -225,7 +227,9 @@ def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> 
     return [*found, *warnings.list_findings()]
 
 
-def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings) -> list[LakeFinding]:
+def _list_findings_of_table(
+    conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings
+) -> list[LakeFinding]:
     """Return the differences between a table in DuckDB and for Iceberg clients. The metadata is built as for a load, and not stored.
 
     Limits of single readers are added to `warnings`.
@@ -266,7 +270,9 @@ def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_obje
             remedy = "Run `duckicelake check --repair`."
             found += [LakeFinding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
             problem = "{} shows another state than the lake has had, as after a restore of Postgres"
-            found += [LakeFinding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)]
+            found += [
+                LakeFinding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)
+            ]
             gone = list_lost_versions(objects, location, inspect.read_published_log(conn, location))
             problem = "the metadata log names {}, which is gone"
             found += [LakeFinding("warning", name, problem.format(metadata_uri(location, row.metadata_version)), remedy) for row in gone]

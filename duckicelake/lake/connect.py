@@ -15,10 +15,10 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
-from duckicelake.lake.audit.rows import AuditContext
-from duckicelake.lake.bulk.quick import tune_connection
+from duckicelake.lake.audit_log import AuditContext
+from duckicelake.lake.bulk_rows import tune_connection
 from duckicelake.lake.install import check_version, format_search_path
-from duckicelake.lake.writing.pacing import WaitingSessions
+from duckicelake.lake.writing.waiting_sessions import WaitingSessions
 
 Result = TypeVar("Result")
 
@@ -158,7 +158,11 @@ def writing_on_new_connection(lake: Lake) -> Generator[psycopg.Connection]:
     """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
     with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT_OPTIONS) as conn:
         conn.timeout_s = NEW_CONNECTION_TIMEOUT_S + SILENCE_MAX_S
-        tune_connection(conn, format_search_path(lake.metadata_schema), sql.SQL("SET statement_timeout = {}").format(math.ceil(NEW_CONNECTION_TIMEOUT_S * 1000)))
+        tune_connection(
+            conn,
+            format_search_path(lake.metadata_schema),
+            sql.SQL("SET statement_timeout = {}").format(math.ceil(NEW_CONNECTION_TIMEOUT_S * 1000)),
+        )
         yield conn
 
 

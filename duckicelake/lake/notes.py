@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psycopg
 
 from duckicelake.errors import LakeBusy, LakeMoved
+from duckicelake.lake.note_rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes, RegisteredNote
 from duckicelake.lake.read import QueryResults, fetch_queries, fetch_rows
-from duckicelake.lake.refs.read import REF_QUERIES, to_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
 from duckicelake.values import replace
 
@@ -54,6 +54,85 @@ SELECT lake_snapshot_id, schema_id, spec_id, order_id FROM iceberg_shape WHERE t
 SELECT_STATISTICS = """
 SELECT kind, json FROM iceberg_statistics WHERE table_id = %(table_id)s ORDER BY snapshot_id, kind
 """
+
+
+SELECT_REFS = """
+SELECT name, snapshot_id, type, max_ref_age_ms, max_snapshot_age_ms, min_snapshots_to_keep
+  FROM iceberg_ref WHERE table_id = %(table_id)s ORDER BY name
+"""
+
+SELECT_KEPT = """
+SELECT snapshot_id, base_snapshot_id, json, manifest_list IS NOT NULL AS is_off_main
+  FROM iceberg_kept WHERE table_id = %(table_id)s ORDER BY snapshot_id
+"""
+
+SELECT_MOVES = """
+SELECT lake_snapshot_id, snapshot_id FROM iceberg_move WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
+"""
+
+SELECT_ROOTS = """
+SELECT lake_snapshot_id FROM iceberg_root WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
+"""
+
+SELECT_HIDDEN = """
+SELECT snapshot_id FROM iceberg_hidden WHERE table_id = %(table_id)s
+"""
+
+
+SELECT_REGISTERED = """
+SELECT lake_snapshot_id, snapshot_id, is_shown, snapshot_log, metadata_log FROM iceberg_registered WHERE table_id = %(table_id)s
+"""
+
+REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_ROOTS, SELECT_HIDDEN, SELECT_REGISTERED)
+
+
+def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
+    """Return what is noted about a table's refs, and of how it came here."""
+    return to_ref_notes(fetch_queries(conn, REF_QUERIES, table_id=table_id))
+
+
+def to_ref_notes(found: QueryResults) -> RefNotes:
+    """Return what is noted about a table's refs; for most tables that is nothing."""
+    return RefNotes(
+        refs=tuple(found.rows(RefNote, SELECT_REFS)),
+        kept=tuple(found.rows(KeptSnapshotNote, SELECT_KEPT)),
+        moves=tuple(found.rows(MoveNote, SELECT_MOVES)),
+        hidden=frozenset(found.column(SELECT_HIDDEN)),
+        roots=tuple(found.column(SELECT_ROOTS)),
+        registered=next(iter(found.rows(RegisteredNote, SELECT_REGISTERED)), None),
+    )
+
+
+SELECT_KEPT_LIST = """
+SELECT manifest_list FROM iceberg_kept WHERE table_id = %(table_id)s AND snapshot_id = %(snapshot_id)s
+"""
+
+
+def read_kept_list(conn: psycopg.Connection, table_id: int, snapshot_id: int) -> bytes:
+    """Return the manifest list of a snapshot that was made beside main."""
+    row = conn.execute(SELECT_KEPT_LIST, {"table_id": table_id, "snapshot_id": snapshot_id}).fetchone()
+    return row[0] if row and row[0] else b""
+
+
+SELECT_HISTORY_ID = """
+SELECT greatest((SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id IS NULL),
+       -- the newest change that may have changed what the history looks like
+                (SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id = %(table_id)s AND kind = 'hide'))
+"""
+
+
+UPDATE_KEPT = """
+UPDATE iceberg_kept k SET json = n.json
+  FROM unnest(%(snapshot_ids)s::bigint[], %(earlier)s::text[], %(jsons)s::text[]) AS n(snapshot_id, earlier, json)
+ -- what another server has told since stays
+ WHERE k.table_id = %(table_id)s AND k.snapshot_id = n.snapshot_id AND k.json = n.earlier
+"""
+
+
+def update_kept_snapshots(conn: psycopg.Connection, table_id: int, told: Sequence[tuple[int, str, str]]) -> None:
+    """Give kept snapshots, by their ids, new JSON in the place of what they have."""
+    snapshot_ids, earlier, jsons = ([row[place] for row in told] for place in range(3))
+    conn.execute(UPDATE_KEPT, {"table_id": table_id, "snapshot_ids": snapshot_ids, "earlier": earlier, "jsons": jsons})
 
 
 NOTE_QUERIES = (

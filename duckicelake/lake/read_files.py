@@ -1,11 +1,16 @@
 """Details of some data files of a table, and their column statistics: a table may have a million of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import NamedTuple
 
 import psycopg
 
-from duckicelake.lake.bulk.quick import fetch_tuples
-from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, PackedColumnStats
+from duckicelake.lake.bulk_rows import fetch_tuples, unpack_int64s
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, FileSpan, PackedColumnStats
+from duckicelake.values import tuple_maker
 
 _DATA_FILES = """
        f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
@@ -97,3 +102,150 @@ def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_
     found = [conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone() for query in queries]
     rows = [row for row in found if row is not None]
     return PackedColumnStats(b"".join(row[0] or b"" for row in rows), *("".join(row[i] or "" for row in rows) for i in (1, 2)))
+
+
+SINCE_BEGINNING = -1
+"""What `since` is when nothing has been read before."""
+
+SELECT_SPANS = """
+SELECT data_file_id, begin_snapshot, end_snapshot, record_count
+  FROM ducklake_data_file
+ WHERE table_id = %(table_id)s
+   AND (begin_snapshot > %(since)s OR end_snapshot > %(since)s OR data_file_id = ANY(%(data_file_ids)s))
+ ORDER BY begin_snapshot, data_file_id
+"""
+
+
+def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
+    """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
+    if since == SINCE_BEGINNING:
+        return _read_all_spans(conn, table_id, data_file_ids)
+    return fetch_tuples(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
+
+
+SELECT_PACKED_SPANS = """
+SELECT string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
+       string_agg(int8send(coalesce(begin_snapshot, -1)), ''::bytea) AS begin_snapshot,
+       string_agg(int8send(coalesce(end_snapshot, -9223372036854775808)), ''::bytea) AS end_snapshot,
+       string_agg(int8send(coalesce(record_count, -1)), ''::bytea) AS record_count
+  FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND (begin_snapshot >= 0 OR end_snapshot >= 0 OR data_file_id = ANY(%(data_file_ids)s))
+ -- a value may not have more than 1 GiB
+ GROUP BY data_file_id >> 20
+"""
+NO_END = -(2**63)
+
+
+def _read_all_spans(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
+    """Return all files there ever were, in order of appearance: there may be millions, so that they come column by column."""
+    spans: list[FileSpan] = []
+    for packed in conn.execute(SELECT_PACKED_SPANS, {"table_id": table_id, "data_file_ids": list(data_file_ids)}, binary=True):
+        ids, begins, ends, counts = map(unpack_int64s, packed)
+        known_ends = repeat(None, len(ends)) if set(ends) == {NO_END} else [None if end == NO_END else end for end in ends]
+        spans += map(tuple_maker(FileSpan), zip(ids, begins, known_ends, counts, strict=True))
+    # twice by a number is sooner done than once by two
+    spans.sort(key=attrgetter("data_file_id"))
+    spans.sort(key=attrgetter("begin_snapshot"))
+    return spans
+
+
+class MergedSpan(NamedTuple):
+    """`iceberg_merged_file`: a file, and the merge at `end_snapshot` that wrote the files from `first_file_id` to below `next_file_id`."""
+
+    data_file_id: int
+    begin_snapshot: int
+    end_snapshot: int
+    record_count: int
+    first_file_id: int
+    next_file_id: int
+
+
+SELECT_MERGED_SPANS = """
+SELECT data_file_id, begin_snapshot, end_snapshot, record_count, first_file_id, next_file_id
+  FROM iceberg_merged_file
+ -- a row that DuckLake does not write has nulls here
+ WHERE table_id = %(table_id)s AND begin_snapshot IS NOT NULL AND record_count IS NOT NULL AND path IS NOT NULL
+ ORDER BY end_snapshot DESC, begin_snapshot, data_file_id
+"""
+
+
+def read_merged_spans(conn: psycopg.Connection, table_id: int) -> list[MergedSpan]:
+    """Return what is noted of the files that merges of a table replaced, newest merge first."""
+    return fetch_tuples(conn, MergedSpan, SELECT_MERGED_SPANS, table_id=table_id)
+
+
+class FilesBeforeMerges(NamedTuple):
+    """The files of a table with those that merges replaced, in order of appearance.
+
+    A file that one of these merges wrote begins at the merge. `replaced` and `written` are the ids of both kinds.
+    """
+
+    spans: Sequence[FileSpan]
+    replaced: frozenset[int]
+    written: frozenset[int]
+
+
+def undo_merges(spans: Sequence[FileSpan], merged: Iterable[MergedSpan]) -> FilesBeforeMerges:
+    """Return the files as they were before each merge of which every file is still known; `merged` comes newest merge first.
+
+    A merge keeps each row. So the files that it replaced stand for those it wrote only if both hold equally many rows: if one
+    is missing, the files that the merge wrote stand for the past, and for the files of merges before it.
+    """
+    known = {span.data_file_id: span for span in spans}
+    replaced: set[int] = set()
+    written: set[int] = set()
+    for end, group in groupby(merged, key=attrgetter("end_snapshot")):
+        files = list(group)
+        new = [known[i] for i in range(files[0].first_file_id, files[0].next_file_id) if i in known]
+        if sum(span.record_count for span in new) != sum(file.record_count for file in files):
+            continue
+        known |= {span.data_file_id: span._replace(begin_snapshot=end) for span in new}
+        known |= {file.data_file_id: FileSpan(file.data_file_id, file.begin_snapshot, end, file.record_count) for file in files}
+        replaced.update(file.data_file_id for file in files)
+        written.update(span.data_file_id for span in new)
+    if not replaced:
+        return FilesBeforeMerges(spans, frozenset(), frozenset())
+    ordered = sorted(known.values(), key=attrgetter("begin_snapshot", "data_file_id"))
+    return FilesBeforeMerges(ordered, frozenset(replaced), frozenset(written))
+
+
+SELECT_SNAPSHOT_NOTES = """
+SELECT lake_snapshot_id, client_snapshot_id, schema_id, summary
+  FROM iceberg_snapshot
+ WHERE table_id = %(table_id)s AND lake_snapshot_id > %(since)s
+ ORDER BY lake_snapshot_id
+"""
+
+SELECT_ALIASES = """
+WITH latest AS (
+    -- the snapshots of the commit that changed a table last, when a client made it
+    SELECT commit_snapshot_id FROM iceberg_snapshot WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1
+)
+SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
+  FROM latest l JOIN iceberg_snapshot n ON n.table_id = %(table_id)s AND n.commit_snapshot_id = l.commit_snapshot_id
+ WHERE NOT EXISTS (SELECT FROM ducklake_snapshot_changes c
+                    -- quoted names are no tokens; the expression is that of the index
+                    WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(living_tokens)s
+                      AND c.snapshot_id > l.commit_snapshot_id)
+ ORDER BY n.lake_snapshot_id
+"""
+
+SELECT_CHANGED_AT = """
+SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time))
+       -- when a table was changed last after a lake snapshot
+  FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
+ -- quoted names are no tokens; the expression is that of the index
+ WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(any_tokens)s AND c.snapshot_id > %(since)s
+ ORDER BY c.snapshot_id DESC LIMIT 1
+"""
+
+SELECT_FILE_NOTES = """
+SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets, sequence_number
+  FROM iceberg_file
+ WHERE data_file_id = ANY(%(data_file_ids)s)
+"""
+
+
+def read_file_notes(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> dict[int, FileNote]:
+    """Return what was said about some data files, by id; nothing is known about those DuckDB wrote."""
+    return {row.data_file_id: row for row in fetch_rows(conn, FileNote, SELECT_FILE_NOTES, data_file_ids=list(data_file_ids))}

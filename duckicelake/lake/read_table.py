@@ -11,11 +11,10 @@ from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
-from duckicelake.lake.bulk.spans import SINCE_BEGINNING, read_spans
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
-from duckicelake.lake.damage import check_state, check_table
-from duckicelake.lake.merged import FilesBeforeMerges, read_merged_spans, undo_merges
-from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
+from duckicelake.lake.damaged_rows import check_state, check_table
+from duckicelake.lake.note_rows import RefNotes
+from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, SELECT_HISTORY_ID, to_notes
 from duckicelake.lake.read import (
     SELECT_DATA_PATH,
     SELECT_ICEBERG_PATH,
@@ -26,9 +25,17 @@ from duckicelake.lake.read import (
     fetch_rows,
     to_iceberg_path,
 )
+from duckicelake.lake.read_files import (
+    SELECT_ALIASES,
+    SELECT_CHANGED_AT,
+    SELECT_SNAPSHOT_NOTES,
+    SINCE_BEGINNING,
+    FilesBeforeMerges,
+    read_merged_spans,
+    read_spans,
+    undo_merges,
+)
 from duckicelake.lake.read_values import with_value_checks
-from duckicelake.lake.refs.read import SELECT_HISTORY_ID
-from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
     RESTORED_MAX_BYTES,
     ColumnRow,
@@ -50,7 +57,6 @@ from duckicelake.lake.rows import (
     TableState,
     TagRow,
 )
-from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duckicelake.lake.refs.rows import RefNotes
+from duckicelake.lake.note_rows import RefNotes
 
 RESTORED_MAX_BYTES = 16 * 1024 * 1024
 """What one flush or merge may have written for its earlier files to be restored, unless the lake's settings say otherwise."""

@@ -15,9 +15,9 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
+from duckicelake.lake.access_rules import RULE_KIND
 from duckicelake.lake.changes import DATA_KINDS, parse_changes, touched_tables
 from duckicelake.lake.connect import CONNECT_OPTIONS, mapped_errors
-from duckicelake.lake.grants.change import RULE_KIND
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
 

@@ -13,7 +13,7 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import UNPARTITIONED
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.lake.registered.rows import MappedFile, MappedName, NewMapping
+from duckicelake.lake.note_rows import MappedFile, MappedName, NewMapping
 from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
 from duckicelake.translate.to_ducklake.files import TakenFile
 from duckicelake.translate.to_ducklake.mapped.columns import NamedFile

@@ -194,7 +194,11 @@ def test_another_version_and_encryption_are_refused() -> None:
 
 def test_missing_rights_are_told_apart() -> None:
     """Not reading is fatal, not writing our notes too; not writing the lake only makes it read-only."""
-    rights = [TablePrivileges("ducklake_table", True, False), TablePrivileges("iceberg_table", True, False), TablePrivileges("ducklake_column", False, False)]
+    rights = [
+        TablePrivileges("ducklake_table", True, False),
+        TablePrivileges("iceberg_table", True, False),
+        TablePrivileges("ducklake_column", False, False),
+    ]
     assert [(finding.severity, finding.subject) for finding in list_privilege_findings(rights)] == [
         ("warning", "ducklake_table"),
         ("error", "iceberg_table"),

@@ -13,7 +13,7 @@ from psycopg import connect
 from duckicelake.embedded.ducklake import LakeAddress, create_lake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import check_absolute, check_separate, install, uninstall
-from duckicelake.lake.keys.places import list_table_locations
+from duckicelake.lake.locations import list_table_locations
 from tests.lake.bare import list_relations, make_bare_lake
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for

@@ -1,6 +1,6 @@
 """Which files stand for the past of a table whose files were merged."""
 
-from duckicelake.lake.merged import MergedSpan, undo_merges
+from duckicelake.lake.read_files import MergedSpan, undo_merges
 from duckicelake.lake.rows import FileSpan
 
 FIRST = [MergedSpan(1, 1, 4, 10, 5, 6), MergedSpan(2, 3, 4, 20, 5, 6)]

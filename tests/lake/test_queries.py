@@ -81,6 +81,7 @@ PARAMETERS: dict[str, object] = {
     "numbered_until": 1,
     "noted_format_version": 2,
     "noted_until": 1,
+    "snapshot_id": SNAPSHOTS,
 }
 BIG = (
     "ducklake_snapshot",
@@ -96,7 +97,7 @@ BIG = (
     "iceberg_file",
 )
 USES_BEFORE_A_PLAN_STAYS = 8
-HOT_MODULES = ("read", "bulk.spans", "read_files", "read_table", "null_proofs", "watch", "notes", "writing.client_notes", "writing.lookups")
+HOT_MODULES = ("read", "read_files", "read_table", "null_proofs", "watch", "notes", "writing.lookups")
 
 
 def list_statements() -> dict[str, str]:

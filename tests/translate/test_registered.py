@@ -13,7 +13,7 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
-from duckicelake.lake.registered.rows import FormerColumn
+from duckicelake.lake.note_rows import FormerColumn
 from duckicelake.translate.shape.name_mapping import PROPERTY
 from duckicelake.translate.to_ducklake.registered import (
     check_partition,

@@ -33,8 +33,8 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.idempotency import has_transaction, note_transaction
-from duckicelake.lake.writing.pacing import LockYielded
 from duckicelake.lake.writing.transaction import Commit, committing
+from duckicelake.lake.writing.waiting_sessions import LockYielded
 from duckicelake.translate.locations import to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.commits import list_added

@@ -33,8 +33,8 @@ from duckicelake.iceberg.requests.nulls import build_rules, check_required
 from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.refs.rows import NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import (
     LiveTableRows,
@@ -44,7 +44,6 @@ from duckicelake.lake.writing.lookups import (
     read_inlined_batch,
     to_live_rows,
 )
-from duckicelake.lake.writing.note_rows import FormerLocation
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     EndedDataFile,

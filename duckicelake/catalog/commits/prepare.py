@@ -120,7 +120,8 @@ class CommitBase:
         """Return True if the table was changed or created after the base was read."""
         if self.table is None:
             return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
-        return is_touched(commit.conn, self.table.table_id, self.position) if commit.locked_check is None else commit.locked_check.is_touched
+        check = commit.locked_check
+        return is_touched(commit.conn, self.table.table_id, self.position) if check is None else check.is_touched
 
 
 NO_POSITION = Position(-1, -1)

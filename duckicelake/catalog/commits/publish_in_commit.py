@@ -20,9 +20,9 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError
 from duckicelake.lake.notes import assign_next_version, find_next_version
 from duckicelake.lake.rows import TableNotes
-from duckicelake.lake.writing.at_once import MOST_ROWS, write_single_statement
 from duckicelake.lake.writing.read_back import is_simple, predict_state
 from duckicelake.lake.writing.rows import LakeStep, NewRow
+from duckicelake.lake.writing.single_statement import MOST_ROWS, write_single_statement
 from duckicelake.lake.writing.transaction import Commit
 
 
@@ -82,7 +82,7 @@ def written_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitB
     After any failure the cache is invalidated: it may hold a state that was never committed.
     """
     is_small = len(planned.steps) == 1 and len(planned.steps[0].rows) <= MOST_ROWS
-    if commit.locked_check is None or not planned.is_plain or not is_small:
+    if commit.locked_check is None or not planned.is_simple or not is_small:
         yield WrittenCommit()
         return
     with _locked_cache(warehouse, base) as cache:
@@ -124,7 +124,7 @@ def numbered_in_commit(
 
     After any failure the cache is invalidated: it may hold a state that was never committed.
     """
-    if not planned.is_plain:
+    if not planned.is_simple:
         yield None
         return
     with _locked_cache(warehouse, base) as cache:

@@ -11,9 +11,9 @@ import psycopg
 from duckicelake.access.grants import Grants, Levels, Rights, fold_levels
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotAuthorized, NotServed, Unsupported
-from duckicelake.lake.audit.rows import AuditContext
+from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
+from duckicelake.lake.locations import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.readers.install import format_schema_name
 from duckicelake.lake.readers.roles import LakeReader, ReaderRole, can_issue, create_reader_role, is_live
@@ -130,7 +130,11 @@ def to_reader(request: DucklakeRequest) -> LakeReader:
     """Return who asks, in the words of Postgres."""
     scope = None if request.scope is None else list_readable_schemas(request.scope)
     return LakeReader(
-        request.audit_context.principal or "", request.account, list_readable_schemas(request.grants), scope, tuple(sorted(set(request.roles)))
+        request.audit_context.principal or "",
+        request.account,
+        list_readable_schemas(request.grants),
+        scope,
+        tuple(sorted(set(request.roles))),
     )
 
 

@@ -16,7 +16,7 @@ from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchTable, Unsupported
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
+from duckicelake.lake.locations import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.credentials.vending import CredentialScope
@@ -82,7 +82,9 @@ def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:
     """
     data_path = read_data_path(conn)
     live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_table_names(conn)}
-    near = {place.table_id for place in list_table_locations(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))}
+    near = {
+        place.table_id for place in list_table_locations(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))
+    }
     if near:
         return live[near.pop()] if len(near) == 1 else None
     staged = NAMED.match(uri.removeprefix(to_canonical(to_folder_uri(read_iceberg_path(conn)))))

@@ -26,7 +26,7 @@ from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentSchema, SetDefaultSpec, TableUpdate, UpgradeFormatVersion
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
-from duckicelake.lake.refs.rows import NewKeptSnapshot
+from duckicelake.lake.note_rows import NewKeptSnapshot
 from duckicelake.lake.rows import TableNotes
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
 from duckicelake.translate.shape.removed import with_removed

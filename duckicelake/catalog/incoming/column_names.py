@@ -12,8 +12,8 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.requests.updates import SetProperties, TableUpdate
 from duckicelake.lake.connect import reading
+from duckicelake.lake.note_rows import MappedFile
 from duckicelake.lake.read import read_data_path
-from duckicelake.lake.registered.rows import MappedFile
 from duckicelake.lake.rows import NameMappingRow, TableRow, TableState
 from duckicelake.lake.writing.lookups import read_file_ids_by_path
 from duckicelake.lake.writing.rows import NewRow

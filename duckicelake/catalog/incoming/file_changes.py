@@ -27,9 +27,9 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.note_rows import RefNotes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
-from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import InlinedDeleteRow, TableRow
 from duckicelake.lake.writing.lookups import (
     find_delete_file,

@@ -13,7 +13,7 @@ import psycopg
 from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.lake.adopted.manifests import ImportedManifestRow, read_imported_manifests
+from duckicelake.lake.imported_manifests import ImportedManifestRow, read_imported_manifests
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.counts import count_rows

@@ -32,8 +32,8 @@ from duckicelake.iceberg.scanning.tokens import WHOLE, BadToken, Pinned, Span, f
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
+from duckicelake.lake.locations import list_earlier_locations
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.locations import list_earlier_locations
 from duckicelake.lake.writing.lookups import read_client_snapshots
 
 FILTER_BYTES_MAX = 1024 * 1024

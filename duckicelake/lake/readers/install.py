@@ -81,7 +81,9 @@ SELECT r.rolsuper OR r.rolcreaterole,
 """
 
 CREATE_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
-CREATE_FILTERED_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+CREATE_FILTERED_VIEW: LiteralString = (
+    "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+)
 SELECT_STALE = """
 SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
  WHERE n.nspname = %(own)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s

@@ -9,8 +9,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.errors import NotServed, TooManyRequests
-from duckicelake.lake.audit.lines import log_line, write_line
-from duckicelake.lake.audit.rows import DONE, AuditLine
+from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
 from duckicelake.lake.readers.install import check_may_issue, install_readers, is_ready, may_issue, refresh_views
 

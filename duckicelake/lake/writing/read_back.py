@@ -10,12 +10,12 @@ from datetime import datetime
 
 import psycopg
 
-from duckicelake.lake.bulk.spans import SELECT_SPANS
 from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
-from duckicelake.lake.damage import check_table
+from duckicelake.lake.damaged_rows import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
 from duckicelake.lake.null_proofs import has_no_nulls
 from duckicelake.lake.read import SELECT_TAGS, fetch_queries
+from duckicelake.lake.read_files import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES, SELECT_SPANS
 from duckicelake.lake.read_table import (
     RECENT_QUERIES,
     SELECT_AFFECTED_FILES,
@@ -40,7 +40,6 @@ from duckicelake.lake.rows import (
     TableState,
     TagRow,
 )
-from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
 from duckicelake.lake.writing.rows import (
     AddedRows,
     EndedTag,

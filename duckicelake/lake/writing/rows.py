@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from duckicelake.lake.bounds.rows import BoundsRow
 from duckicelake.lake.changes import Change
-from duckicelake.lake.refs.rows import NewRefRow
-from duckicelake.lake.sorting.rows import SortingRow
-from duckicelake.lake.views.rows import ViewRow
-from duckicelake.lake.writing.note_rows import NoteRow
+from duckicelake.lake.note_rows import NewRefRow, NoteRow, ViewRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +335,43 @@ class NewFileNote:
     partition: str
     sort_order_id: int | None
     split_offsets: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WidenedFloats:
+    """The bounds of a `float32` column that becomes `float64`: DuckDB reads their texts as doubles from then on.
+
+    A float's shortest text is that of another double, which may lie inside the values.
+    """
+
+    table_id: int
+    column_id: int
+
+
+BoundsRow = WidenedFloats
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSorting:
+    """The live `ducklake_sort_info` of a table that ends."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewordedSortKey:
+    """A key of the `ducklake_sort_info` that comes after the live one of a table; direction and NULLs stay as they are.
+
+    All keys of the live one are reworded together, by their index from 0.
+    """
+
+    table_id: int
+    sort_id: int
+    sort_key_index: int
+    expression: str
+
+
+SortingRow = EndedSorting | RewordedSortKey
 
 
 NewRow = (

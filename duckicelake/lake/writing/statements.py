@@ -6,14 +6,10 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from duckicelake.lake.bounds.statements import BOUNDS_STATEMENTS
-from duckicelake.lake.refs import rows as ref_rows
-from duckicelake.lake.refs.returned import RETURN_FILES
-from duckicelake.lake.refs.statements import REF_STATEMENTS
-from duckicelake.lake.registered.statements import REGISTERED_STATEMENTS
-from duckicelake.lake.sorting.statements import SORTING_STATEMENTS, UPDATE_SORTINGS
-from duckicelake.lake.views.statements import VIEW_STATEMENTS
-from duckicelake.lake.writing import note_rows, rows
+from duckicelake.lake import note_rows
+from duckicelake.lake.writing import rows
+from duckicelake.lake.writing.note_statements import REF_STATEMENTS, REGISTERED_STATEMENTS, RETURN_FILES, VIEW_STATEMENTS
+from duckicelake.lake.writing.rows import BoundsRow, EndedSorting, RewordedSortKey, SortingRow, WidenedFloats
 
 INSERT_SCHEMAS = """
 INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
@@ -320,6 +316,65 @@ SELECT n.table_id, n.data_file_id, n.spec_id, n.partition, n.sort_order_id, n.sp
               %(sort_order_id)s::integer[], %(split_offsets)s::text[])
        AS n(table_id, data_file_id, spec_id, partition, sort_order_id, split_offsets)
 """
+UPDATE_FILE_BOUNDS = """
+WITH told AS (
+    SELECT s.ctid AS place, s.min_value, s.max_value
+      FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
+      -- no index finds statistics by their table
+      JOIN ducklake_data_file d ON d.table_id = n.table_id
+      JOIN ducklake_file_column_stats s ON s.data_file_id = d.data_file_id AND s.column_id = n.column_id
+     -- numbers alone, and of them those that a float holds to its last bit: a cast of any other fails
+     WHERE s.min_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
+       AND s.max_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
+),
+numbers AS MATERIALIZED (
+    SELECT t.place, t.min_value::double precision AS least, t.max_value::double precision AS greatest FROM told t
+),
+floats AS MATERIALIZED (
+    SELECT * FROM numbers
+     WHERE (least = 0 OR abs(least) BETWEEN 1.2e-38 AND 3.4028234e38) AND (greatest = 0 OR abs(greatest) BETWEEN 1.2e-38 AND 3.4028234e38)
+)
+UPDATE ducklake_file_column_stats s
+   SET min_value = f.least::real::double precision::text, max_value = f.greatest::real::double precision::text
+  FROM floats f
+ WHERE s.ctid = f.place
+"""
+
+FORGET_TABLE_BOUNDS = """
+DELETE FROM ducklake_table_column_stats WHERE table_id = ANY(%(table_id)s::bigint[])
+"""
+
+BOUNDS_STATEMENTS: Mapping[type[BoundsRow], Sequence[LiteralString]] = {
+    WidenedFloats: (UPDATE_FILE_BOUNDS, FORGET_TABLE_BOUNDS),
+}
+
+
+UPDATE_SORTINGS = """
+UPDATE ducklake_sort_info SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+INSERT_SORT_KEYS = """
+INSERT INTO ducklake_sort_expression (sort_id, table_id, sort_key_index, expression, dialect, sort_direction, null_order)
+SELECT n.sort_id, n.table_id, n.sort_key_index, n.expression, e.dialect, e.sort_direction, e.null_order
+  FROM unnest(%(table_id)s::bigint[], %(sort_id)s::bigint[], %(sort_key_index)s::bigint[], %(expression)s::text[])
+       AS n(table_id, sort_id, sort_key_index, expression)
+  JOIN ducklake_sort_info i ON i.table_id = n.table_id AND i.end_snapshot IS NULL
+  JOIN ducklake_sort_expression e ON e.sort_id = i.sort_id AND e.table_id = i.table_id AND e.sort_key_index = n.sort_key_index
+"""
+
+INSERT_SORTINGS = """
+INSERT INTO ducklake_sort_info (sort_id, table_id, begin_snapshot)
+SELECT DISTINCT n.sort_id, n.table_id, %(snapshot_id)s::bigint
+  FROM unnest(%(table_id)s::bigint[], %(sort_id)s::bigint[]) AS n(table_id, sort_id)
+"""
+
+SORTING_STATEMENTS: Mapping[type[SortingRow], Sequence[LiteralString]] = {
+    EndedSorting: (UPDATE_SORTINGS,),
+    RewordedSortKey: (INSERT_SORT_KEYS, UPDATE_SORTINGS, INSERT_SORTINGS),
+}
+
+
 
 STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewSchema: (INSERT_SCHEMAS,),
@@ -354,11 +409,11 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewSchemaVersion: (INSERT_SCHEMA_VERSIONS,),
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
     rows.NewDataFile: (INSERT_DATA_FILES,),
-    ref_rows.ReturnedFile: (*RETURN_FILES, DELETE_TABLE_COLUMN_STATS),
+    note_rows.ReturnedFile: (*RETURN_FILES, DELETE_TABLE_COLUMN_STATS),
     rows.EndedDataFile: (UPDATE_DATA_FILES,),
     rows.NewColumnStats: (INSERT_COLUMN_STATS,),
     rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
-    ref_rows.ReservedRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
+    note_rows.ReservedRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
     rows.RemovedTableBounds: (DELETE_TABLE_COLUMN_STATS,),
     rows.NewDeleteFile: (INSERT_DELETE_FILES,),
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),

@@ -10,8 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
-from duckicelake.lake.audit.lines import log_line, write_line
-from duckicelake.lake.audit.rows import DONE, UNKNOWN, AuditContext, AuditLine
+from duckicelake.lake.audit_log import DONE, UNKNOWN, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.connect import (
     BEGIN_WRITING,
@@ -28,8 +27,8 @@ from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.idempotency import claim_key, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
-from duckicelake.lake.writing.pacing import WAITING_AS_JSON, WaitingSessions
 from duckicelake.lake.writing.rows import LakeHead
+from duckicelake.lake.writing.waiting_sessions import WAITING_AS_JSON, WaitingSessions
 
 # The version is locked too: a migration changes it last, and whoever writes what it has changed would write the old shape.
 LOCK_LAKE = b"LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE; " + SELECT_VERSION.encode() + b" FOR SHARE"
@@ -153,7 +152,9 @@ def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool 
 def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | None) -> Commit:
     waiting_sessions = lake.waiting_sessions
     if watched is None:
-        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], waiting_sessions, audit_context=lake.audit_context, request=lake.request)
+        return Commit(
+            conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], waiting_sessions, audit_context=lake.audit_context, request=lake.request
+        )
     seen = waiting_sessions.list_recent()
     known = {
         "table_id": watched.table_id,

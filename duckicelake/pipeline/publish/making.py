@@ -15,10 +15,9 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, CatalogError, Damaged, NotFound, PostgresRefused, Unsupported
 from duckicelake.iceberg.manifest import AnyFile
-from duckicelake.lake.bulk.quick import tune_connection
-from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
+from duckicelake.lake.bulk_rows import tune_connection
+from duckicelake.lake.read_files import read_column_stats, read_data_files, read_file_notes, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
-from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.pipeline.failures.gone import explain_postgres
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.spark import RestCatalog

@@ -10,8 +10,8 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.rows import JsonNote, TableNotes
-from duckicelake.lake.writing.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.shape import told_schemas, told_specs

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, parse_snapshot
-from duckicelake.lake.refs.rows import UNPUBLISHED, RefNote, RefNotes
+from duckicelake.lake.note_rows import UNPUBLISHED, RefNote, RefNotes
 from duckicelake.translate.shape.told_registered import to_whole_log, with_past
 from duckicelake.values import replace
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.registered.rows import RegisteredNote
+from duckicelake.lake.note_rows import RegisteredNote
 from duckicelake.values import replace
 
 OPERATION, REPLACE = "operation", "replace"

@@ -13,8 +13,8 @@ from duckicelake.iceberg.snapshots import (
     parse_partition_statistics,
     parse_statistics,
 )
+from duckicelake.lake.note_rows import NewStatistics, RemovedStatistics
 from duckicelake.lake.rows import TableNotes
-from duckicelake.lake.writing.note_rows import NewStatistics, RemovedStatistics
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.values import replace
 

@@ -17,9 +17,8 @@ from duckicelake.iceberg.types import (
     find_decimal,
     find_fixed_length,
 )
-from duckicelake.lake.bounds.rows import WidenedFloats
 from duckicelake.lake.rows import ColumnRow
-from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
+from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.to_ducklake.names import check_distinct, fold_name
 from duckicelake.translate.to_ducklake.texts import find_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, format_snapshot
-from duckicelake.lake.refs.rows import (
+from duckicelake.lake.note_rows import (
     UNPUBLISHED,
     EndedKeptSnapshot,
     EndedRef,
@@ -83,7 +83,9 @@ def keep_main(table_id: int, target: Snapshot, noted: RefNotes) -> list[NewRow]:
 
 def keep(table_id: int, snapshot: Snapshot) -> NewKeptSnapshot:
     """Return the note that keeps a snapshot of main as it is published now."""
-    return NewKeptSnapshot(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
+    return NewKeptSnapshot(
+        table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None
+    )
 
 
 def _remove_snapshots(table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:

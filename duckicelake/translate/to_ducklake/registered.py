@@ -9,8 +9,7 @@ from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import MAIN, format_snapshot
 from duckicelake.iceberg.types import PrimitiveType, walk_fields
-from duckicelake.lake.refs.rows import NewKeptSnapshot, NewRef
-from duckicelake.lake.registered.rows import FormerColumn
+from duckicelake.lake.note_rows import FormerColumn, NewKeptSnapshot, NewRef
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.shape.told_specs import format_tuple_value, parse_tuple_value
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY

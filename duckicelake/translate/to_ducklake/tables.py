@@ -8,12 +8,12 @@ from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.schema import Schema
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
-from duckicelake.lake.sorting.rows import EndedSorting, RewordedSortKey
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     DroppedTable,
     EndedColumn,
     EndedPartitioning,
+    EndedSorting,
     EndedTableName,
     NewColumn,
     NewRow,
@@ -26,6 +26,7 @@ from duckicelake.lake.writing.rows import (
     NewTableNote,
     NewTag,
     RevivedTable,
+    RewordedSortKey,
 )
 from duckicelake.translate.shape.sort_orders import format_note as format_order
 from duckicelake.translate.shape.sort_orders import list_names, rename_columns

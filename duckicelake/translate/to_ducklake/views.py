@@ -6,7 +6,7 @@ from uuid import UUID
 
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
 from duckicelake.lake.changes import Change, quote_names
-from duckicelake.lake.views.rows import DroppedView, EndedView, LiveView, NewView, ViewNote
+from duckicelake.lake.note_rows import DroppedView, EndedView, LiveView, NewView, ViewNote
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewRow, NewTag
 from duckicelake.translate.to_ducklake.tables import Place
 from duckicelake.translate.views.found import COMMENT

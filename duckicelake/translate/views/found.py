@@ -18,7 +18,7 @@ from duckicelake.iceberg.views.view_metadata import (
     encode_view,
     parse_view,
 )
-from duckicelake.lake.views.rows import LiveView, ViewNote
+from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.translate.namespaces import to_levels
 from duckicelake.translate.views.held import HeldView
 from duckicelake.translate.views.names import as_query

@@ -9,9 +9,9 @@ from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.changes import Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.writing.apply import write_steps
-from duckicelake.lake.writing.pacing import LockYielded
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import committing
+from duckicelake.lake.writing.waiting_sessions import LockYielded
 from tests.support.lakes import FreshLake
 
 

@@ -305,7 +305,9 @@ def test_objects_have_one_spelling() -> None:
     assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
     assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
     assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
-    assert add_objects(RequestContext(AuditContext("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).audit_context.objects == ("sales.orders",)
+    assert add_objects(RequestContext(AuditContext("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).audit_context.objects == (
+        "sales.orders",
+    )
     assert list_audit_objects(GrantText(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef, format_snapshot
-from duckicelake.lake.refs.rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes
+from duckicelake.lake.note_rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes
 from duckicelake.translate.shape.told_refs import to_line
 
 

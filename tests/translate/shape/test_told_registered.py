@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.refs.rows import MoveNote, RefNotes
-from duckicelake.lake.registered.rows import RegisteredNote
+from duckicelake.lake.note_rows import MoveNote, RefNotes, RegisteredNote
 from duckicelake.translate.shape.told_refs import to_line
 from duckicelake.translate.shape.told_registered import format_log, to_whole_log
 from tests.translate.shape.test_told_refs import kept, snapshot

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import numpy as np
 
-from duckicelake.lake.refs.rows import RefNotes
+from duckicelake.lake.note_rows import RefNotes
 from duckicelake.lake.rows import Position, SnapshotRow, TableNote, TableNotes, TableRow, TableState
 from duckicelake.translate.visibility import FOREVER, TrackedFile, Visibility
 

@@ -12,7 +12,7 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.lake.registered.rows import MappedName, NewMapping
+from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats
 from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
 from duckicelake.translate.to_ducklake.mapped.columns import NamedFile, add_mapping, find_names, list_untold

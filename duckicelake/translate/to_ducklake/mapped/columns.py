@@ -7,7 +7,7 @@ from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.schema import leaf_fields
 from duckicelake.iceberg.types import walk_fields
-from duckicelake.lake.registered.rows import MappedName, NewMapping
+from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
 from duckicelake.translate.to_ducklake.columns import to_column_type

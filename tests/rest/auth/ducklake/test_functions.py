@@ -11,8 +11,8 @@ from psycopg.conninfo import make_conninfo
 
 from duckicelake.embedded.postgres import ROLE
 from duckicelake.errors import Forbidden
+from duckicelake.lake.access_rules import change_rules, insert_principal
 from duckicelake.lake.connect import close_lake, open_lake
-from duckicelake.lake.grants.change import change_rules, insert_principal
 from tests.rest.auth.ducklake.readers import PATH, ask_as
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.rules.managed import Managed

@@ -3,11 +3,41 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import psycopg
 
-from duckicelake.lake.audit.rows import DONE, AuditContext, AuditLine
+
+@dataclass(frozen=True, slots=True)
+class AuditContext:
+    """Who asks for what, of which objects: `sales.orders`, levels and name escaped as rights write them.
+
+    `principal` None: nobody has to say who they are.
+    """
+
+    request_id: str
+    principal: str | None
+    operation: str
+    objects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """One line: what became of it. `done`: its change is in the lake; else it is why nothing was done, by its `reason`.
+
+    `lake_snapshot_id`: the last one that the change made; None: it made none.
+    """
+
+    audit_context: AuditContext
+    outcome: str
+    lake_snapshot_id: int | None = None
+    reason: str | None = None
+
+
+DONE, UNKNOWN, DENIED, HIDDEN, UNPROVEN = "done", "unknown", "denied", "hidden", "unproven"
+"""Outcomes. `unknown` is told in the log alone: Postgres has the line if the change is in the lake. `hidden`: denied, as if the
+object were not there. `unproven`: nobody knows who asked."""
+
 
 JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -36,7 +66,12 @@ def encode_context(audit_context: AuditContext | None) -> str | None:
     """Return who asks as the document that a statement takes; None when nobody is to be named, and then no line is written."""
     if audit_context is None:
         return None
-    told = {"request_id": audit_context.request_id, "principal": audit_context.principal, "operation": audit_context.operation, "objects": audit_context.objects}
+    told = {
+        "request_id": audit_context.request_id,
+        "principal": audit_context.principal,
+        "operation": audit_context.operation,
+        "objects": audit_context.objects,
+    }
     return JSON.encode([told])
 
 
@@ -64,4 +99,13 @@ def log_line(line: AuditLine) -> None:
     told = {**asdict(audit_context), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
     objects, why = " ".join(audit_context.objects), "" if line.outcome == DONE else f" ({line.reason})"
     text = "%s %s%s: %s of %s, request %s"
-    log.info(text, audit_context.operation, line.outcome, why, audit_context.principal or "somebody", objects, audit_context.request_id, extra={"audit": told})
+    log.info(
+        text,
+        audit_context.operation,
+        line.outcome,
+        why,
+        audit_context.principal or "somebody",
+        objects,
+        audit_context.request_id,
+        extra={"audit": told},
+    )

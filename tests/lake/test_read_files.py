@@ -3,9 +3,9 @@
 import pytest
 
 from duckicelake.errors import Damaged
-from duckicelake.lake.bulk.spans import SELECT_SPANS, SINCE_BEGINNING, read_spans
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.read import find_table
+from duckicelake.lake.read_files import SELECT_SPANS, SINCE_BEGINNING, read_spans
 from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import FileSpan
 from tests.support.lakes import FreshLake

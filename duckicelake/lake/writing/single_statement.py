@@ -12,13 +12,13 @@ from json import JSONEncoder
 from operator import attrgetter
 from typing import LiteralString
 
-from duckicelake.lake.audit.lines import INSERT_DONE, encode_context
+from duckicelake.lake.audit_log import INSERT_DONE, encode_context
 from duckicelake.lake.changes import format_changes
 from duckicelake.lake.notes import ASSIGN_NEXT_VERSION
-from duckicelake.lake.writing.pacing import WAITING_AS_JSON
 from duckicelake.lake.writing.read_back import SIMPLE_ROWS
 from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewRow, NewTag
 from duckicelake.lake.writing.transaction import Commit
+from duckicelake.lake.writing.waiting_sessions import WAITING_AS_JSON
 
 MOST_ROWS = 500
 """Of more rows the arrays of single statements take less memory than a document."""

@@ -3,7 +3,7 @@
 import pytest
 
 from duckicelake.lake.connect import Lake, reading
-from duckicelake.lake.damage import list_column_problems
+from duckicelake.lake.damaged_rows import list_column_problems
 from duckicelake.lake.read import find_table
 from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import ColumnRow, InlinedTable

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 
 import psycopg
 
-from duckicelake.lake.audit.lines import log_line, write_line
-from duckicelake.lake.audit.rows import DONE, AuditLine
+from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, writing
 from duckicelake.lake.read import fetch_rows
 

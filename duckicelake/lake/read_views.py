@@ -4,9 +4,9 @@ from uuid import UUID
 
 import psycopg
 
+from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import ColumnRow
-from duckicelake.lake.views.rows import LiveView, ViewNote
 
 SELECT_VIEW_NAMES = """
 SELECT view_name FROM ducklake_view

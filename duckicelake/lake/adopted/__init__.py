@@ -1,1 +1,0 @@
-"""Manifests that others made and the catalog took over."""

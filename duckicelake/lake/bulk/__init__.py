@@ -1,1 +1,0 @@
-"""What goes to Postgres and comes from it in masses."""

@@ -1,1 +1,0 @@
-"""What keys for single tables are cut from."""

@@ -1,1 +1,0 @@
-"""Tables that came from another catalog, or went to one: rows and notes of their own, beside those of every commit."""

@@ -1,1 +1,0 @@
-"""How DuckDB sorts what it writes: DuckLake's rows, as commits change them."""
