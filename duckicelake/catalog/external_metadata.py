@@ -19,12 +19,11 @@ from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_sna
 from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
 from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
+from duckicelake.translate.client_snapshots import without_aliases
 from duckicelake.translate.locations import to_uri
-from duckicelake.translate.schemas import without_twins
-from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
-from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.mapped.columns import NamedFile, find_names, list_untold
-from duckicelake.translate.to_ducklake.mapped.folders import find_folders
+from duckicelake.translate.name_mapping import PROPERTY, parse_name_mapping
+from duckicelake.translate.schemas import without_duplicate_names
+from duckicelake.translate.to_ducklake.mapped_files import NamedFile, find_names, list_partition_folders, list_partition_only
 
 MAX_METADATA_BYTES = 64 * 1024 * 1024
 MAX_FILES = 100_000
@@ -127,7 +126,7 @@ def _read_lists(reader: ManifestReader, metadata: TableMetadata) -> Sequence[Man
 
 def _check_names(metadata: TableMetadata) -> None:
     try:
-        without_twins(current_schema(metadata).fields, is_in_files=True)
+        without_duplicate_names(current_schema(metadata).fields, is_in_files=True)
     except Unsupported as error:
         raise BadRequest(error.message) from error
 
@@ -182,7 +181,7 @@ def _read_names(objects: Objects, metadata: TableMetadata, files: Mapping[str, S
     for path, found in files.items():
         columns = read_file_columns(objects, found.live.file)
         named = find_names(path, columns, metadata, known)
-        untold = list_untold(path, columns, metadata, found.live.spec_id, named)
+        untold = list_partition_only(path, columns, metadata, found.live.spec_id, named)
         if named is not None:
-            names[path] = replace(named, folders=find_folders(found.live.file, untold, known)) if untold else named
+            names[path] = replace(named, folders=list_partition_folders(found.live.file, untold, known)) if untold else named
     return names

@@ -16,9 +16,9 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.lake.writing.registration import has_uuid
 from duckicelake.store.uris import parse_uri
-from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
+from duckicelake.translate.locations import Roots, has_dot_segments, has_empty_part, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
-from duckicelake.translate.to_ducklake.tables import Place
+from duckicelake.translate.to_ducklake.tables import TableTarget
 
 NO_TABLE = -1
 PATH_PROPERTIES = frozenset({"write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"})
@@ -39,7 +39,7 @@ class AllowedLocations:
     def is_own(self, uri: str) -> bool:
         """Return True if an object lies in one of the table's own locations."""
         plain = to_canonical(uri)
-        return not has_steps(plain) and any(plain.startswith(to_folder_uri(location)) for location in self.locations)
+        return not has_dot_segments(plain) and any(plain.startswith(to_folder_uri(location)) for location in self.locations)
 
     def holds(self, uri: str) -> bool:
         """Return True if a data file may lie there."""
@@ -50,7 +50,7 @@ class AllowedLocations:
         return self.is_own(uri) or self.lake_folder.holds(uri)
 
 
-def get_place(conn: psycopg.Connection, ident: Ident) -> Place:
+def get_place(conn: psycopg.Connection, ident: Ident) -> TableTarget:
     """Return where a table of that name belongs.
 
     Raises: NoSuchNamespace: its namespace does not exist
@@ -58,10 +58,10 @@ def get_place(conn: psycopg.Connection, ident: Ident) -> Place:
     schema = find_schema(conn, ident.namespace)
     if schema is None:
         raise NoSuchNamespace(f"Namespace does not exist: {format_levels(ident.namespace)}")
-    return Place(schema.schema_id, schema.schema_name, ident.name)
+    return TableTarget(schema.schema_id, schema.schema_name, ident.name)
 
 
-def check_free(conn: psycopg.Connection, ident: Ident, place: Place) -> None:
+def check_free(conn: psycopg.Connection, ident: Ident, place: TableTarget) -> None:
     """Raise AlreadyExists when a table or view of that name exists, in any case."""
     if find_table(conn, to_schema_name(ident.namespace), ident.name) is not None:
         raise AlreadyExists(f"Table already exists: {ident}")
@@ -75,7 +75,7 @@ def check_new_uuid(conn: psycopg.Connection, uuid: UUID) -> None:
         raise AlreadyExists(f"Table already exists: one has, or had, the uuid {uuid}; send another with assign-uuid, or none.")
 
 
-def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, place: Place) -> None:
+def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, place: TableTarget) -> None:
     """Raise AlreadyExists when a table cannot get a name because a table or view has it, in any case."""
     if find_table(conn, to_schema_name(target.namespace), target.name) is not None:
         raise AlreadyExists(f"Cannot rename {source} to {target}. Table already exists")

@@ -19,18 +19,18 @@ from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedC
 from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
-from duckicelake.translate.bulk.files import FEW, FileMaker
-from duckicelake.translate.bulk.manifests import ManifestMaker, to_sequence_number
-from duckicelake.translate.bulk.told import AdoptedManifest
+from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
+from duckicelake.translate.bulk.manifests import ManifestBuilder, to_sequence_number
+from duckicelake.translate.bulk.submissions import ParsedManifest
+from duckicelake.translate.client_snapshots import build_alias, with_client_summary
 from duckicelake.translate.files import check_hive_columns
-from duckicelake.translate.history import Step
+from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.locations import format_digest, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
+from duckicelake.translate.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import V3, Schemas
-from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
-from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
-from duckicelake.translate.summaries import Tally, Totals, count_manifests, summarise
+from duckicelake.translate.summaries import FileTally, Totals, count_manifests, summarize
 from duckicelake.translate.visibility import FileKey, Visibility
 from duckicelake.values import replace
 
@@ -71,12 +71,12 @@ class DataFiles:
     breaks_vectors: bool = False
     prefetch: "tuple[Sequence[int], Future[list[FetchedFiles]]] | None" = None
     foreseen: PredictedState | None = None
-    maker: FileMaker = field(init=False)
+    maker: DataFileBuilder = field(init=False)
     is_split: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_split = len(self.partitioning.specs) > 1
-        self.maker = FileMaker(self.folder, self.schemas, self.partitioning, self._check_mapping)
+        self.maker = DataFileBuilder(self.folder, self.schemas, self.partitioning, self._check_mapping)
 
     def close(self) -> None:
         """Wait for the running prefetch and discard its result."""
@@ -131,7 +131,7 @@ class DataFiles:
         return [key for key in keys if key >= 0 and key not in self.cache.data_files]
 
     def _start_prefetch(self, part: Sequence[int]) -> None:
-        if self.prefetch is None and len(part) > FEW:
+        if self.prefetch is None and len(part) > SINGLY_MAX:
             with_one_thread = ThreadPoolExecutor(1, "read-ahead")
             self.prefetch = part, with_one_thread.submit(self._fetch, part)
             with_one_thread.shutdown(wait=False)
@@ -168,7 +168,7 @@ class DataFiles:
 
     def _fetch_stats(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> FetchedFiles:
         plain = sorted((row for row in rows if row.data_file_id not in notes), key=lambda row: row.data_file_id)
-        many = plain if len(plain) > FEW else []
+        many = plain if len(plain) > SINGLY_MAX else []
         few = [row for row in rows if row.data_file_id in notes] if many else rows
         stats = self._read_stats(few)
         packed = read_packed_column_stats(self.conn, self.table_id, [row.data_file_id for row in many]) if many else None
@@ -239,18 +239,18 @@ class ManifestWriter:
     note: TableNote
     totals: Totals = field(default_factory=Totals)
     written: dict[tuple[int, int], ManifestFile] = field(default_factory=dict[tuple[int, int], ManifestFile])
-    tally: Tally = field(default_factory=Tally)
+    tally: FileTally = field(default_factory=FileTally)
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
     aliased: frozenset[int] = frozenset()
     hidden: frozenset[int] = frozenset()
     aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
     adopted: ImportedManifests | None = None
-    maker: ManifestMaker = field(init=False)
+    maker: ManifestBuilder = field(init=False)
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         self.encode_list = manifest_list_encoder(self._version)
-        self.maker = ManifestMaker(self.files.schemas, self.files.partitioning, self.note, self.files.cache.sequence_numbers)
+        self.maker = ManifestBuilder(self.files.schemas, self.files.partitioning, self.note, self.files.cache.sequence_numbers)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
@@ -281,9 +281,9 @@ class ManifestWriter:
         self.files.prepare(keys)
         yield batch
 
-    def count_base(self, base: Step) -> None:
+    def count_base(self, base: SnapshotStep) -> None:
         """Start the totals with what came before the first snapshot."""
-        tally, most = Tally(), self.files.most_at_once
+        tally, most = FileTally(), self.files.most_at_once
         for start in range(0, len(base.added), most):
             part = [file.key for file in base.added[start : start + most]]
             self.files.prepare(part)
@@ -296,11 +296,11 @@ class ManifestWriter:
     def _write_snapshot(self, plan: SnapshotPlan, parent: int | None) -> Snapshot:
         snapshot_id = plan.step.snapshot_id
         schema_id = self.files.schemas.at(snapshot_id).schema_id
-        self.tally = Tally()
+        self.tally = FileTally()
         files = self._write_manifests(plan.manifests)
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
         before = Totals(next_row_id=self.totals.next_row_id) if plan.is_root else self.totals
-        summary, self.totals = summarise(plan.step, self.tally, before)
+        summary, self.totals = summarize(plan.step, self.tally, before)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
@@ -311,15 +311,15 @@ class ManifestWriter:
             sequence_number=header.sequence_number,
             timestamp_ms=plan.step.timestamp_ms,
             manifest_list=newest[0],
-            summary=with_told_summary(summary, note, count_manifests(plan), is_combined=plan.step.is_combined),
-            schema_id=schema_id if note is None else self.files.schemas.find_snapshot_schema_id(snapshot_id, note.schema_id),
+            summary=with_client_summary(summary, note, count_manifests(plan), is_combined=plan.step.is_combined),
+            schema_id=schema_id if note is None else self.files.schemas.get_snapshot_schema_id(snapshot_id, note.schema_id),
             first_row_id=first_row_id,
             added_rows=added_rows,
         )
         if note is not None and snapshot_id in self.aliased:
             # clients of Iceberg delete the manifest list of a snapshot they drop, so an alias has its own
             uri = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
-            self.aliases[snapshot_id] = to_alias(snapshot, note.client_snapshot_id, uri)
+            self.aliases[snapshot_id] = build_alias(snapshot, note.client_snapshot_id, uri)
         return snapshot
 
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
@@ -342,7 +342,7 @@ class ManifestWriter:
         self.deriver.uploads.release(file.manifest_path for file in files)
         return files
 
-    def _find_imported(self, plan: ManifestPlan) -> AdoptedManifest | None:
+    def _find_imported(self, plan: ManifestPlan) -> ParsedManifest | None:
         return None if self.adopted is None else self.adopted.find(plan)
 
     def _use_imported(self, plan: ManifestPlan) -> bool:
@@ -356,7 +356,7 @@ class ManifestWriter:
         self.written[plan.content, plan.number] = found.described
         return True
 
-    def verify(self, plan: ManifestPlan) -> AdoptedManifest:
+    def verify(self, plan: ManifestPlan) -> ParsedManifest:
         """Return a manifest that is offered for a plan, after it was looked at, and made again if it is a sample.
 
         Raises: BadRequest: it is not what it should be
@@ -368,7 +368,7 @@ class ManifestWriter:
             self._check_sample(plan, found)
         return found
 
-    def _check_sample(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
+    def _check_sample(self, plan: ManifestPlan, found: ParsedManifest) -> None:
         """Make a manifest again. Raises: BadRequest: what is offered has other bytes"""
         self.files.prepare(_keys(plan))
         made = self.maker.make(plan, [self._file(entry, plan) for entry in plan.entries])

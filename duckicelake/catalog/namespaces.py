@@ -16,8 +16,7 @@ from duckicelake.lake.rows import SchemaRow
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import has_children
 from duckicelake.lake.writing.transaction import Commit, committing
-from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
-from duckicelake.translate.to_ducklake.namespaces import change_tags, create_schema, drop_schema, update_schema
+from duckicelake.translate.namespaces import Levels, change_tags, create_schema, drop_schema, to_levels, to_schema_name, update_schema
 
 
 @dataclass(frozen=True, slots=True)

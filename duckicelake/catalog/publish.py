@@ -27,16 +27,14 @@ from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.notes import VersionRequest, assign_and_commit_version, read_kept_list, update_kept_snapshots
 from duckicelake.lake.rows import Position, SnapshotNote, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.bulk.told import format_again
+from duckicelake.translate.bulk.submissions import normalize_submission
+from duckicelake.translate.client_schemas import without_unused_spec
+from duckicelake.translate.client_snapshots import build_alias, with_aliases, with_listed_parents, with_registered_log, with_statistics
 from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import format_digest, manifest_list_uri, metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2, V3
-from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
-from duckicelake.translate.shape.told_registered import with_past_log
-from duckicelake.translate.shape.told_snapshots import to_alias, with_aliases, with_listed_parents
-from duckicelake.translate.shape.told_specs import without_unused
-from duckicelake.translate.shape.told_statistics import with_statistics
-from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
+from duckicelake.translate.sort_orders import to_sort_orders, with_client_orders
+from duckicelake.translate.to_iceberg import TableShape, to_metadata, with_version
 from duckicelake.values import replace
 
 HINT_TRIES = 5
@@ -89,7 +87,7 @@ def record_submission(warehouse: Warehouse, draft: MetadataDraft, submission: Su
     Raises: BadRequest: the table needs others
     """
     submission.check_known(submission.used)
-    rows = [ImportedManifestRow(digest, found.name, format_again(found.told)) for digest, found in submission.manifests.items()]
+    rows = [ImportedManifestRow(digest, found.name, normalize_submission(found.told)) for digest, found in submission.manifests.items()]
     write_imported_manifests(warehouse.lake, draft.state.table.table_id, rows, sorted(submission.needed))
 
 
@@ -109,16 +107,16 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     built = cache.built
     assert built is not None
     orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)
-    orders = with_told_orders(orders, bool(state.sort_keys), reading.schemas.current, state.notes)
-    partitioning = without_unused(reading.partitioning, built.has_unproven)
+    orders = with_client_orders(orders, bool(state.sort_keys), reading.schemas.current, state.notes)
+    partitioning = without_unused_spec(reading.partitioning, built.has_unproven)
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or built.breaks_vectors)
-    shape = Shape(schemas, partitioning, orders, reading.mapping)
+    shape = TableShape(schemas, partitioning, orders, reading.mapping)
     moves = {move.lake_snapshot_id: move.snapshot_id for move in state.notes.refs.moves}
     aliases = (*with_listed_parents(built.aliases.values(), moves), *publish_branch_snapshots(conn, objects, state, cache, note.location))
     earlier_log = list_earlier_log(reading, cache)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
     shown = len(draft.snapshots)
-    draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
+    draft = with_registered_log(with_aliases(draft, aliases), state.notes.refs.registered)
     cache.history.ahead = len(draft.snapshots) - shown
     token = digest_metadata(draft, cache.history)
     return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads)
@@ -285,4 +283,4 @@ def _copy_as_alias(snapshot: Snapshot, note: SnapshotNote, content: bytes, locat
         note.client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id
     )
     copy = encode_manifest_list(header, decode_manifest_list(content))
-    return to_alias(snapshot, note.client_snapshot_id, manifest_list_uri(location, note.client_snapshot_id, format_digest(copy))), copy
+    return build_alias(snapshot, note.client_snapshot_id, manifest_list_uri(location, note.client_snapshot_id, format_digest(copy))), copy

@@ -63,19 +63,18 @@ from duckicelake.lake.writing.registration import (
 )
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
+from duckicelake.translate.client_snapshots import change_statistics, format_log
 from duckicelake.translate.locations import Roots, metadata_uri, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
-from duckicelake.translate.shape.told_registered import format_log
-from duckicelake.translate.shape.told_statistics import change_statistics
-from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
-from duckicelake.translate.to_ducklake.mapped.columns import add_mapping
-from duckicelake.translate.to_ducklake.refs import name_main
-from duckicelake.translate.to_ducklake.registered import (
+from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_files, check_file
+from duckicelake.translate.to_ducklake.mapped_files import add_mapping
+from duckicelake.translate.to_ducklake.refs import (
+    change_main_retention,
     check_partition,
-    find_first_row_id,
-    find_lake_snapshot_id,
-    keep_past,
-    list_lost_columns,
+    compute_first_row_id,
+    compute_lake_snapshot_id,
+    keep_earlier_snapshots,
+    list_former_columns,
 )
 from duckicelake.translate.to_ducklake.tables import TableStep, changed_note, create_table, drop_table, revive_table
 
@@ -230,7 +229,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     Raises: BadRequest: it cannot be held here, or its files are not safe. AlreadyExists: the table is here, under another name
     """
     metadata = with_own_identity(commit.conn, registration.external.metadata, registration.allowed.roots, registration.replaced)
-    lake_snapshot_id = find_lake_snapshot_id(metadata, commit.head.snapshot_id, MAX_JUMP)
+    lake_snapshot_id = compute_lake_snapshot_id(metadata, commit.head.snapshot_id, MAX_JUMP)
     commit = skip_to_snapshot(commit, lake_snapshot_id)
     ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
     table_id = ids.take_catalog_id()
@@ -239,7 +238,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     made = create_table(table_id, get_place(commit.conn, registration.ident), metadata, last_version)
     step.rows += [
         *made.rows,
-        *list_lost_columns(table_id, metadata),
+        *list_former_columns(table_id, metadata),
         *change_statistics(table_id, None, metadata, registration.allowed.holds),
     ]
     step.changes += made.changes
@@ -247,13 +246,13 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     if metadata.format_version > 1:
         step.rows.append(changed_note(table_id, metadata, sequence_base=_compute_sequence_base(metadata, lake_snapshot_id)))
     if metadata.current_snapshot_id is not None:
-        step.tell("inserted_into_table", table_id)
+        step.add_change("inserted_into_table", table_id)
     _add_files(step, FileWriter(commit, ids, PlannedTable(table_id, None, metadata, ()), registration.allowed), registration.external)
     step.rows += _pin_past_files(commit.conn, ids, table_id, registration)
     notes = [
         *_build_past_notes(table_id, registration, metadata),
-        *keep_past(table_id, metadata, lake_snapshot_id),
-        *name_main(table_id, None, metadata),
+        *keep_earlier_snapshots(table_id, metadata, lake_snapshot_id),
+        *change_main_retention(table_id, None, metadata),
     ]
     step.rows += notes
     write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
@@ -288,7 +287,7 @@ def _add_files(step: TableStep, writer: FileWriter, external: ExternalTable) -> 
     planned, ids = writer.planned, writer.ids
     metadata, table_id = planned.new, planned.table_id
     taken = [_to_taken_file(found, metadata) for found in external.files]
-    next_row_id = find_first_row_id(metadata)
+    next_row_id = compute_first_row_id(metadata)
     if next_row_id:
         step.rows.append(ReservedRowIds(table_id, next_row_id))
     if not taken:
@@ -307,7 +306,7 @@ def _add_files(step: TableStep, writer: FileWriter, external: ExternalTable) -> 
     writer.delete_rows(step, external.prepared)
 
 
-def _to_taken_file(found: SequencedFile, metadata: TableMetadata) -> TakenFile:
+def _to_taken_file(found: SequencedFile, metadata: TableMetadata) -> AddedFile:
     """Return a file with its spec; where the spec's columns are gone, without its partition.
 
     Raises: BadRequest: it is of no spec of the table, or not of a kind that DuckLake holds
@@ -323,7 +322,7 @@ def _to_taken_file(found: SequencedFile, metadata: TableMetadata) -> TakenFile:
     if any(find_field(schema, item.source_id) is None for item in spec.fields):
         file, spec = replace(file, partition=()), PartitionSpec(spec_id, ())
     check_partition(where, spec, schema, file.partition)
-    taken = TakenFile(file, spec, file.first_row_id if metadata.format_version > 2 else None)
+    taken = AddedFile(file, spec, file.first_row_id if metadata.format_version > 2 else None)
     check_file(taken)
     return taken
 

@@ -34,22 +34,20 @@ from duckicelake.store.inlined_values import InlinedColumn, UnrepresentableValue
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_position_deletes, read_positions
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
+from duckicelake.translate.leaf_types import ColumnTree, find_primitive
 from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3, Schemas
-from duckicelake.translate.shape.layouts import find_layouts
-from duckicelake.translate.shape.leaf_types import find_primitive
-from duckicelake.translate.shape.remedies import ColumnTree
-from duckicelake.translate.types import columns_at, find_hidden, refuse_value
+from duckicelake.translate.types import build_value_refusal, columns_at, list_hidden, list_layouts
 from duckicelake.translate.visibility import (
     DeletedRows,
     FileKey,
-    InlinedFile,
+    InlinedRowsFile,
     Longs,
     RestoredFile,
     RewrittenFile,
     TrackedFile,
     Visibility,
-    find_version,
+    get_schema_version,
     to_visibility,
     track_files,
     track_inlined,
@@ -65,7 +63,7 @@ class RowFiles:
     """The data files of a state, real and derived, in order of appearance, and which rows are visible when."""
 
     files: Sequence[TrackedFile]
-    derived: Mapping[FileKey, InlinedFile | RestoredFile]
+    derived: Mapping[FileKey, InlinedRowsFile | RestoredFile]
     visibility: Mapping[FileKey, Visibility]
 
 
@@ -83,7 +81,7 @@ def collect_row_files(objects: Objects, folder: str, state: TableState, cache: T
     visibility = to_visibility(spans.keys(), deleted, state.inlined_deletes)
     partial = [row for row in state.partial_files if row.data_file_id in spans and _is_visible_in_snapshots(state, spans[row.data_file_id])]
     embedded = {row.data_file_id: _read_embedded(objects, folder, row, cache) for row in partial}
-    layouts = find_layouts(state.schema_versions, state.columns, state.partitions)
+    layouts = list_layouts(state.schema_versions, state.columns, state.partitions)
     rewritten = list_restorable(state, partial, embedded, layouts)
     restored, restored_visibility = track_restored(
         [file for file in rewritten.values() if file.written_at > state.since], layouts, visibility
@@ -184,7 +182,7 @@ def _is_restorable(state: TableState, written_at: int, embedded: EmbeddedLineage
     oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
     if newest >= written_at or not layouts:
         return False
-    first, last = find_version(layouts, oldest), find_version(layouts, newest)
+    first, last = get_schema_version(layouts, oldest), get_schema_version(layouts, newest)
     columns = _list_columns(state, first)
     # a client's partition spec makes a version too, and rows stay what they were
     between = [version for version in layouts if first.begin_snapshot < version.begin_snapshot <= last.begin_snapshot]
@@ -253,16 +251,16 @@ class FileDeriver:
         """The table's format version, which says what deletes are."""
         return self.schemas.format_version
 
-    def derive_rows(self, files: Mapping[FileKey, InlinedFile | RestoredFile]) -> None:
+    def derive_rows(self, files: Mapping[FileKey, InlinedRowsFile | RestoredFile]) -> None:
         """Make every file of rows that is not remembered, reading each source of them once."""
-        fresh: list[InlinedFile | RestoredFile] = []
+        fresh: list[InlinedRowsFile | RestoredFile] = []
         for key, file in files.items():
             known = self.cache.derived_rows.get(file.identity())
             if known is None:
                 fresh.append(file)
             else:
                 self.cache.derived_files[key] = known
-        inlined = [file for file in fresh if isinstance(file, InlinedFile)]
+        inlined = [file for file in fresh if isinstance(file, InlinedRowsFile)]
         for table in {id(file.table): file.table for file in inlined}.values():
             self._derive_inlined(table, [file for file in inlined if file.table is table])
         restored = [file for file in fresh if isinstance(file, RestoredFile)]
@@ -270,16 +268,16 @@ class FileDeriver:
         for source in sorted(set(sources.values()), key=lambda item: (item[0].begin_snapshot, sorted(item[1]))):
             self._restore(*source, [file for file in restored if sources[file.file.key] == source])
 
-    def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
+    def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedRowsFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns), self.schemas.lengths)
+        columns = to_inlined_columns(tree, None, list_hidden(self.state.columns), self.schemas.lengths)
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
         try:
             converted = convert_rows(columns, rows)
         except UnrepresentableValue as found:
             present = columns_at(self.state.columns, (), self.state.position.lake_snapshot_id)
-            raise refuse_value(self.state.table, present, found.field_id, found.reason) from None
+            raise build_value_refusal(self.state.table, present, found.field_id, found.reason) from None
         for begin, part in split_by_snapshot(converted):
             self._add_derived(by_begin[begin], encode_inlined(columns, part), tree)
 
@@ -298,7 +296,7 @@ class FileDeriver:
             part = take_rows(columns, rows, RowLocations(file.data_file_ids, file.positions, file.row_ids, file.file.begin_snapshot))
             self._add_derived(file, encode_inlined(columns, part), tree)
 
-    def _add_derived(self, file: InlinedFile | RestoredFile, made: StoredFile, tree: ColumnTree) -> None:
+    def _add_derived(self, file: InlinedRowsFile | RestoredFile, made: StoredFile, tree: ColumnTree) -> None:
         uri = inlined_uri(self.location, file.file.begin_snapshot, format_digest(made.content))
         self.uploads.add(uri, made.content)
         found = to_inlined_data_file(uri, made, tree)

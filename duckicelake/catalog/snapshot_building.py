@@ -24,27 +24,27 @@ from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
 from duckicelake.lake.writing.read_back import PredictedState, read_back
 from duckicelake.store.objects import Objects
-from duckicelake.translate.history import History, to_history
+from duckicelake.translate.client_schemas import with_client_specs
+from duckicelake.translate.history import TableHistory, build_history
 from duckicelake.translate.locations import table_folder
-from duckicelake.translate.manifests import KEY_OF, Shelves, SnapshotPlan, new_shelves, to_manifests
+from duckicelake.translate.manifests import KEY_OF, ManifestSets, SnapshotPlan, new_manifest_sets, plan_manifests
+from duckicelake.translate.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
-from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
-from duckicelake.translate.shape.nullable import with_nullable
-from duckicelake.translate.shape.told_specs import with_told_specs
+from duckicelake.translate.types import with_nullable
 from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
 from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestLayout:
-    """The manifests of a history. `shelves` are as the last snapshot leaves them, when all `snapshots` have been asked for.
+    """The manifests of a history. `manifest_sets` are as the last snapshot leaves them, when all `snapshots` have been asked for.
 
     `has_unproven`: some file is under a spec that claims nothing. `digests` identify large manifests, by content and number.
     """
 
-    history: History
-    shelves: Shelves
+    history: TableHistory
+    manifest_sets: ManifestSets
     snapshots: Iterable[SnapshotPlan]
     has_unproven: bool
     digests: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
@@ -116,7 +116,7 @@ def _build_reading(objects: Objects, state: TableState, cache: TableCache, earli
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = _get_schemas(state, oldest_row, bool(sources.visibility), cache)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
-    partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
+    partitioning = with_client_specs(partitioning, state.partitions, schemas.current, state.notes)
     mapping = _get_schema_cache(schemas, state, cache).mapping
     shape = (schemas.format_version, schemas.hidden, mapping.format())
     if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
@@ -196,17 +196,17 @@ def build_snapshots(
     before = earlier.snapshots if earlier else Snapshots(())
     after_ms = before[-1].timestamp_ms if before else 0
     known = reading.layout
-    history = known.history if known else to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
+    history = known.history if known else build_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = build_manifest_writer(conn, objects, reading, note, cache)
     _derive_rows(writer, history, reading)
     with closing(writer.files):
         if earlier is None:
             _count_base(writer, history)
-        layout = known or plan_layout(history, writer.files, earlier.shelves if earlier else None)
+        layout = known or plan_layout(history, writer.files, earlier.manifest_sets if earlier else None)
         writer.files.has_unproven |= layout.has_unproven
         snapshots = before.grown(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
-    shelves = layout.shelves
-    written = _select_listed(writer.written, shelves)
+    manifest_sets = layout.manifest_sets
+    written = _select_listed(writer.written, manifest_sets)
     cache.built = BuiltHistory(
         since=LastRead(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
@@ -219,12 +219,12 @@ def build_snapshots(
         hidden=reading.schemas.hidden,
         schema_ids=reading.schemas.list_ids(state.position.lake_snapshot_id),
         name_mapping=reading.mapping.format(),
-        shelves=shelves,
+        manifest_sets=manifest_sets,
         written=written,
         held=writer.deriver.uploads.list_held(manifest.manifest_path for manifest in written.values()),
         totals=writer.totals,
         snapshots=snapshots,
-        visibility=_select_live(writer.visibility, shelves),
+        visibility=_select_live(writer.visibility, manifest_sets),
         aliases=_select_aliases(writer, state),
         has_unproven=writer.files.has_unproven,
         breaks_vectors=writer.files.breaks_vectors,
@@ -232,14 +232,14 @@ def build_snapshots(
     return snapshots, writer.deriver.uploads
 
 
-def plan_layout(history: History, files: DataFiles, shelves: Shelves | None = None) -> ManifestLayout:
+def plan_layout(history: TableHistory, files: DataFiles, manifest_sets: ManifestSets | None = None) -> ManifestLayout:
     """Return the manifests of a history, on from the shelves that an earlier one left. They are found as they are asked for."""
     files.assign_specs(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
-    shelves = new_shelves(history, files.spec_of) if shelves is None else shelves
-    return ManifestLayout(history, shelves, to_manifests(history.steps, shelves, files.spec_of), files.has_unproven)
+    manifest_sets = new_manifest_sets(history, files.spec_of) if manifest_sets is None else manifest_sets
+    return ManifestLayout(history, manifest_sets, plan_manifests(history.steps, manifest_sets, files.spec_of), files.has_unproven)
 
 
-def _derive_rows(writer: ManifestWriter, history: History, reading: TableReading) -> None:
+def _derive_rows(writer: ManifestWriter, history: TableHistory, reading: TableReading) -> None:
     """Make the files of rows that lie in Postgres, or elsewhere by now; those of hidden snapshots are held back."""
     derived = reading.sources.derived
     steps = [(_get_first_snapshot_id(history), history.base), *((step.snapshot_id, step) for step in history.steps)]
@@ -249,7 +249,7 @@ def _derive_rows(writer: ManifestWriter, history: History, reading: TableReading
             writer.deriver.derive_rows({key: derived[key] for key in keys})
 
 
-def _get_first_snapshot_id(history: History) -> int:
+def _get_first_snapshot_id(history: TableHistory) -> int:
     """Return the snapshot in whose manifests is what came before it."""
     return history.steps[0].snapshot_id if history.steps else history.base.snapshot_id
 
@@ -290,16 +290,16 @@ def _select_aliases(writer: ManifestWriter, state: TableState) -> dict[int, Snap
     return {snapshot_id: writer.aliases[snapshot_id] for snapshot_id in wanted if snapshot_id in writer.aliases}
 
 
-def _count_base(writer: ManifestWriter, history: History) -> None:
+def _count_base(writer: ManifestWriter, history: TableHistory) -> None:
     with writer.deriver.uploads.holding(is_hidden=_get_first_snapshot_id(history) in writer.hidden):
         writer.count_base(history.base)
 
 
-def _select_listed(written: Mapping[tuple[int, int], ManifestFile], shelves: Shelves) -> dict[tuple[int, int], ManifestFile]:
-    carried = {(shelf.content, number) for shelf in shelves for number in shelf.plans}
+def _select_listed(written: Mapping[tuple[int, int], ManifestFile], manifest_sets: ManifestSets) -> dict[tuple[int, int], ManifestFile]:
+    carried = {(manifest_set.content, number) for manifest_set in manifest_sets for number in manifest_set.plans}
     return {key: manifest for key, manifest in written.items() if key in carried}
 
 
-def _select_live(visibility: Mapping[FileKey, Visibility], shelves: Shelves) -> dict[FileKey, Visibility]:
-    live: Sequence[Iterable[FileKey]] = [shelf.where for shelf in shelves]
+def _select_live(visibility: Mapping[FileKey, Visibility], manifest_sets: ManifestSets) -> dict[FileKey, Visibility]:
+    live: Sequence[Iterable[FileKey]] = [manifest_set.where for manifest_set in manifest_sets]
     return {key: found for key, found in visibility.items() if any(key in keys for keys in live)}

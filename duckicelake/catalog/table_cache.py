@@ -20,10 +20,10 @@ from duckicelake.lake.writing.lookups import ReplayCheck
 from duckicelake.store.credentials.vending import CredentialScope
 from duckicelake.store.derived_files import EmbeddedLineage
 from duckicelake.translate.files import LeafTypes
-from duckicelake.translate.manifests import Shelves
+from duckicelake.translate.manifests import ManifestSets
+from duckicelake.translate.name_mapping import NameMapping
 from duckicelake.translate.partitions import PublishedSpec
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.shape.name_mapping import NameMapping
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
@@ -68,7 +68,7 @@ class BuiltHistory:
     hidden: frozenset[int]
     schema_ids: Sequence[int]
     name_mapping: str | None
-    shelves: Shelves
+    manifest_sets: ManifestSets
     written: Mapping[tuple[int, int], ManifestFile]
     held: Mapping[str, HeldObject]
     totals: Totals

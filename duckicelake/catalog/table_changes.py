@@ -39,7 +39,7 @@ from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, named_location, table_folder, table_location, to_canonical, to_uri
 from duckicelake.translate.namespaces import to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import tables as rows
-from duckicelake.translate.to_ducklake.tables import Place
+from duckicelake.translate.to_ducklake.tables import TableTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _is_named(warehouse: Warehouse, ident: Ident, location: str) -> bool:
     return named is not None and to_canonical(location.rstrip("/")) == to_canonical(named)
 
 
-def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, choice: _LocationRules) -> TableMetadata:
+def _describe(conn: psycopg.Connection, place: TableTarget, asked: CreateTable, choice: _LocationRules) -> TableMetadata:
     """Return the metadata of the table that is asked for."""
     uuid = uuid4()
     new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))

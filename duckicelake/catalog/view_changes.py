@@ -28,13 +28,11 @@ from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import Roots, table_location
-from duckicelake.translate.namespaces import to_levels, to_schema_name
+from duckicelake.translate.namespaces import change_tags, to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import views as rows
-from duckicelake.translate.to_ducklake.namespaces import change_tags
 from duckicelake.translate.to_ducklake.views import PlannedView
-from duckicelake.translate.views.found import COMMENT, METADATA_PATH, build_note, metadata_folder
-from duckicelake.translate.views.held import HeldView, hold_view
-from duckicelake.translate.views.names import Names, as_query, find_whole
+from duckicelake.translate.views.conversion import COMMENT, METADATA_PATH, DuckLakeView, build_view_note, metadata_folder, to_ducklake_view
+from duckicelake.translate.views.names import NameContext, as_query, find_qualified_query
 from duckicelake.translate.views.parser import open_parser
 
 COMMIT_TRIES = 10
@@ -101,7 +99,7 @@ def _read_metadata(warehouse: Warehouse, uri: str) -> bytes:
 
 def _create(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_location: str | None) -> None:
     held = _parse_texts(warehouse, view)
-    note = build_note(NO_VIEW, None, view, held, is_told=True)
+    note = build_view_note(NO_VIEW, None, view, held, is_told=True)
     if metadata_location is not None:
         note = replace(note, metadata_location=metadata_location)
     with committing(warehouse.lake) as commit:
@@ -116,9 +114,9 @@ def _create(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_loc
         commit.write_object(uuid)
 
 
-def _parse_texts(warehouse: Warehouse, view: ViewMetadata) -> HeldView:
+def _parse_texts(warehouse: Warehouse, view: ViewMetadata) -> DuckLakeView:
     with open_parser() as parser:
-        return hold_view(parser, view, warehouse.name)
+        return to_ducklake_view(parser, view, warehouse.name)
 
 
 def _check_free(conn: psycopg.Connection, ident: Ident) -> None:
@@ -170,7 +168,7 @@ def replace_view(warehouse: Warehouse, ident: Ident, asked: CommitView) -> Loade
     raise CommitFailed("The view was noted again and again while this commit was being made; nothing was done. Try again.")
 
 
-ParsedTexts = dict[bytes, HeldView]
+ParsedTexts = dict[bytes, DuckLakeView]
 """What DuckLake keeps of views, found before the lake is locked: parsing takes its time."""
 
 
@@ -182,13 +180,13 @@ def _plan(warehouse: Warehouse, found: FoundView, asked: CommitView, ready: Pars
         return None
     live = found.live
     if current_version(new) == current_version(found.view) and not found.is_told:
-        held, is_told = HeldView(live.sql, live.column_aliases), False
+        held, is_told = DuckLakeView(live.sql, live.column_aliases), False
     else:
         held, is_told = _parse_texts_once(warehouse, new, ready), True
-    return PlannedView(live.view_uuid, new, build_note(live.view_id, found.base, new, held, is_told))
+    return PlannedView(live.view_uuid, new, build_view_note(live.view_id, found.base, new, held, is_told))
 
 
-def _parse_texts_once(warehouse: Warehouse, view: ViewMetadata, ready: ParsedTexts) -> HeldView:
+def _parse_texts_once(warehouse: Warehouse, view: ViewMetadata, ready: ParsedTexts) -> DuckLakeView:
     version = current_version(view)
     schemas = tuple(replace(item, schema_id=0) for item in view.schemas if item.schema_id == version.schema_id)
     plain = replace(version, version_id=0, schema_id=0, timestamp_ms=0)
@@ -253,7 +251,7 @@ def _build_moved_text(conn: psycopg.Connection, live: LiveView) -> str:
     if note is not None and note.view_id == live.view_id and note.is_told:
         return live.sql
     with open_parser() as parser:
-        sql = find_whole(parser, as_query(live.sql), Names(to_levels(live.schema_name), ""))
+        sql = find_qualified_query(parser, as_query(live.sql), NameContext(to_levels(live.schema_name), ""))
     if sql is None:
         raise BadRequest(f"The view {live.view_name!r} stays in its namespace: it reads more than tables and views by name. Make it anew.")
     return sql

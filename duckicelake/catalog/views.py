@@ -19,21 +19,19 @@ from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.lake.read_views import find_view, find_view_name, find_view_note, read_named_columns, read_view_names, write_view_note
 from duckicelake.translate.locations import table_location
-from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
-from duckicelake.translate.to_ducklake.names import fold_name
-from duckicelake.translate.views.columns import Column, Columns, Scope, find_columns, name_columns
-from duckicelake.translate.views.found import (
-    build_note,
-    follow_found_view,
-    is_as_told,
-    new_found_view,
-    parse_note,
+from duckicelake.translate.namespaces import Levels, fold_name, to_levels, to_schema_name
+from duckicelake.translate.views.columns import QueryScope, ViewColumn, ViewColumns, find_columns, name_columns, number_fields, to_columns
+from duckicelake.translate.views.conversion import (
+    DuckLakeView,
+    build_ducklake_view,
+    build_view_note,
+    is_unchanged,
+    parse_view_note,
+    update_from_ducklake,
     with_comment,
 )
-from duckicelake.translate.views.held import HeldView
 from duckicelake.translate.views.names import as_query, list_names
 from duckicelake.translate.views.parser import Parser, Tree, open_parser
-from duckicelake.translate.views.types import number_fields, to_columns
 
 LOAD_TRIES = 5
 ZIPPED = ".gz.metadata.json"
@@ -59,12 +57,12 @@ class FoundView:
     @property
     def is_noted(self) -> bool:
         """The note says exactly this."""
-        return self.base is not None and self.base.view_id == self.live.view_id and parse_note(self.base) == self.view
+        return self.base is not None and self.base.view_id == self.live.view_id and parse_view_note(self.base) == self.view
 
     @property
     def is_told(self) -> bool:
         """The current version is an Iceberg client's."""
-        return self.base is not None and is_as_told(self.live, self.base)
+        return self.base is not None and is_unchanged(self.live, self.base)
 
 
 def list_views(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -151,7 +149,7 @@ def read_noted_view(warehouse: Warehouse, ident: Ident) -> ViewNote:
         live, base = found.live, found.base
         if base is not None and found.is_noted:
             return base
-        note = build_note(live.view_id, base, found.view, HeldView(live.sql, live.column_aliases), found.is_told)
+        note = build_view_note(live.view_id, base, found.view, DuckLakeView(live.sql, live.column_aliases), found.is_told)
         with writing(warehouse.lake) as conn:
             is_done = write_view_note(conn, base, note)
         if is_done:
@@ -171,13 +169,13 @@ def read_view(conn: psycopg.Connection, ident: Ident) -> FoundView:
 
 def _build_metadata(conn: psycopg.Connection, live: LiveView, base: ViewNote | None) -> ViewMetadata:
     """Return a view's metadata: as a client defined it, unless DuckDB changed it."""
-    if base is not None and is_as_told(live, base):
-        return with_comment(parse_note(base), live.comment)
+    if base is not None and is_unchanged(live, base):
+        return with_comment(parse_view_note(base), live.comment)
     schema = read_schema(conn, live)
     if base is not None:
-        return with_comment(follow_found_view(parse_note(base), live, schema), live.comment)
+        return with_comment(update_from_ducklake(parse_view_note(base), live, schema), live.comment)
     location = table_location(read_iceberg_path(conn), live.view_uuid, live.schema_name, live.view_name)
-    return with_comment(new_found_view(live, schema, location), live.comment)
+    return with_comment(build_ducklake_view(live, schema, location), live.comment)
 
 
 def _publish(warehouse: Warehouse, note: ViewNote) -> LoadedView:
@@ -201,21 +199,21 @@ class ColumnReader:
 
     conn: psycopg.Connection
     parser: Parser
-    known: dict[Name, Columns | None] = field(default_factory=dict[Name, Columns | None])
+    known: dict[Name, ViewColumns | None] = field(default_factory=dict[Name, ViewColumns | None])
 
-    def read(self, live: LiveView, depth: int) -> Columns:
+    def read(self, live: LiveView, depth: int) -> ViewColumns:
         """Return the columns of a DuckDB view as far as they follow from its text."""
         tree = self.parser.find_query(as_query(live.sql))
         found = None if tree is None else find_columns(tree, self._read_scope(live, tree, depth))
         return name_columns(found, live.column_aliases)
 
-    def _read_scope(self, live: LiveView, tree: Tree, depth: int) -> Scope:
+    def _read_scope(self, live: LiveView, tree: Tree, depth: int) -> QueryScope:
         names = [(fold_name(schema), fold_name(name)) for schema, name in list_names(tree, live.schema_name)]
         found = {name: self._read_relation(name, depth) for name in sorted(names)}
         relations = {name: columns for name, columns in found.items() if columns is not None}
-        return Scope(relations, live.schema_name, self._format_expression, {})
+        return QueryScope(relations, live.schema_name, self._format_expression, {})
 
-    def _read_relation(self, name: Name, depth: int) -> Columns | None:
+    def _read_relation(self, name: Name, depth: int) -> ViewColumns | None:
         if name not in self.known:
             # a view that comes back to itself has no columns
             self.known[name] = None
@@ -223,16 +221,16 @@ class ColumnReader:
             self.known[name] = to_columns(rows) if rows else self._read_view(name, depth)
         return self.known[name]
 
-    def _read_view(self, name: Name, depth: int) -> Columns | None:
+    def _read_view(self, name: Name, depth: int) -> ViewColumns | None:
         view = find_view(self.conn, *name)
         if view is None or depth == 0:
             return None
         note = find_view_note(self.conn, view.view_id)
-        if note is None or not is_as_told(view, note):
+        if note is None or not is_unchanged(view, note):
             return self.read(view, depth - 1)
-        told = parse_note(note)
+        told = parse_view_note(note)
         schema_id = current_version(told).schema_id
-        return [Column(item.name, item.type) for schema in told.schemas if schema.schema_id == schema_id for item in schema.fields]
+        return [ViewColumn(item.name, item.type) for schema in told.schemas if schema.schema_id == schema_id for item in schema.fields]
 
     def _format_expression(self, item: Tree) -> str:
         """Return what DuckDB calls a column that has no name: its text."""

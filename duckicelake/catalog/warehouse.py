@@ -13,10 +13,10 @@ from duckicelake.store.credentials.signing import RequestSigner
 from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
-from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
+from duckicelake.translate.locations import FIXED_LOCATIONS, Roots, parse_roots
 
 __all__ = [
-    "NO_CHOICE",
+    "FIXED_LOCATIONS",
     "WarehouseLimits",
     "TableCaches",
     "StsSettings",

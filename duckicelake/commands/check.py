@@ -43,8 +43,8 @@ from duckicelake.store.s3 import Uploads
 from duckicelake.store_settings import read_store_settings
 from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
-from duckicelake.translate.shape.nullable import list_nullable_names
-from duckicelake.translate.shape.reader_limits import READER_LIMITS, ReaderLimit, list_columns, read_published_table
+from duckicelake.translate.reader_limits import READER_LIMITS, ReaderLimit, list_columns, read_published_table
+from duckicelake.translate.types import list_nullable_names
 
 LOOK_UP_THREADS = 16
 MAY_HOLD_NULLS = "it must hold no NULL, and files or inlined rows that a snapshot shows are not proven to hold none"

@@ -19,7 +19,7 @@ from duckicelake.access.token_endpoint import Accounts
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
-from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
+from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import NoSuchWarehouse
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
@@ -118,7 +118,7 @@ class OpenLake:
     @property
     def restricted_warehouse(self) -> Warehouse:
         """The warehouse for principals that may not choose a table's location."""
-        return replace(self.warehouse, roots=NO_CHOICE)
+        return replace(self.warehouse, roots=FIXED_LOCATIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,17 +30,17 @@ LeafTypes = Mapping[int, PrimitiveType]
 """The types of a schema's leaves by field id."""
 
 
-def check_readable(row: DataFileRow, *, is_told: bool = False) -> None:
+def check_readable(row: DataFileRow, *, is_client_path: bool = False) -> None:
     """Refuse a data file that Iceberg readers cannot read as it is, or that has no path or size in its row.
 
-    `is_told`: an Iceberg client gave the path, so such clients know where that is.
+    `is_client_path`: an Iceberg client gave the path, so such clients know where that is.
     """
     if not row.path or min(row.file_size_bytes or -1, row.record_count or 0) < 0:
         raise Damaged(
             f"Data file {row.path!r} (data_file_id {row.data_file_id}) has no path or no file_size_bytes; the lake's metadata is damaged. "
             "Correct it in Postgres; `duckicelake check` says more."
         )
-    if not is_told and not row.path_is_relative and not row.path.startswith(REACHABLE):
+    if not is_client_path and not row.path_is_relative and not row.path.startswith(REACHABLE):
         raise Unsupported(
             f"Data file {row.path!r} is neither on S3 nor an absolute local path, so Iceberg readers cannot find it. "
             "Copy the table with CREATE TABLE … AS SELECT."
@@ -61,7 +61,7 @@ def check_hive_columns(
     if not untold:
         return
     own = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
-    indexes = {} if own is None else _find_identities(own)
+    indexes = {} if own is None else _list_identities(own)
     if not untold <= indexes.keys():
         raise Unsupported(
             f"Data file {row.path!r} has columns only in its path, and the table is not partitioned by them, which Iceberg "
@@ -76,7 +76,7 @@ def check_hive_columns(
     )
 
 
-def _find_identities(spec: PublishedSpec) -> dict[int, int]:
+def _list_identities(spec: PublishedSpec) -> dict[int, int]:
     """Return the columns that a spec takes as they are, each with the place of its text among DuckLake's partition values.
 
     Specs that only Iceberg knows have none there.

@@ -17,7 +17,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Step:
+class SnapshotStep:
     """What one published snapshot did to the files, compared with the published snapshot before it.
 
     `deletes` names the live files whose deleted positions changed; False: the file has none any more.
@@ -35,22 +35,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class TableHistory:
     """The published snapshots of a table, oldest first. `base` holds what happened before the first of them."""
 
-    base: Step
-    steps: tuple[Step, ...]
+    base: SnapshotStep
+    steps: tuple[SnapshotStep, ...]
 
 
-def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility], after_ms: int = 0) -> History:
+def build_history(
+    state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility], after_ms: int = 0
+) -> TableHistory:
     """Return what every published snapshot changed.
 
     An event at an expired lake snapshot counts for the next one left. When a table's last change has expired, it stays
     the current snapshot all the same, with the latest time known before it; so does a rewriting of which the rows tell no
     more, once it has been published. No time is before `after_ms`.
     """
-    steps = _published_steps(state, last_event(files, visibility.values()), after_ms)
-    base = Step(_base_id(state, steps), 0)
+    steps = _list_published_steps(state, get_last_event(files, visibility.values()), after_ms)
+    base = SnapshotStep(_get_base_id(state, steps), 0)
     every = (base, *steps)
     ids = [step.snapshot_id for step in every]
     # those of one snapshot follow each other
@@ -73,10 +75,10 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
         # A root that expired counts for the first snapshot after it that is left.
         for before, step in pairwise(every):
             step.is_root = any(before.snapshot_id < root <= step.snapshot_id for root in state.notes.refs.roots)
-    return History(base, tuple(steps))
+    return TableHistory(base, tuple(steps))
 
 
-def _base_id(state: TableState, steps: Sequence[Step]) -> int:
+def _get_base_id(state: TableState, steps: Sequence[SnapshotStep]) -> int:
     """Return the lake snapshot that the first step is compared with.
 
     What has been read before stands as it was read: a retried commit of DuckDB dates its deletes back, up to just after that.
@@ -86,7 +88,7 @@ def _base_id(state: TableState, steps: Sequence[Step]) -> int:
     return steps[0].snapshot_id - 1 if steps else 0
 
 
-def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> None:
+def _check_rewrites(every: Sequence[SnapshotStep], files: Iterable[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> None:
     """Compared with the snapshot before it, a rewrite that adds or deletes rows, or stands for expired changes too, is none."""
     if not any(step.is_rewrite for step in every):
         return
@@ -101,7 +103,7 @@ def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibil
             step.is_rewrite = _count_new_rows(before.snapshot_id, step, visibility) == 0
 
 
-def _count_new_rows(before: int, step: Step, visibility: Mapping[FileKey, Visibility]) -> int:
+def _count_new_rows(before: int, step: SnapshotStep, visibility: Mapping[FileKey, Visibility]) -> int:
     """Return how many rows more a step shows than the snapshot before it, from what it changed alone."""
 
     def count_deleted(key: FileKey, lake_snapshot_id: int) -> int:
@@ -114,10 +116,10 @@ def _count_new_rows(before: int, step: Step, visibility: Mapping[FileKey, Visibi
     return added - removed - deleted
 
 
-def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[Step], span: range) -> None:
+def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[SnapshotStep], span: range) -> None:
     changes = visibility.changes()
     before = np.empty(0, dtype=np.int64)
-    for index in _due_steps(changes, every, span):
+    for index in _list_due_steps(changes, every, span):
         deleted = visibility.deleted_at(every[index].snapshot_id)
         if not np.array_equal(deleted, before):
             every[index].deletes[key] = len(deleted) > 0
@@ -130,25 +132,25 @@ def _has_between(changes: Longs, after: int, before: int) -> bool:
     return int(np.searchsorted(changes, after, side="right")) < int(np.searchsorted(changes, before))
 
 
-def _due_steps(changes: Longs, every: Sequence[Step], span: range) -> list[int]:
+def _list_due_steps(changes: Longs, every: Sequence[SnapshotStep], span: range) -> list[int]:
     ids = np.array([every[index].snapshot_id for index in span], dtype=np.int64)
     due = np.searchsorted(ids, changes) + span.start
     return sorted({span.start} | {int(index) for index in due if index < span.stop})
 
 
-def _published_steps(state: TableState, last: int, latest_ms: int) -> list[Step]:
-    steps: list[Step] = []
+def _list_published_steps(state: TableState, last: int, latest_ms: int) -> list[SnapshotStep]:
+    steps: list[SnapshotStep] = []
     for row in state.snapshots:
         # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
         latest_ms = max(latest_ms, to_ms(row.snapshot_time))
         kinds = kinds_of_table(row.changes_made, state.table.table_id)
-        steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS) and not kinds & INSERT_KINDS))
+        steps.append(SnapshotStep(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS) and not kinds & INSERT_KINDS))
     noted = state.notes.table.current_snapshot_id if state.notes.table else -1
     if noted > state.position.lake_snapshot_id:
         # another server has seen more than this reading
         noted = -1
     if max(last, noted) > (steps[-1].snapshot_id if steps else max(state.since, 0)):
-        steps.append(Step(max(last, noted), max(latest_ms, to_ms(state.oldest.snapshot_time)), noted > last))
+        steps.append(SnapshotStep(max(last, noted), max(latest_ms, to_ms(state.oldest.snapshot_time)), noted > last))
     return steps
 
 
@@ -157,7 +159,7 @@ def to_ms(time: datetime) -> int:
     return (time - EPOCH) // timedelta(milliseconds=1)
 
 
-def last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:
+def get_last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:
     """Return the newest lake snapshot at which a row of the table appeared or disappeared, or 0."""
     spans = set(map(attrgetter("begin_snapshot", "end_snapshot"), files))
     of_files = max((max(begin, end or 0) for begin, end in spans), default=0)

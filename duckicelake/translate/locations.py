@@ -53,7 +53,7 @@ def has_empty_part(uri: str) -> bool:
     return "//" in (plain.lstrip("/") if uri.startswith(("/", "file:")) else plain)
 
 
-def has_steps(uri: str) -> bool:
+def has_dot_segments(uri: str) -> bool:
     """Tell whether a URI may lead elsewhere than it seems to: one of its parts is `.` or `..`."""
     return any(part in (".", "..") for part in uri.split("/"))
 
@@ -72,10 +72,12 @@ class Roots:
     def holds(self, uri: str) -> bool:
         """Tell whether something with that URI lies below one of the folders."""
         plain = to_canonical(uri)
-        return not has_steps(plain) and (self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders))
+        return not has_dot_segments(plain) and (
+            self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders)
+        )
 
 
-NO_CHOICE = Roots(free=False)
+FIXED_LOCATIONS = Roots(free=False)
 EVERYWHERE = "*"
 
 

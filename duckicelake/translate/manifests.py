@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from duckicelake.translate.history import History, Step
+from duckicelake.translate.history import SnapshotStep, TableHistory
 from duckicelake.translate.visibility import FileKey
 from duckicelake.values import tuple_maker
 
@@ -64,14 +64,14 @@ class SnapshotPlan:
     no file of before.
     """
 
-    step: Step
+    step: SnapshotStep
     manifests: tuple[ManifestPlan, ...]
     replaced_count: int = 0
     is_root: bool = False
 
 
 @dataclass(slots=True)
-class Shelf:
+class ManifestSet:
     """The manifests of one content, oldest first by number, and the number of the one that holds each live file."""
 
     content: int
@@ -91,7 +91,7 @@ class Shelf:
         plans = [self.plans.pop(number) for number in numbers]
         return [(plan.spec_id, entry._replace(status=EXISTING)) for plan in plans for entry in plan.live()]
 
-    def take_tier(self, spec_id: int, tier: int) -> list[EntryPlan]:
+    def take_size_class(self, spec_id: int, tier: int) -> list[EntryPlan]:
         """Return the live entries of all manifests of one size class and forget them, when they are due to merge."""
         numbers = [n for n, p in self.plans.items() if p.spec_id == spec_id and size_class(len(p.entries)) == tier]
         if len(numbers) < MERGE_FAN - 1:
@@ -107,73 +107,73 @@ class Shelf:
             del self.plans[number]
 
 
-Shelves = tuple[Shelf, Shelf]
+ManifestSets = tuple[ManifestSet, ManifestSet]
 """Data manifests and delete manifests, as the last snapshot left them."""
 
 
-def new_shelves(history: History, spec_of: Callable[[FileKey], int]) -> Shelves:
+def new_manifest_sets(history: TableHistory, spec_of: Callable[[FileKey], int]) -> ManifestSets:
     """Return the manifests of what came before the first snapshot, which that snapshot is going to write."""
-    shelves = (Shelf(DATA), Shelf(DELETES))
-    for shelf in shelves:
+    manifest_sets = (ManifestSet(DATA), ManifestSet(DELETES))
+    for manifest_set in manifest_sets:
         if history.steps:
-            _put_base(shelf, history.base, history.steps[0].snapshot_id, spec_of)
-    return shelves
+            _put_base(manifest_set, history.base, history.steps[0].snapshot_id, spec_of)
+    return manifest_sets
 
 
-def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[FileKey], int]) -> Iterator[SnapshotPlan]:
+def plan_manifests(steps: Iterable[SnapshotStep], manifest_sets: ManifestSets, spec_of: Callable[[FileKey], int]) -> Iterator[SnapshotPlan]:
     """Yield the manifests of one snapshot after the other, taking the shelves along.
 
     `spec_of` gives the spec id that a data file is published under.
     """
     for step in steps:
         replaced_count = 0
-        is_root = step.is_root and _removes_all(step, shelves)
-        for shelf in shelves:
-            shelf.drop_empty()
+        is_root = step.is_root and _removes_all(step, manifest_sets)
+        for manifest_set in manifest_sets:
+            manifest_set.drop_empty()
             if is_root:
-                shelf.clear()
-            before = [number for number, plan in shelf.plans.items() if plan.snapshot_id != step.snapshot_id]
-            _fold(shelf, step, spec_of)
-            replaced_count += sum(number not in shelf.plans for number in before)
-        plans = tuple(plan for shelf in shelves for plan in reversed(shelf.plans.values()))
+                manifest_set.clear()
+            before = [number for number, plan in manifest_set.plans.items() if plan.snapshot_id != step.snapshot_id]
+            _apply_step(manifest_set, step, spec_of)
+            replaced_count += sum(number not in manifest_set.plans for number in before)
+        plans = tuple(plan for manifest_set in manifest_sets for plan in reversed(manifest_set.plans.values()))
         yield SnapshotPlan(step, plans, replaced_count, is_root)
 
 
-def _removes_all(step: Step, shelves: Shelves) -> bool:
+def _removes_all(step: SnapshotStep, manifest_sets: ManifestSets) -> bool:
     """True if the step removes every live file, so that a snapshot without a parent names only files that it added."""
     removed = {file.key for file in step.removed}
-    return all(shelf.where.keys() <= removed for shelf in shelves)
+    return all(manifest_set.where.keys() <= removed for manifest_set in manifest_sets)
 
 
-def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
-    entries = [to_entry((EXISTING, since, since, key)) for _, _, since, key in _added(shelf.content, base)]
+def _put_base(manifest_set: ManifestSet, base: SnapshotStep, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
+    entries = [to_entry((EXISTING, since, since, key)) for _, _, since, key in _added(manifest_set.content, base)]
     for spec_id, own in sorted(_by_spec(entries, spec_of).items()):
-        _put_all(shelf, spec_id, snapshot_id, own)
+        _put_all(manifest_set, spec_id, snapshot_id, own)
 
 
-def _added(content: int, step: Step) -> list[EntryPlan]:
+def _added(content: int, step: SnapshotStep) -> list[EntryPlan]:
     if content == DATA:
         begins = map(attrgetter("begin_snapshot"), step.added)
         return list(map(to_entry, zip(repeat(ADDED), repeat(step.snapshot_id), begins, map(KEY_OF, step.added), strict=False)))
     return [EntryPlan(ADDED, step.snapshot_id, step.snapshot_id, key) for key, has_any in step.deletes.items() if has_any]
 
 
-def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
+def _apply_step(manifest_set: ManifestSet, step: SnapshotStep, spec_of: Callable[[FileKey], int]) -> None:
     gone = {file.key for file in step.removed}
-    if shelf.content == DELETES:
+    if manifest_set.content == DELETES:
         gone |= step.deletes.keys()
-    touched = shelf.take(gone)
-    by_spec = _by_spec(_added(shelf.content, step), spec_of)
+    touched = manifest_set.take(gone)
+    by_spec = _by_spec(_added(manifest_set.content, step), spec_of)
     for spec_id, entry in touched:
         own = by_spec.setdefault(spec_id, [])
         if entry.key in gone:
             own.append(entry._replace(status=DELETED, snapshot_id=step.snapshot_id))
-            shelf.where.pop(entry.key, None)
+            manifest_set.where.pop(entry.key, None)
         else:
             own.append(entry)
     for spec_id, own in sorted(by_spec.items()):
         full = len(own) - len(own) % ENTRIES_MAX
-        _put_all(shelf, spec_id, step.snapshot_id, [*own[:full], *_merge(shelf, spec_id, own[full:])])
+        _put_all(manifest_set, spec_id, step.snapshot_id, [*own[:full], *_merge_size_classes(manifest_set, spec_id, own[full:])])
 
 
 def _by_spec(entries: list[EntryPlan], spec_of: Callable[[FileKey], int]) -> dict[int, list[EntryPlan]]:
@@ -186,8 +186,8 @@ def _by_spec(entries: list[EntryPlan], spec_of: Callable[[FileKey], int]) -> dic
     return found
 
 
-def _merge(shelf: Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
-    while 0 < len(own) < ENTRIES_MAX and (more := shelf.take_tier(spec_id, size_class(len(own)))):
+def _merge_size_classes(manifest_set: ManifestSet, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
+    while 0 < len(own) < ENTRIES_MAX and (more := manifest_set.take_size_class(spec_id, size_class(len(own)))):
         own = [*more, *own]
     return own
 
@@ -203,6 +203,6 @@ def size_class(count: int) -> int:
     return tier
 
 
-def _put_all(shelf: Shelf, spec_id: int, snapshot_id: int, entries: Sequence[EntryPlan]) -> None:
+def _put_all(manifest_set: ManifestSet, spec_id: int, snapshot_id: int, entries: Sequence[EntryPlan]) -> None:
     for start in range(0, len(entries), ENTRIES_MAX):
-        shelf.put(spec_id, snapshot_id, tuple(entries[start : start + ENTRIES_MAX]))
+        manifest_set.put(spec_id, snapshot_id, tuple(entries[start : start + ENTRIES_MAX]))

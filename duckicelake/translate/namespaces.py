@@ -1,9 +1,64 @@
-"""Nested namespaces on flat DuckLake schemas, both ways and without a note.
+"""Names as DuckLake wants them: which folder they give, and which ones DuckDB takes for the same."""
 
-Shape:  the levels ("a", "b") are the schema `a␟b`; every other schema name is one level, dots, slashes and all.
-"""
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
 
 from duckicelake.errors import BadRequest
+from duckicelake.lake.changes import Change, quote_names
+from duckicelake.lake.writing.rows import EndedSchema, EndedTag, LakeHead, LakeStep, NewRow, NewSchema, NewTag
+
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def to_folder(name: str, uuid: UUID) -> str:
+    """Return the folder of a schema: its name when it is plain, as DuckLake does it, else its uuid."""
+    return f"{name if PLAIN.fullmatch(name) else uuid}/"
+
+
+def fold_name(name: str) -> str:
+    """Return what DuckDB compares names by: it folds ASCII letters only."""
+    return "".join(c.lower() if c.isascii() else c for c in name)
+
+
+def check_distinct(names: Iterable[str], what: str) -> None:
+    """Refuse names that DuckDB takes for one.
+
+    Raises: BadRequest: two of them differ by case alone
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(fold_name(name), name)
+        if other is not name:
+            raise BadRequest(f"{what} {other!r} and {name!r} differ by case alone, and DuckDB folds case; rename one.")
+
+
+def create_schema(head: LakeHead, schema_name: str, schema_uuid: UUID, properties: Mapping[str, str]) -> LakeStep:
+    """Return the step that makes a schema with these tags."""
+    schema_id = head.next_catalog_id
+    schema = NewSchema(schema_id, schema_uuid, schema_name, to_folder(schema_name, schema_uuid))
+    tags = [NewTag(schema_id, key, value) for key, value in properties.items()]
+    change = Change("created_schema", quote_names(schema_name))
+    return LakeStep((change,), (schema, *tags), True, schema_id + 1, head.next_file_id)
+
+
+def drop_schema(head: LakeHead, schema_id: int) -> LakeStep:
+    """Return the step that ends an empty schema."""
+    change = Change("dropped_schema", str(schema_id))
+    return LakeStep((change,), (EndedSchema(schema_id),), True, head.next_catalog_id, head.next_file_id)
+
+
+def change_tags(object_id: int, live: Mapping[str, str], removals: Iterable[str], updates: Mapping[str, str]) -> Sequence[NewRow]:
+    """Return the rows that take tags away from an object and give it others; those it has already stay."""
+    fresh = {key: value for key, value in updates.items() if live.get(key) != value}
+    ended = sorted(live.keys() & {*removals, *fresh})
+    return [*(EndedTag(object_id, key) for key in ended), *(NewTag(object_id, key, fresh[key]) for key in sorted(fresh))]
+
+
+def update_schema(head: LakeHead, rows: Sequence[NewRow]) -> LakeStep:
+    """Return the step that changes a schema's tags; DuckLake has no word for it, and no reader of its own to tell."""
+    return LakeStep((), tuple(rows), False, head.next_catalog_id, head.next_file_id)
+
 
 LEVEL_SEPARATOR = "\u241f"
 """The visible symbol for a unit separator: Iceberg joins levels with the control character itself."""

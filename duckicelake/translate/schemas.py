@@ -8,16 +8,16 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
-from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
-from duckicelake.translate.shape.nullable import loosen
-from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
+from duckicelake.translate.client_schemas import carry_over_schema, format_schema_note, parse_schema_notes
+from duckicelake.translate.leaf_types import ONLY_IN_V3
 from duckicelake.translate.types import (
     FieldRules,
+    build_value_refusal,
     columns_at,
-    find_defaulted,
-    find_hidden,
-    find_unreadable,
-    refuse_value,
+    list_defaulted,
+    list_hidden,
+    list_unreadable,
+    make_optional,
     schema_changes,
     to_fields,
 )
@@ -51,14 +51,14 @@ class Schemas:
         index = bisect_right(self.timeline, lake_snapshot_id, key=lambda item: item[0])
         return self.timeline[max(index - 1, 0)][1]
 
-    def find_snapshot_schema_id(self, lake_snapshot_id: int, told_id: int) -> int:
+    def get_snapshot_schema_id(self, lake_snapshot_id: int, told_id: int) -> int:
         """Return the id of the schema that a client's snapshot names, or that of the schema then where the named one does not hold.
 
         It does not where it requires a column that may hold a NULL, nor where it allowed NULLs that have expired with their files.
         """
         told = self.told.get(told_id) or next((schema for _, schema in self.timeline if schema.schema_id == told_id), None)
         nullable = [row.column_id for row in self.nullable if row.lake_snapshot_id <= lake_snapshot_id]
-        is_true = told is not None and (not nullable or loosen(told, nullable) == told)
+        is_true = told is not None and (not nullable or make_optional(told, nullable) == told)
         return told_id if is_true else self.at(lake_snapshot_id).schema_id
 
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
@@ -68,7 +68,7 @@ class Schemas:
     @property
     def lengths(self) -> Mapping[int, int]:
         """The lengths of `fixed` columns by id, as the newest schema with each column says."""
-        return find_lengths(self.timeline)
+        return collect_lengths(self.timeline)
 
     @property
     def current(self) -> Schema:
@@ -88,22 +88,22 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
 
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
-    told = parse_notes(state.notes.schemas if state.notes.shapes else ())
-    defaulted, hidden = find_defaulted(state, oldest_row), find_hidden(state.columns)
-    timeline, new_notes = _find_timeline(state, oldest_row, told, (defaulted, hidden))
+    told = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
+    defaulted, hidden = list_defaulted(state, oldest_row), list_hidden(state.columns)
+    timeline, new_notes = _build_timeline(state, oldest_row, told, (defaulted, hidden))
     _check_numbers(state, hidden)
     _check_ids(timeline)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
-    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(find_lengths(timeline))
+    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(collect_lengths(timeline))
     breaks_vectors = breaks_vectors or _has_decimal_default(timeline)
     format_version = max(needed, noted)
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, told, breaks_vectors, state.nullable)
 
 
-def _find_timeline(
+def _build_timeline(
     state: TableState, oldest_row: int, told: Mapping[int, Schema], apart: tuple[frozenset[int], frozenset[int]]
 ) -> tuple[list[tuple[int, Schema]], list[JsonNote]]:
     """Return the schemas of a table from the lake snapshots on that each is valid from, and notes of those that have no id yet.
@@ -111,7 +111,7 @@ def _find_timeline(
     `told` are the schemas of clients by id, `apart` the columns that have a default and those that are hidden.
     """
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
-    unreadable = find_unreadable(state.columns, oldest_row)
+    unreadable = list_unreadable(state.columns, oldest_row)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
@@ -121,19 +121,19 @@ def _find_timeline(
         nullable = frozenset([row.column_id for row in state.nullable if row.lake_snapshot_id <= since])
         if since in shapes:
             schema = told[shapes[since].schema_id]
-            if (loosened := loosen(schema, nullable)) == schema:
+            if (loosened := make_optional(schema, nullable)) == schema:
                 timeline.append((since, schema))
                 continue
             schema = loosened
         else:
             rules = FieldRules(state.table, since != changes[-1], apart[0], unreadable, apart[1])
             fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
-            fields = without_twins(fields, is_in_files=until is None or until >= oldest_row)
+            fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             if not fields:
                 continue
             is_told = bool(shapes) and since > min(shapes)
-            schema = loosen(carry_over(fields, timeline[-1][1]) if is_told else Schema(0, fields), nullable)
-        text = format_note(schema)
+            schema = make_optional(carry_over_schema(fields, timeline[-1][1]) if is_told else Schema(0, fields), nullable)
+        text = format_schema_note(schema)
         if text not in ids:
             ids[text] = max(ids.values(), default=-1) + 1
             new_notes.append(JsonNote(ids[text], text))
@@ -142,7 +142,7 @@ def _find_timeline(
     return timeline, new_notes
 
 
-def find_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
+def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
     """Return the lengths of `fixed` columns by id, as the newest schema with each column says."""
     types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
     found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
@@ -181,7 +181,7 @@ def _needs_v3(schema: Schema) -> bool:
 
 def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
     for column_id in sorted(frozenset(state.too_large) - hidden):
-        raise refuse_value(state.table, columns_at(state.columns, (), state.position.lake_snapshot_id), column_id, TOO_LARGE)
+        raise build_value_refusal(state.table, columns_at(state.columns, (), state.position.lake_snapshot_id), column_id, TOO_LARGE)
 
 
 def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
@@ -194,7 +194,7 @@ def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
         )
 
 
-def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:
+def without_duplicate_names(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:
     """Return columns whose full names differ: `"a.b"` and the field `b` of `a` are one name to Iceberg's readers.
 
     Where no file is left that could have both, the later column is left out.

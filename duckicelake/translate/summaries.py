@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckicelake.iceberg.manifest import AnyFile
-from duckicelake.translate.history import Step
+from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, SnapshotPlan
 from duckicelake.values import replace
 
@@ -39,7 +39,7 @@ class Totals:
         )
 
 
-class Tally:
+class FileTally:
     """What one snapshot added and deleted, counted file by file: there may be a million of them."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Tally:
         if status == ADDED and file.content == 0:
             self._next_row_id = max(self._next_row_id, (file.first_row_id or 0) + file.record_count)
 
-    def take(self, other: "Tally") -> None:
+    def take(self, other: "FileTally") -> None:
         """Count all that another tally has counted."""
         for key, counted in other._sums.items():
             sums = self._sums.setdefault(key, [0, 0, 0])
@@ -90,11 +90,11 @@ class Tally:
         return total
 
 
-def summarise(step: Step, tally: Tally, before: Totals) -> tuple[dict[str, str], Totals]:
+def summarize(step: SnapshotStep, tally: FileTally, before: Totals) -> tuple[dict[str, str], Totals]:
     """Return the summary of a snapshot whose changes are counted, and the totals after it."""
     added, removed = tally.added(), tally.removed()
     after = before.moved(added, removed)
-    summary = {"operation": find_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
+    summary = {"operation": get_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
     return summary | _format_changes(added, removed) | _format_totals(after), after
 
 
@@ -110,7 +110,7 @@ def count_manifests(plan: SnapshotPlan) -> dict[str, str]:
     return {key: str(count) for key, count in counts.items()}
 
 
-def find_operation(step: Step, added: Totals, removed: Totals) -> str:
+def get_operation(step: SnapshotStep, added: Totals, removed: Totals) -> str:
     """Return Iceberg's operation: `replace` for rewrites, else by what was added and removed."""
     if step.is_rewrite:
         return "replace"

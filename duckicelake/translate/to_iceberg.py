@@ -9,15 +9,14 @@ from duckicelake.iceberg.requests.properties import find_previous_versions_max
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
+from duckicelake.translate.client_schemas import parse_schema_note, parse_spec_note
+from duckicelake.translate.client_snapshots import to_visible_snapshots
 from duckicelake.translate.locations import metadata_uri
+from duckicelake.translate.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.partitions import Partitioning, to_spec
+from duckicelake.translate.removed import shown_schemas, shown_specs
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
-from duckicelake.translate.shape.removed import shown_schemas, shown_specs
-from duckicelake.translate.shape.sort_orders import SortOrders
-from duckicelake.translate.shape.told_refs import to_line
-from duckicelake.translate.shape.told_schemas import parse_note
-from duckicelake.translate.shape.told_specs import parse_any
+from duckicelake.translate.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.values import replace
 
@@ -44,7 +43,7 @@ def to_properties(tags: Sequence[TagRow], mapping: NameMapping, snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """What a table's rows look like: its schemas, specs, sort orders, and the names in files without field ids."""
 
     schemas: Schemas
@@ -58,7 +57,7 @@ class Shape:
 
 
 def to_metadata(
-    state: TableState, location: str, shape: Shape, snapshots: Sequence[Snapshot], earlier_log: Sequence[tuple[int, int]] = ()
+    state: TableState, location: str, shape: TableShape, snapshots: Sequence[Snapshot], earlier_log: Sequence[tuple[int, int]] = ()
 ) -> TableMetadata:
     """Return the metadata of a state without its version: no time of update, no log of older versions.
 
@@ -66,12 +65,12 @@ def to_metadata(
     """
     schemas, partitioning = shape.schemas, shape.partitioning
     newest = snapshots[-1] if snapshots else None
-    line = to_line(snapshots, state.notes.refs, earlier_log)
+    line = to_visible_snapshots(snapshots, state.notes.refs, earlier_log)
     # main's snapshots are in the order of their numbers
     others = () if line.snapshots is snapshots else line.snapshots
     noted = state.notes.table
     # those of specs that lost a column are taken too
-    told = (field_id for note in state.notes.specs for field_id in parse_any(note).field_ids)
+    told = (field_id for note in state.notes.specs for field_id in parse_spec_note(note).field_ids)
     field_ids = {field_id for spec in partitioning.specs for field_id in spec.field_ids}.union(told)
     return TableMetadata(
         format_version=schemas.format_version,
@@ -80,7 +79,9 @@ def to_metadata(
         last_sequence_number=max((snapshot.sequence_number for snapshot in (*others, *snapshots[-1:])), default=0),
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
-        schemas=shown_schemas(schemas.all(_find_named(state, others)), state.notes, schemas.current.schema_id, chain(snapshots, others)),
+        schemas=shown_schemas(
+            schemas.all(_parse_named_schemas(state, others)), state.notes, schemas.current.schema_id, chain(snapshots, others)
+        ),
         current_schema_id=schemas.current.schema_id,
         partition_specs=shown_specs((to_spec(spec, schemas.current) for spec in partitioning.specs), state.notes, partitioning.needed),
         default_spec_id=partitioning.default_spec_id,
@@ -96,10 +97,10 @@ def to_metadata(
     )
 
 
-def _find_named(state: TableState, others: Sequence[Snapshot]) -> Mapping[int, Schema]:
+def _parse_named_schemas(state: TableState, others: Sequence[Snapshot]) -> Mapping[int, Schema]:
     """Return the noted schemas that snapshots of tags and branches name: what the lake says of its columns may have expired."""
     ids = {snapshot.schema_id for snapshot in others}
-    return {note.id: parse_note(note) for note in state.notes.schemas if note.id in ids} if ids else {}
+    return {note.id: parse_schema_note(note) for note in state.notes.schemas if note.id in ids} if ids else {}
 
 
 def next_row_id(current: Snapshot | None) -> int:

@@ -1,11 +1,12 @@
 """DuckLake columns as an Iceberg schema: `column_id` is the field id, NOT NULL is `required`, comments are docs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from duckicelake.errors import BadRequest, Damaged, Unsupported
 from duckicelake.iceberg.encoding.json_values import format_value
+from duckicelake.iceberg.schema import Schema, can_identify, find_field
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,
@@ -15,10 +16,10 @@ from duckicelake.iceberg.types import (
     StructType,
     find_decimal,
 )
-from duckicelake.lake.rows import ColumnRow, ColumnTagRow, TableRow, TableState
-from duckicelake.translate.shape.leaf_types import PARTIAL, WHOLE_DOUBLES, find_primitive
-from duckicelake.translate.shape.remedies import ColumnTree, format_remedy
+from duckicelake.lake.rows import ColumnRow, ColumnTagRow, InlinedTable, NullableRow, PartitionRow, SchemaVersionRow, TableRow, TableState
+from duckicelake.translate.leaf_types import PARTIAL, WHOLE_DOUBLES, ColumnTree, find_primitive, format_remedy
 from duckicelake.translate.values import parse_value
+from duckicelake.values import replace
 
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
 """How many children each has; a struct any number."""
@@ -79,7 +80,7 @@ def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
     initial = write = None
     if row.column_id in rules.defaulted and isinstance(found, PrimitiveType):
         try:
-            initial, write = _find_defaults(row, found)
+            initial, write = _to_defaults(row, found)
         except BadRequest as error:
             if rules.is_past:
                 return None
@@ -88,7 +89,7 @@ def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
     return NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id), initial, write)
 
 
-def _find_defaults(row: ColumnRow, type_: PrimitiveType) -> tuple[object, object]:
+def _to_defaults(row: ColumnRow, type_: PrimitiveType) -> tuple[object, object]:
     initial = to_default(type_, row.column_type.lower(), row.initial_default)
     # only here DuckDB writes no default as a word
     has_write = row.default_value_type == "literal" and row.default_value != "NULL"
@@ -143,7 +144,7 @@ def format_path(path: Path) -> str:
     return ".".join(row.column_name for row in path)
 
 
-def find_path(column_id: int, tree: ColumnTree) -> Path:
+def get_path(column_id: int, tree: ColumnTree) -> Path:
     """Return a column and what it is a part of; nothing when it is not in the tree."""
     rows = {row.column_id: row for siblings in tree.children.values() for row in siblings}
     path: list[ColumnRow] = []
@@ -154,7 +155,7 @@ def find_path(column_id: int, tree: ColumnTree) -> Path:
     return tuple(path)
 
 
-def find_hidden(columns: Iterable[ColumnRow]) -> frozenset[int]:
+def list_hidden(columns: Iterable[ColumnRow]) -> frozenset[int]:
     """Return the columns that no schema shows, not even of the time when they were there.
 
     They are dropped, and of a type that is not published or only in part: their values are in nobody's way any more.
@@ -165,15 +166,15 @@ def find_hidden(columns: Iterable[ColumnRow]) -> frozenset[int]:
     return frozenset(odd - live)
 
 
-def refuse_value(table: TableRow, tree: ColumnTree, column_id: int, what: str) -> Unsupported:
+def build_value_refusal(table: TableRow, tree: ColumnTree, column_id: int, what: str) -> Unsupported:
     """Return the refusal of a table for a value in a column whose type is published in part only."""
-    path = find_path(column_id, tree)
+    path = get_path(column_id, tree)
     told = f"Column {format_path(path)!r} ({path[-1].column_type}) holds {what}." if path else f"Field {column_id} holds {what}."
     gone = "No column has that id any more: expire the lake snapshots that had it, or copy the table with CREATE TABLE … AS SELECT."
     return Unsupported(f"{told} {format_remedy(table, path[0], tree) if path else gone}")
 
 
-def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:
+def list_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:
     """Return the versions of columns that Iceberg cannot read all older rows by, each with the type of such rows.
 
     Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so types that ended before it do not matter
@@ -206,7 +207,7 @@ def is_promotion(old: str, new: str) -> bool:
     return before == after or (before.name, after.name) in {("int", "long"), ("float", "double")}
 
 
-def find_defaulted(state: TableState, oldest_row: int) -> frozenset[int]:
+def list_defaulted(state: TableState, oldest_row: int) -> frozenset[int]:
     """Return the columns with a default that some file lacks, so that its rows are read as it and not as null.
 
     Files lack the columns that are younger than they are, and those that `ducklake_add_data_files` did not find in them.
@@ -229,3 +230,90 @@ def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -
     for row in (*columns, *tags):
         ids |= {row.begin_snapshot} if row.end_snapshot is None else {row.begin_snapshot, row.end_snapshot}
     return sorted(ids)
+
+
+def list_layouts(
+    versions: Sequence[SchemaVersionRow], columns: Sequence[ColumnRow], partitions: Sequence[PartitionRow]
+) -> list[SchemaVersionRow]:
+    """Return all versions but those that change NOT NULL and defaults alone: rows go on being inlined where they were."""
+    repartitioned = {row.begin_snapshot for row in partitions} | {row.end_snapshot for row in partitions}
+    return [
+        version
+        for number, version in enumerate(versions)
+        if not number or version.begin_snapshot in repartitioned or _has_changed_columns(columns, version.begin_snapshot)
+    ]
+
+
+def _has_changed_columns(columns: Sequence[ColumnRow], lake_snapshot_id: int) -> bool:
+    """Tell whether columns came, went or changed their names or types; no column at all stands for another kind of change."""
+    came = _outlines(row for row in columns if row.begin_snapshot == lake_snapshot_id)
+    went = _outlines(row for row in columns if row.end_snapshot == lake_snapshot_id)
+    return came != went or not came
+
+
+def _outlines(columns: Iterable[ColumnRow]) -> set[tuple[int, int, str, str, int | None]]:
+    return {(row.column_id, row.column_order, row.column_name, row.column_type, row.parent_column) for row in columns}
+
+
+def make_optional(schema: Schema, nullable: Collection[int]) -> Schema:
+    """Return a schema in which these columns are optional, so that they identify no row any more."""
+    if not nullable:
+        return schema
+    loosened = replace(schema, fields=_make_fields_optional(schema.fields, nullable))
+    still = ((i, find_field(loosened, i)) for i in schema.identifier_field_ids)
+    return replace(loosened, identifier_field_ids=tuple(i for i, item in still if item is not None and can_identify(item)))
+
+
+def _make_fields_optional(fields: Iterable[NestedField], nullable: Collection[int]) -> tuple[NestedField, ...]:
+    return tuple(
+        replace(item, type=_make_type_optional(item.type, nullable), required=item.required and item.field_id not in nullable)
+        for item in fields
+    )
+
+
+def _make_type_optional(type_: IcebergType, nullable: Collection[int]) -> IcebergType:
+    match type_:
+        case StructType(fields):
+            return StructType(_make_fields_optional(fields, nullable))
+        case ListType(element_id, element_type, required):
+            return ListType(element_id, _make_type_optional(element_type, nullable), required and element_id not in nullable)
+        case MapType(key_id, key_type, value_id, value_type, required):
+            key, value = _make_type_optional(key_type, nullable), _make_type_optional(value_type, nullable)
+            return MapType(key_id, key, value_id, value, required and value_id not in nullable)
+        case PrimitiveType():
+            return type_
+
+
+def with_nullable(state: TableState, required: Mapping[int, int], earlier: Sequence[NullableRow]) -> TableState:
+    """Return a state whose `nullable` columns are those of its files, of its inlined rows, and of an earlier load of the table.
+
+    `required` are the columns that must hold no NULL, each with the lake snapshot before which its default stands for it.
+    """
+    found: dict[int, int] = {}
+    inlined = [row for table in state.inlined_tables for row in _list_nullable_inlined(state, table, required)] if required else ()
+    for column_id, begin in (*state.nullable, *earlier, *inlined):
+        found[column_id] = min(begin, found.get(column_id, begin))
+    rows = [NullableRow(*item) for item in sorted(found.items())]
+    return state if rows == state.nullable else replace(state, nullable=rows)
+
+
+def _list_nullable_inlined(state: TableState, table: InlinedTable, required: Mapping[int, int]) -> list[NullableRow]:
+    """Return the required columns that a row of a table of inlined rows has a NULL of, and the parts of columns: nothing counts theirs."""
+    tree = columns_at(state.columns, (), table.begin_snapshot)
+    places = {row.column_id: place for place, row in enumerate(tree.children.get(None, ()), 3)}
+    parts = {row.column_id for row in state.columns if row.parent_column is not None}
+    found: list[NullableRow] = []
+    for column_id, defaulted_until in required.items():
+        place = places.get(column_id)
+        if place is None and column_id not in parts and table.begin_snapshot < defaulted_until:
+            continue
+        begins = [begin for row in table.rows if place is None or row[place] is None if isinstance(begin := row[1], int)]
+        found += [NullableRow(column_id, min(begins))] if begins else []
+    return found
+
+
+def list_nullable_names(state: TableState) -> list[str]:
+    """Return the full names of the columns that must hold no NULL, by what DuckLake or a client's schema says, and may hold one."""
+    tree = columns_at(state.columns, (), state.position.lake_snapshot_id)
+    paths = [get_path(row.column_id, tree) for row in state.nullable]
+    return [format_path(path) for path in paths if len(path) > 1 or (path and not path[-1].nulls_allowed)]

@@ -115,7 +115,7 @@ def _merge(parts: Sequence[tuple[Longs, Longs]]) -> Visibility:
 
 
 @dataclass(frozen=True, slots=True)
-class InlinedFile:
+class InlinedRowsFile:
     """The rows inlined at one lake snapshot in one inlined table: what one derived file holds, in order of row id."""
 
     file: TrackedFile
@@ -132,9 +132,9 @@ def format_key(begin_snapshot: int, schema_version: int, written_at: int) -> Fil
     return -((((begin_snapshot << 48) + schema_version) << 48) + written_at + 1)
 
 
-def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedFile], dict[FileKey, Visibility]]:
+def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedRowsFile], dict[FileKey, Visibility]]:
     """Return a derived file per inlining lake snapshot, ending when its last row dies, and the deletes before that."""
-    files: list[InlinedFile] = []
+    files: list[InlinedRowsFile] = []
     visibility: dict[FileKey, Visibility] = {}
     for table in tables:
         for begin, indexes in _group_by_begin(table).items():
@@ -143,7 +143,7 @@ def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedFile], di
             died = np.array([end if isinstance(end, int) else FOREVER for end in ends], dtype=np.int64)
             last = int(died.max())
             file = TrackedFile(key, begin, None if last == FOREVER else last, len(indexes))
-            files.append(InlinedFile(file, table, _longs(table.rows[index][0] for index in indexes)))
+            files.append(InlinedRowsFile(file, table, _longs(table.rows[index][0] for index in indexes)))
             mortal = np.flatnonzero(died < FOREVER).astype(np.int64)
             if len(mortal):
                 visibility[key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), died[mortal])
@@ -203,7 +203,7 @@ class RestoredFile:
         return self.file.begin_snapshot, self.version.schema_version, self.row_ids.tobytes()
 
 
-def find_version(versions: Sequence[SchemaVersionRow], lake_snapshot_id: int) -> SchemaVersionRow:
+def get_schema_version(versions: Sequence[SchemaVersionRow], lake_snapshot_id: int) -> SchemaVersionRow:
     """Return the version of the columns that a lake snapshot writes rows with, the first one when none is that old."""
     place = bisect_right(versions, lake_snapshot_id, key=lambda row: row.begin_snapshot)
     return versions[max(0, place - 1)]
@@ -217,7 +217,7 @@ def track_restored(
     visibility: dict[FileKey, Visibility] = {}
     for written_at in sorted({file.written_at for file in files}):
         group = [file for file in files if file.written_at == written_at]
-        died = np.concatenate([_when_died(file, deletes.get(file.row.data_file_id)) for file in group])
+        died = np.concatenate([_compute_deaths(file, deletes.get(file.row.data_file_id)) for file in group])
         for found, part in _split_by_begin(group, versions):
             ends = died[part]
             mortal = np.flatnonzero(ends < FOREVER).astype(np.int64)
@@ -228,7 +228,7 @@ def track_restored(
     return restored, visibility
 
 
-def _when_died(file: RewrittenFile, deletes: Visibility | None) -> Longs:
+def _compute_deaths(file: RewrittenFile, deletes: Visibility | None) -> Longs:
     died = np.full(len(file.row_ids), FOREVER, dtype=np.int64)
     if deletes is not None:
         died[deletes.positions] = deletes.died
@@ -244,7 +244,7 @@ def _split_by_begin(group: Sequence[RewrittenFile], versions: Sequence[SchemaVer
     order = np.lexsort((row_ids, begins))
     for part in np.split(order, np.flatnonzero(np.diff(begins[order])) + 1):
         begin = int(begins[part[0]])
-        version = find_version(versions, begin)
+        version = get_schema_version(versions, begin)
         key = format_key(begin, version.schema_version, group[0].written_at)
         yield RestoredFile(TrackedFile(key, begin, None, len(part)), version, row_ids[part], data_file_ids[part], positions[part]), part
 

@@ -14,9 +14,9 @@ from duckicelake.iceberg.partition import UNPARTITIONED
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.note_rows import MappedFile, MappedName, NewMapping
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
-from duckicelake.translate.to_ducklake.files import TakenFile
-from duckicelake.translate.to_ducklake.mapped.columns import NamedFile
+from duckicelake.translate.name_mapping import PROPERTY, FileColumns
+from duckicelake.translate.to_ducklake.files import AddedFile
+from duckicelake.translate.to_ducklake.mapped_files import NamedFile
 from duckicelake.values import replace
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
@@ -28,9 +28,9 @@ def columns(*names: str, field_id: int | None = None) -> FileColumns:
     return FileColumns({(name,): field_id for name in names}, {(name,): "int64" for name in names})
 
 
-def taken(path: str) -> TakenFile:
+def taken(path: str) -> AddedFile:
     """A file of one row."""
-    return TakenFile(DataFile(0, path, "PARQUET", (), 1, 1), UNPARTITIONED)
+    return AddedFile(DataFile(0, path, "PARQUET", (), 1, 1), UNPARTITIONED)
 
 
 def test_files_that_name_the_same_share_a_mapping() -> None:

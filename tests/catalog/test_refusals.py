@@ -13,8 +13,8 @@ from duckicelake.errors import Unsupported
 from duckicelake.lake.install import check_absolute
 from duckicelake.lake.rows import DeleteFileRow, TableRow
 from duckicelake.store.derived_files import InlinedColumn, convert_rows, read_embedded
-from duckicelake.translate.shape.remedies import ColumnTree
-from duckicelake.translate.types import refuse_value
+from duckicelake.translate.leaf_types import ColumnTree
+from duckicelake.translate.types import build_value_refusal
 
 ROW = DeleteFileRow(1, 1, 5, None, "a-delete.parquet", True, "parquet", 1, 10)
 
@@ -67,4 +67,4 @@ def test_a_store_we_do_not_speak_is_named() -> None:
 def test_a_value_of_a_column_that_is_gone_is_refused_with_a_remedy() -> None:
     """No SQL can name such a column any more."""
     table = TableRow(1, UUID(int=1), "t", "t/", True, "main", "main/", True)
-    assert "expire the lake snapshots that had it" in refuse_value(table, ColumnTree({}, {}), 7, "numbers from 2³¹ on").message
+    assert "expire the lake snapshots that had it" in build_value_refusal(table, ColumnTree({}, {}), 7, "numbers from 2³¹ on").message

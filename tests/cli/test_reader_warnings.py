@@ -9,7 +9,7 @@ from rich.console import Console
 from duckicelake.commands.check import check_lakes, list_findings
 from duckicelake.embedded.home import open_home
 from duckicelake.lake.inspect import LakeFinding
-from duckicelake.translate.shape.reader_limits import READER_LIMITS
+from duckicelake.translate.reader_limits import READER_LIMITS
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
 from tests.interop.types.tables import EXTREMES, TypeTable
 from tests.rest.serving import make_settings

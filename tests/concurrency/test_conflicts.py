@@ -13,7 +13,7 @@ from duckicelake.commands.check import list_findings
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home
 from duckicelake.lake.inspect import LakeFinding
-from duckicelake.translate.shape.reader_limits import READER_LIMITS
+from duckicelake.translate.reader_limits import READER_LIMITS
 from tests.concurrency.conflicts import BASE, OURS, THEIRS, Side, Tables
 from tests.rest.serving import make_settings, serve
 from tests.rest.writing.client import open_client

@@ -134,7 +134,7 @@ def test_null_counts_are_told_without_value_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "nulls", "has_nan", "is_told"),
+    ("kind", "nulls", "has_nan", "is_client_path"),
     [
         pytest.param("int", 0, None, True, id="no null"),
         pytest.param("int", 2, None, True, id="known nulls"),
@@ -145,15 +145,15 @@ def test_null_counts_are_told_without_value_counts() -> None:
         pytest.param("double", None, False, False, id="no NaN, unknown nulls"),
     ],
 )
-def test_bounds_are_told_only_beside_what_they_leave_out(kind: str, nulls: int | None, has_nan: bool | None, is_told: bool) -> None:
+def test_bounds_are_told_only_beside_what_they_leave_out(kind: str, nulls: int | None, has_nan: bool | None, is_client_path: bool) -> None:
     """Readers that delete whole files by bounds take a count that is not told for none: see decision 062."""
     file = to_file(ColumnStatsRow(1, 1, None, None, nulls, "1", "2", has_nan), c=kind)
-    assert (file.lower_bounds is not None, file.upper_bounds is not None) == (is_told, is_told)
+    assert (file.lower_bounds is not None, file.upper_bounds is not None) == (is_client_path, is_client_path)
     schema = PyIcebergSchema(PyIcebergField(1, "c", IntegerType() if kind == "int" else DoubleType(), required=False))
     told = {name: getattr(file, name) or {} for name in ("value_counts", "null_value_counts", "nan_value_counts")}
     known = PyIcebergFile.from_args(record_count=5, lower_bounds=file.lower_bounds or {}, upper_bounds=file.upper_bounds or {}, **told)
     is_whole = [_StrictMetricsEvaluator(schema, each).eval(known) for each in (LessThan("c", 9), GreaterThan("c", 0))]
-    assert is_whole == [is_told and nulls == 0] * 2
+    assert is_whole == [is_client_path and nulls == 0] * 2
 
 
 def test_leaves_within_lists_structs_and_maps_have_counts(room: Room) -> None:

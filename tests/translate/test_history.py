@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.rows import Position, TableNote
-from duckicelake.translate.history import Step, to_history
+from duckicelake.translate.history import SnapshotStep, build_history
 from duckicelake.translate.manifests import ADDED, DELETED
-from duckicelake.translate.summaries import Tally, Totals, summarise
+from duckicelake.translate.summaries import FileTally, Totals, summarize
 from duckicelake.translate.visibility import TrackedFile
 from tests.translate.support.states import EPOCH, TABLE_ID, make_notes, make_state, snapshot, visibility
 
 
-def tell(steps: tuple[Step, ...]) -> list[tuple[int, list[int], list[int], dict[int, bool]]]:
+def tell(steps: tuple[SnapshotStep, ...]) -> list[tuple[int, list[int], list[int], dict[int, bool]]]:
     """Id, files added, files removed and deletes of each snapshot."""
     return [(step.snapshot_id, [f.key for f in step.added], [f.key for f in step.removed], step.deletes) for step in steps]
 
@@ -24,7 +24,7 @@ def test_an_event_at_an_expired_snapshot_counts_for_the_next_one_left() -> None:
     """What nobody can look at any more has happened by the time of the next snapshot."""
     files = [TrackedFile(1, 1, None, 9), TrackedFile(2, 2, 4, 9), TrackedFile(3, 3, 4, 9), TrackedFile(4, 5, None, 9)]
     deletes = {1: visibility({}, {0: 2, 1: 4}), 2: visibility({}, {5: 3})}
-    history = to_history(make_state([snapshot(3), snapshot(5)]), files, deletes)
+    history = build_history(make_state([snapshot(3), snapshot(5)]), files, deletes)
     assert tell((history.base,)) == [(2, [1, 2], [], {1: True})]
     assert tell(history.steps) == [(3, [3], [], {2: True}), (5, [4], [2, 3], {1: True})]
 
@@ -32,15 +32,15 @@ def test_an_event_at_an_expired_snapshot_counts_for_the_next_one_left() -> None:
 def test_a_file_that_nobody_can_see_is_in_no_snapshot() -> None:
     """It came and went between two snapshots that are left, or in one."""
     files = [TrackedFile(1, 2, 3, 9), TrackedFile(2, 4, 4, 9)]
-    assert tell(to_history(make_state([snapshot(1), snapshot(4)]), files, {}).steps) == [(1, [], [], {}), (4, [], [], {})]
+    assert tell(build_history(make_state([snapshot(1), snapshot(4)]), files, {}).steps) == [(1, [], [], {}), (4, [], [], {})]
 
 
 def test_the_last_change_stays_current_when_its_snapshot_has_expired() -> None:
     """The table's rows are still those of that lake snapshot; its time is the latest known before it."""
     state = make_state([snapshot(2)], oldest=snapshot(2))
-    history = to_history(state, [TrackedFile(1, 2, None, 9), TrackedFile(2, 5, None, 9)], {})
+    history = build_history(state, [TrackedFile(1, 2, None, 9), TrackedFile(2, 5, None, 9)], {})
     assert tell(history.steps) == [(2, [1], [], {}), (5, [2], [], {})]
-    alone = to_history(make_state([], oldest=snapshot(8)), [TrackedFile(1, 5, None, 9)], {1: visibility({}, {0: 6})})
+    alone = build_history(make_state([], oldest=snapshot(8)), [TrackedFile(1, 5, None, 9)], {1: visibility({}, {0: 6})})
     assert tell((alone.base, *alone.steps)) == [(5, [1], [], {}), (6, [], [], {1: True})]
     assert alone.steps[0].timestamp_ms == int(EPOCH.timestamp()) * 1000 + 8000
 
@@ -49,36 +49,36 @@ def test_an_expired_rewriting_stays_current_once_it_was_published() -> None:
     """The rows tell nothing of it any more, the note does; a reading older than the note does not know it yet."""
     files = [TrackedFile(1, 2, None, 9)]
     noted = make_notes(TableNote(TABLE_ID, "s3://b/t", 2, 0, 1, 7, 0, "", 0, current_snapshot_id=6))
-    after = to_history(make_state([], position=Position(8, 0), notes=noted), files, {})
+    after = build_history(make_state([], position=Position(8, 0), notes=noted), files, {})
     assert tell((after.base, *after.steps)) == [(5, [1], [], {}), (6, [], [], {})]
     assert [step.is_rewrite for step in after.steps] == [True]
-    before = to_history(make_state([snapshot(2)], position=Position(5, 0), notes=noted), files, {})
+    before = build_history(make_state([snapshot(2)], position=Position(5, 0), notes=noted), files, {})
     assert tell(before.steps) == [(2, [1], [], {})]
 
 
 def test_a_table_without_rows_has_no_history() -> None:
     """Nothing happened, nothing is published."""
-    assert to_history(make_state([]), [], {}).steps == ()
+    assert build_history(make_state([]), [], {}).steps == ()
 
 
 def test_a_delete_dated_back_counts_when_a_reading_goes_on() -> None:
     """A commit that DuckDB retried says an earlier lake snapshot of its deletes, but not earlier than what had been read before."""
     state = make_state([snapshot(9)], since=5)
-    history = to_history(state, [TrackedFile(1, 2, None, 9)], {1: visibility({}, {0: 3, 1: 6})})
+    history = build_history(state, [TrackedFile(1, 2, None, 9)], {1: visibility({}, {0: 3, 1: 6})})
     assert tell(history.steps) == [(9, [], [], {1: True})]
 
 
 def test_deletes_that_leave_nothing_hidden_are_told() -> None:
     """Rows that a rewritten file hides from older snapshots come into sight one after the other."""
     files = [TrackedFile(1, 1, None, 3)]
-    history = to_history(make_state([snapshot(i) for i in (1, 2, 3)]), files, {1: visibility({1: 2, 2: 3}, {})})
+    history = build_history(make_state([snapshot(i) for i in (1, 2, 3)]), files, {1: visibility({1: 2, 2: 3}, {})})
     assert [step.deletes for step in history.steps] == [{1: True}, {1: True}, {1: False}]
 
 
 def test_only_changed_positions_are_told() -> None:
     """A row that is born and dies unseen changes nothing."""
     seen = {1: visibility({0: 2}, {0: 3})}
-    history = to_history(make_state([snapshot(i) for i in (1, 3, 4)]), [TrackedFile(1, 1, None, 3)], seen)
+    history = build_history(make_state([snapshot(i) for i in (1, 3, 4)]), [TrackedFile(1, 1, None, 3)], seen)
     assert [step.deletes for step in history.steps] == [{1: True}, {}, {}]
 
 
@@ -97,7 +97,7 @@ def test_only_changed_positions_are_told() -> None:
 )
 def test_rewrites_are_told_by_their_kind(kinds: str | None, expected: bool) -> None:
     """Flush, merge and rewrite leave every row as it was."""
-    history = to_history(make_state([snapshot(1), snapshot(2, kinds)]), [TrackedFile(1, 1, None, 1)], {})
+    history = build_history(make_state([snapshot(1), snapshot(2, kinds)]), [TrackedFile(1, 1, None, 1)], {})
     assert [step.is_rewrite for step in history.steps] == [False, expected]
 
 
@@ -107,21 +107,21 @@ def test_a_rewrite_that_deletes_rows_too_is_none() -> None:
     state = make_state([snapshot(1), snapshot(3, kinds)])
     inlined, flushed, other = TrackedFile(-1, 1, 3, 4), TrackedFile(1, 3, None, 4), TrackedFile(2, 1, None, 9)
     dead = visibility({}, {0: 1})
-    assert to_history(state, [inlined, flushed, other], {1: dead, -1: dead}).steps[-1].is_rewrite
-    assert not to_history(state, [inlined, flushed, other], {2: visibility({}, {0: 3})}).steps[-1].is_rewrite
-    assert not to_history(state, [inlined, flushed, TrackedFile(2, 1, 3, 9)], {}).steps[-1].is_rewrite
+    assert build_history(state, [inlined, flushed, other], {1: dead, -1: dead}).steps[-1].is_rewrite
+    assert not build_history(state, [inlined, flushed, other], {2: visibility({}, {0: 3})}).steps[-1].is_rewrite
+    assert not build_history(state, [inlined, flushed, TrackedFile(2, 1, 3, 9)], {}).steps[-1].is_rewrite
 
 
 def test_a_rewrite_that_stands_for_expired_changes_too_is_none() -> None:
     """Compared with the snapshot before it rows were added, and readers of increments skip a `replace`."""
     files = [TrackedFile(1, 1, None, 1), TrackedFile(2, 2, 4, 1), TrackedFile(3, 4, None, 1)]
     rewrite = f"rewrite_delete:{TABLE_ID}"
-    assert [s.is_rewrite for s in to_history(make_state([snapshot(1), snapshot(4, rewrite)]), files, {}).steps] == [False, False]
-    assert [s.is_rewrite for s in to_history(make_state([snapshot(1), snapshot(2), snapshot(4, rewrite)]), files, {}).steps][-1]
+    assert [s.is_rewrite for s in build_history(make_state([snapshot(1), snapshot(4, rewrite)]), files, {}).steps] == [False, False]
+    assert [s.is_rewrite for s in build_history(make_state([snapshot(1), snapshot(2), snapshot(4, rewrite)]), files, {}).steps][-1]
     partial = {1: visibility({0: 2}, {})}
     flush = f"inline_flush:{TABLE_ID}"
-    assert [s.is_rewrite for s in to_history(make_state([snapshot(1), snapshot(4, flush)]), files[:1], partial).steps] == [False, False]
-    assert [s.is_rewrite for s in to_history(make_state([snapshot(2), snapshot(4, flush)]), files[:1], partial).steps] == [False, True]
+    assert [s.is_rewrite for s in build_history(make_state([snapshot(1), snapshot(4, flush)]), files[:1], partial).steps] == [False, False]
+    assert [s.is_rewrite for s in build_history(make_state([snapshot(2), snapshot(4, flush)]), files[:1], partial).steps] == [False, True]
 
 
 @example([1_074_376_126_919], 0, 0)
@@ -134,7 +134,7 @@ def test_times_are_exact_and_never_go_back(times_ms: list[int], after_ms: int, m
     """Milliseconds, rounded down; a commit that began before its predecessor has the time of that one."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     rows = [snapshot(i, time=epoch + timedelta(milliseconds=ms, microseconds=micros)) for i, ms in enumerate(times_ms, 1)]
-    found = [step.timestamp_ms for step in to_history(make_state(rows), [], {}, after_ms).steps]
+    found = [step.timestamp_ms for step in build_history(make_state(rows), [], {}, after_ms).steps]
     assert found == [max(after_ms, *times_ms[: i + 1]) for i in range(len(times_ms))]
 
 
@@ -148,9 +148,9 @@ def delete_file(count: int, file_format: str = "PARQUET") -> DataFile:
     return DataFile(1, f"s3://b/{count}.deletes", file_format, (), count, 10)
 
 
-def tally(*changes: tuple[int, DataFile]) -> Tally:
+def tally(*changes: tuple[int, DataFile]) -> FileTally:
     """The count of some files added or deleted."""
-    counted = Tally()
+    counted = FileTally()
     for status, file in changes:
         counted.count(status, file)
     return counted
@@ -175,8 +175,8 @@ def tally(*changes: tuple[int, DataFile]) -> Tally:
 def test_operations(added: list[DataFile], removed: list[DataFile], is_rewrite: bool, expected: str) -> None:
     """Iceberg's word for what a snapshot did."""
     changes = tally(*((ADDED, file) for file in added), *((DELETED, file) for file in removed))
-    summary, _ = summarise(
-        Step(7, 0, is_rewrite), changes, Totals(records=9, data_files=9, delete_files=9, position_deletes=9, files_size=9)
+    summary, _ = summarize(
+        SnapshotStep(7, 0, is_rewrite), changes, Totals(records=9, data_files=9, delete_files=9, position_deletes=9, files_size=9)
     )
     assert (summary["operation"], summary["ducklake.snapshot-id"]) == (expected, "7")
 
@@ -185,7 +185,7 @@ def test_a_summary_counts_what_changed_and_what_is_there() -> None:
     """Strings; zero changes are left out, zero totals are not; deletion vectors are told apart."""
     before = Totals(records=10, data_files=2, delete_files=1, position_deletes=4, files_size=210)
     changes = tally((ADDED, data_file(5)), (ADDED, delete_file(2, "PUFFIN")), (DELETED, delete_file(4)))
-    summary, after = summarise(Step(7, 0), changes, before)
+    summary, after = summarize(SnapshotStep(7, 0), changes, before)
     assert summary == {
         "operation": "overwrite",
         "ducklake.snapshot-id": "7",
@@ -214,6 +214,6 @@ def test_totals_are_the_sum_of_all_changes(events: list[tuple[int, int, int]]) -
     """What is added and taken away again leaves the totals as they were."""
     changes = [(status, data_file(count) if content == 0 else delete_file(count)) for status, count, content in events]
     back = [(DELETED if status == ADDED else ADDED, file) for status, file in changes]
-    _, there = summarise(Step(1, 0), tally(*changes), Totals())
-    _, again = summarise(Step(2, 0), tally(*back), there)
+    _, there = summarize(SnapshotStep(1, 0), tally(*changes), Totals())
+    _, again = summarize(SnapshotStep(2, 0), tally(*back), there)
     assert (again.records, again.data_files, again.delete_files, again.position_deletes, again.files_size) == (0, 0, 0, 0, 0)

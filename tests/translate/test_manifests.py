@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.translate.history import History, Step, to_history
+from duckicelake.translate.history import SnapshotStep, TableHistory, build_history
 from duckicelake.translate.manifests import (
     ADDED,
     DATA,
@@ -21,9 +21,9 @@ from duckicelake.translate.manifests import (
     MERGE_FAN,
     ManifestPlan,
     SnapshotPlan,
-    new_shelves,
+    new_manifest_sets,
+    plan_manifests,
     size_class,
-    to_manifests,
 )
 from duckicelake.translate.summaries import count_manifests
 from duckicelake.translate.visibility import TrackedFile
@@ -35,16 +35,16 @@ lives = st.builds(
 )
 
 
-def write(life: Life) -> tuple[History, list[SnapshotPlan]]:
+def write(life: Life) -> tuple[TableHistory, list[SnapshotPlan]]:
     """The snapshots of a life."""
-    history = to_history(life.state(), life.files, life.visibility)
-    return history, list(to_manifests(history.steps, new_shelves(history, life.specs.__getitem__), life.specs.__getitem__))
+    history = build_history(life.state(), life.files, life.visibility)
+    return history, list(plan_manifests(history.steps, new_manifest_sets(history, life.specs.__getitem__), life.specs.__getitem__))
 
 
-def fold(steps: list[Step]) -> list[SnapshotPlan]:
+def fold(steps: list[SnapshotStep]) -> list[SnapshotPlan]:
     """The snapshots of an unpartitioned table that begins with these steps."""
-    history = History(Step(0, 0), tuple(steps))
-    return list(to_manifests(steps, new_shelves(history, lambda _: 0), lambda _: 0))
+    history = TableHistory(SnapshotStep(0, 0), tuple(steps))
+    return list(plan_manifests(steps, new_manifest_sets(history, lambda _: 0), lambda _: 0))
 
 
 def own(plan: SnapshotPlan) -> list[ManifestPlan]:
@@ -151,9 +151,9 @@ def test_lists_stay_short(life: Life) -> None:
 def test_going_on_is_the_same_as_beginning_again(life: Life, at: int) -> None:
     """A fold that stopped anywhere and went on later gives the same manifests."""
     history, plans = write(life)
-    shelves = new_shelves(history, life.specs.__getitem__)
+    manifest_sets = new_manifest_sets(history, life.specs.__getitem__)
     parts = [history.steps[:at], history.steps[at:]]
-    assert [plan for part in parts for plan in to_manifests(part, shelves, life.specs.__getitem__)] == plans
+    assert [plan for part in parts for plan in plan_manifests(part, manifest_sets, life.specs.__getitem__)] == plans
 
 
 @given(lives)
@@ -163,11 +163,11 @@ def test_publishing_twice_gives_the_same(life: Life) -> None:
     assert write(life) == write(life)
 
 
-def appends(sizes: Iterable[int]) -> Iterator[Step]:
+def appends(sizes: Iterable[int]) -> Iterator[SnapshotStep]:
     """Snapshots that each add so many files."""
     keys = itertools.count(1)
     for i, size in enumerate(sizes, 1):
-        yield Step(i, i, added=[TrackedFile(key, i, None, 1) for key in itertools.islice(keys, size)])
+        yield SnapshotStep(i, i, added=[TrackedFile(key, i, None, 1) for key in itertools.islice(keys, size)])
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_two_thousand_appends_cost_about_ten_times_two_hundred() -> None:
 def test_removing_from_a_big_manifest_keeps_the_rest_of_it() -> None:
     """One removal rewrites one manifest: a tombstone, everything else existing; the tombstone is gone once it is rewritten."""
     steps = [
-        Step(1, 1, added=[TrackedFile(n, 1, None, 1) for n in range(1, 501)]),
-        Step(2, 2, removed=[TrackedFile(9, 1, 2, 1)]),
-        Step(3, 3, removed=[TrackedFile(10, 1, 3, 1)]),
+        SnapshotStep(1, 1, added=[TrackedFile(n, 1, None, 1) for n in range(1, 501)]),
+        SnapshotStep(2, 2, removed=[TrackedFile(9, 1, 2, 1)]),
+        SnapshotStep(3, 3, removed=[TrackedFile(10, 1, 3, 1)]),
     ]
     plans = fold(steps)
     for plan, expected in zip(plans[1:], ({EXISTING: 499, DELETED: 1}, {EXISTING: 498, DELETED: 1}), strict=True):
@@ -229,7 +229,7 @@ def test_removing_from_a_big_manifest_keeps_the_rest_of_it() -> None:
 def test_a_manifest_of_tombstones_is_listed_by_one_snapshot_only() -> None:
     """The snapshot that empties a table says what it removed, the next one says nothing of it."""
     file = TrackedFile(1, 1, 2, 1)
-    plans = fold([Step(1, 1, added=[file]), Step(2, 2, removed=[file]), Step(3, 3)])
+    plans = fold([SnapshotStep(1, 1, added=[file]), SnapshotStep(2, 2, removed=[file]), SnapshotStep(3, 3)])
     assert [[entry.status for m in plan.manifests for entry in m.entries] for plan in plans] == [[ADDED], [DELETED], []]
 
 

@@ -14,13 +14,8 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.note_rows import FormerColumn
-from duckicelake.translate.shape.name_mapping import PROPERTY
-from duckicelake.translate.to_ducklake.registered import (
-    check_partition,
-    find_first_row_id,
-    find_lake_snapshot_id,
-    list_lost_columns,
-)
+from duckicelake.translate.name_mapping import PROPERTY
+from duckicelake.translate.to_ducklake.refs import check_partition, compute_first_row_id, compute_lake_snapshot_id, list_former_columns
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
 
@@ -60,7 +55,7 @@ def test_columns_of_old_keep_their_ids() -> None:
     nested = NestedField(3, "s", StructType((column(4, "x", "int"),)), False)
     first = Schema(0, (column(1, "a", "int"), column(2, "b"), nested))
     second = Schema(1, (column(1, "a", "long"), column(2, "b"), column(5, "t", "timestamp_ns")))
-    lost = list_lost_columns(7, metadata(first, second, Schema(2, (column(2, "b"),)), last_column_id=9))
+    lost = list_former_columns(7, metadata(first, second, Schema(2, (column(2, "b"),)), last_column_id=9))
     assert lost == [
         FormerColumn(7, 1, "a", "int64"),
         FormerColumn(7, 3, "s", "varchar"),
@@ -76,7 +71,7 @@ def test_no_number_comes_twice(head: int, last: int, ids: list[int]) -> None:
     snapshots = tuple(Snapshot(i, None, 0, 0, "", {}, None) for i in ids)
     found = metadata(snapshots=snapshots, last_sequence_number=last)
     try:
-        at = find_lake_snapshot_id(found, head, 2**20)
+        at = compute_lake_snapshot_id(found, head, 2**20)
     except BadRequest:
         assert last > head + 2**20 or head + 2**20 in ids
         return
@@ -96,7 +91,7 @@ def test_no_number_comes_twice(head: int, last: int, ids: list[int]) -> None:
 )
 def test_row_ids_begin_above_those_in_the_files(version: int, told: dict[str, str], first: int) -> None:
     """Files of a table that was in a lake may carry ids; version 3 has its own count."""
-    assert find_first_row_id(metadata(format_version=version, properties=told, next_row_id=55)) == first
+    assert compute_first_row_id(metadata(format_version=version, properties=told, next_row_id=55)) == first
 
 
 @pytest.mark.parametrize(

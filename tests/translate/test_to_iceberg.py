@@ -11,11 +11,11 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TagRow
+from duckicelake.translate.name_mapping import NameMapping
 from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, PartitionKey, PublishedSpec
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.shape.name_mapping import NameMapping
-from duckicelake.translate.shape.sort_orders import SortOrders
-from duckicelake.translate.to_iceberg import VECTORIZED, Shape, only_refs, to_metadata, to_properties, with_version
+from duckicelake.translate.sort_orders import SortOrders
+from duckicelake.translate.to_iceberg import VECTORIZED, TableShape, only_refs, to_metadata, to_properties, with_version
 from tests.translate.support.states import make_state
 
 NO_NAMES = NameMapping({}, {}, {}, frozenset())
@@ -24,11 +24,11 @@ BY_DAY = PublishedSpec(2, (1004,), (PartitionKey(5, "day", (0, 1, 2)),))
 LOCATION = "s3://b/iceberg/main/t"
 
 
-def shape(specs: tuple[PublishedSpec, ...] = (UNPARTITIONED,), default_spec_id: int = 0) -> Shape:
+def shape(specs: tuple[PublishedSpec, ...] = (UNPARTITIONED,), default_spec_id: int = 0) -> TableShape:
     """A table of two columns."""
     schemas = Schemas(((1, SCHEMA),), (JsonNote(3, "s"),), 5, 2, frozenset(), breaks_vectors=False)
     partitioning = Partitioning(specs, {}, default_spec_id, (JsonNote(2, "p"),))
-    return Shape(schemas, partitioning, SortOrders((UNSORTED,), UNSORTED, (JsonNote(1, "o"),)), NO_NAMES)
+    return TableShape(schemas, partitioning, SortOrders((UNSORTED,), UNSORTED, (JsonNote(1, "o"),)), NO_NAMES)
 
 
 def snapshots(count: int) -> list[Snapshot]:

@@ -36,9 +36,8 @@ from duckicelake.lake.writing.idempotency import has_transaction, note_transacti
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.lake.writing.waiting_sessions import LockYielded
 from duckicelake.translate.locations import to_folder_uri
-from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.namespaces import fold_name, to_schema_name
 from duckicelake.translate.to_ducklake.commits import list_added
-from duckicelake.translate.to_ducklake.names import fold_name
 
 COMMIT_TRIES = 13
 COMMIT_S = 20.0

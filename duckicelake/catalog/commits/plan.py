@@ -54,19 +54,19 @@ from duckicelake.lake.writing.rows import (
     NewSnapshotNote,
 )
 from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.client_snapshots import change_statistics
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, table_folder, table_location, to_canonical
 from duckicelake.translate.partitions import has_buckets
-from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
-from duckicelake.translate.shape.told_statistics import change_statistics
+from duckicelake.translate.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
-    check_taken,
+    check_supported,
     list_added,
     map_updates,
     number_snapshots,
 )
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
-from duckicelake.translate.to_ducklake.refs import change_refs, keep_main
+from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 from duckicelake.values import replace
 
@@ -173,7 +173,7 @@ class FileWriter:
         taken = take_files(prepared.change, planned.new)
         check_files(self.commit.conn, planned.table_id, self.allowed, [file.file.file_path for file in taken])
         # a legacy word for a rewriting: DuckDB takes it for no conflict with anything
-        step.tell("compacted_table", planned.table_id)
+        step.add_change("compacted_table", planned.table_id)
         numbers = self.assigned[prepared.snapshot.snapshot_id][1]
         told = {
             "format-version": planned.new.format_version,
@@ -215,7 +215,7 @@ class FileWriter:
         """
         if not uris:
             return
-        step.tell("deleted_from_table", self.planned.table_id)
+        step.add_change("deleted_from_table", self.planned.table_id)
         inlined = self._list_inlined(uris)
         self._end_inlined(step, sorted(set(inlined.values())))
         self.ended_inlined |= set(inlined.values())
@@ -227,9 +227,9 @@ class FileWriter:
         """Give data files their new delete files, and end inlined rows."""
         table_id = self.planned.table_id
         if prepared.files or prepared.inlined:
-            step.tell("deleted_from_table", table_id)
+            step.add_change("deleted_from_table", table_id)
         if prepared.inlined:
-            step.tell("inlined_delete", table_id)
+            step.add_change("inlined_delete", table_id)
         pairs = [(delete, i) for delete in prepared.files for i in (*delete.data_file_ids, *self.made.get(delete.data_file_path, ()))]
         folded = [delete.folded for delete in prepared.files if delete.folded is not None]
         step.rows += [replace(row, delete_file_id=self.ids.take_file_ids(1)) for row in folded]
@@ -248,7 +248,7 @@ class FileWriter:
     def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
         if begins:
             table_id = self.planned.table_id
-            step.tell("inlined_delete", table_id)
+            step.add_change("inlined_delete", table_id)
             versions = list_inlined_versions(self.commit.conn, table_id)
             step.rows += [EndedInlinedRows(table_id, version, begin, None) for version in versions for begin in begins]
 
@@ -287,7 +287,7 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: CommitBase) -> lis
             continue
         if snapshot is not None and snapshot.parent_snapshot_id is None and base.has_main:
             step.rows.append(NewRoot(planned.table_id))
-        step.tell("inserted_into_table", planned.table_id)
+        step.add_change("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
         next_row_id = writer.add_files(step, change, next_row_id)
         writer.delete_rows(step, prepared)
@@ -341,7 +341,7 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     base = _with_own_specs(base, updates, shown, new)
     main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.branch_snapshots]
-    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
+    check_supported(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
     if base.is_emptied and not base.changes and base.metadata is not None:
         # there is nothing to end, so main stays where it is
         new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
@@ -410,11 +410,11 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
         new = replace(new, location=check_table_location(conn, new.location, base.allowed.roots, table_id))
         planned = replace(planned, new=new)
     check_path_properties(conn, table_id, base.allowed, new.properties, old.properties)
-    told_order_id = notes.shapes[-1].order_id if notes.shapes else 0
+    client_order_id = notes.shapes[-1].order_id if notes.shapes else 0
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
     brings_files = any(change.added or change.returned for change in base.changes)
     ends_buckets = brings_files and base.published is not None and has_buckets(base.published.state.partitions)
-    live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id, ends_buckets)
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, client_order_id, found.sort_keys, sort_id, ends_buckets)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()
@@ -430,12 +430,12 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
     marks += change_statistics(table_id, old, new, base.allowed.holds)
     if marks:
         first.rows += marks
-        first.tell("altered_table", table_id)
+        first.add_change("altered_table", table_id)
     names = build_column_names(base.published.state if base.published else None, base.footers)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
     is_step = bool(first.changes or base.changes)
     steps = add_snapshots(writer, first, base) if is_step else []
-    moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
+    moved = [] if base.move is None else keep_main_target(table_id, base.move, notes.refs)
     return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
 
 

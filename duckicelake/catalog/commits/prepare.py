@@ -46,6 +46,7 @@ from duckicelake.lake.read import TableAtPosition, find_table, read_data_path, r
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import ReplayCheck, is_any_named, is_touched, read_client_snapshots, read_replay_check
 from duckicelake.lake.writing.transaction import Commit, WatchedTable
+from duckicelake.translate.client_snapshots import undo_aliases
 from duckicelake.translate.locations import (
     Roots,
     find_inlined_snapshot,
@@ -55,19 +56,18 @@ from duckicelake.translate.locations import (
     to_canonical,
     to_folder_uri,
 )
+from duckicelake.translate.name_mapping import FileColumns
 from duckicelake.translate.namespaces import to_schema_name
-from duckicelake.translate.shape.name_mapping import FileColumns
-from duckicelake.translate.shape.told_snapshots import undo_aliases
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
     find_main_target,
     is_replay,
     list_added,
-    list_beside,
     list_client_ids,
+    list_off_main,
     map_requirements,
     map_updates,
-    takes_main_away,
+    removes_main,
 )
 from duckicelake.values import replace
 
@@ -186,7 +186,7 @@ def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) -> 
 def _with_changes(warehouse: Warehouse, request: TableCommit, base: CommitBase, reader: ManifestReader) -> CommitBase:
     """Return the base with what the request does to files, the client's manifests read and delete files written."""
     added, move = list_added(request.body.updates), _find_move(warehouse, request, base)
-    if move is None and base.metadata is not None and takes_main_away(request.body.updates):
+    if move is None and base.metadata is not None and removes_main(request.body.updates):
         return _empty(base, base.metadata, reader)
     if not added and move is None:
         return base
@@ -275,7 +275,7 @@ def _prepare_branch_snapshots(
 ) -> dict[int, BranchSnapshot]:
     """Return the snapshots of a request that are not for main, each compared with its parent."""
     reader, context = brought
-    branch_snapshots, added = list_beside(request.body.updates), context.added
+    branch_snapshots, added = list_off_main(request.body.updates), context.added
     if not branch_snapshots:
         return {}
     if base.metadata is not None and base.published is not None:

@@ -13,7 +13,7 @@ import psycopg
 
 from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_new_location, get_place
 from duckicelake.catalog.tables import Ident, get_table
-from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
+from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import NoSuchTable, Unsupported
 from duckicelake.lake.connect import reading
 from duckicelake.lake.locations import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
@@ -68,7 +68,7 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> Cred
     if found is None or not PLAIN_NAME.fullmatch(place.table_name) or not PLAIN_NAME.fullmatch(place.schema_name):
         raise NoSuchTable(f"Table does not exist: {ident}")
     location = start + found[1]
-    check_new_location(conn, location, location, NO_CHOICE)
+    check_new_location(conn, location, location, FIXED_LOCATIONS)
     data_path = read_data_path(conn)
     if not is_exclusive(location + "/", _list_others(list_table_locations(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
         raise NoSuchTable(f"Table does not exist: {ident}")

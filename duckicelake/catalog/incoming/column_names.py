@@ -20,10 +20,18 @@ from duckicelake.lake.writing.rows import NewRow
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
 from duckicelake.translate.locations import list_paths, table_folder
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, NamePath, parse_name_mapping, to_name_mapping
-from duckicelake.translate.to_ducklake.files import TakenFile
-from duckicelake.translate.to_ducklake.mapped.columns import NamedFile, add_mapping, find_names, list_untold
-from duckicelake.translate.to_ducklake.mapped.folders import Names, Untold, find_folders, tell_stats
+from duckicelake.translate.name_mapping import PROPERTY, FileColumns, NamePath, parse_name_mapping, to_name_mapping
+from duckicelake.translate.to_ducklake.files import AddedFile
+from duckicelake.translate.to_ducklake.mapped_files import (
+    NamedFile,
+    Names,
+    PartitionOnlyColumn,
+    add_mapping,
+    build_partition_stats,
+    find_names,
+    list_partition_folders,
+    list_partition_only,
+)
 
 MAX_FILES = 10_000
 MAX_COLUMNS = 1_000_000
@@ -115,7 +123,7 @@ class ColumnNames:
     mapping_ids: dict[NamedFile, int] = field(default_factory=dict[NamedFile, int])
     merged: Mapping[NamePath, int] = field(default_factory=dict[NamePath, int])
 
-    def map_files(self, table_id: int, files: Mapping[int, TakenFile], new: TableMetadata, ids: IdAllocator) -> list[NewRow]:
+    def map_files(self, table_id: int, files: Mapping[int, AddedFile], new: TableMetadata, ids: IdAllocator) -> list[NewRow]:
         """Return the mappings of the new files, by their ids, that carry no field ids; files that name the same share one.
 
         Raises: BadRequest: DuckDB and Iceberg's readers would not read one alike. CommitFailed: the footer of one was not read
@@ -129,7 +137,7 @@ class ColumnNames:
             return rows
         ever = {item.field_id for schema in new.schemas for item in schema.fields}
         known = {name: field_id for name, field_id in self._list_known(new).items() if field_id in ever}
-        seen: dict[tuple[int, int], tuple[NamedFile | None, Sequence[Untold]]] = {}
+        seen: dict[tuple[int, int], tuple[NamedFile | None, Sequence[PartitionOnlyColumn]]] = {}
         for data_file_id, (file, columns) in found.items():
             kind = id(columns), file.spec.spec_id
             if kind not in seen:
@@ -139,7 +147,7 @@ class ColumnNames:
                 continue
             if untold:
                 named = replace(named, folders=_list_folders(file, untold, known, new))
-                rows += tell_stats(table_id, data_file_id, file.file, untold)
+                rows += build_partition_stats(table_id, data_file_id, file.file, untold)
             if named not in self.mapping_ids:
                 self.mapping_ids[named] = ids.take_file_ids(1)
                 rows += add_mapping(table_id, self.mapping_ids[named], named, ever)
@@ -153,20 +161,20 @@ class ColumnNames:
 
 
 def _find_names(
-    file: TakenFile, columns: FileColumns, new: TableMetadata, known: Mapping[NamePath, int]
-) -> tuple[NamedFile | None, Sequence[Untold]]:
+    file: AddedFile, columns: FileColumns, new: TableMetadata, known: Mapping[NamePath, int]
+) -> tuple[NamedFile | None, Sequence[PartitionOnlyColumn]]:
     path, spec_id = file.file.file_path, file.spec.spec_id
     named = find_names(path, columns, new, known)
-    untold = list_untold(path, columns, new, spec_id, named)
+    untold = list_partition_only(path, columns, new, spec_id, named)
     if named is not None:
         _check_meant(path, named, columns, new)
     return named, untold
 
 
-def _list_folders(file: TakenFile, untold: Sequence[Untold], known: Mapping[NamePath, int], new: TableMetadata) -> Names:
-    """Raise BadRequest for a folder that its writer took for another column than readers do, and what `find_folders` raises."""
+def _list_folders(file: AddedFile, untold: Sequence[PartitionOnlyColumn], known: Mapping[NamePath, int], new: TableMetadata) -> Names:
+    """Raise BadRequest for a folder that its writer took for another column than readers do, and what `list_partition_folders` raises."""
     own = {item.name: item.field_id for item in current_schema(new).fields}
-    folders = find_folders(file.file, untold, known)
+    folders = list_partition_folders(file.file, untold, known)
     for name, field_id in folders:
         if own.get(name, field_id) != field_id:
             raise BadRequest(

@@ -12,9 +12,16 @@ from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.equality_deletes import DeleteKeys, KeyColumn, list_equal_rows, read_keys
-from duckicelake.translate.shape.name_mapping import NamePath
-from duckicelake.translate.to_ducklake.deletes import has_returned, is_same, unite
-from duckicelake.translate.to_ducklake.equality import EqualityColumn, KeyValues, Scope, find_columns
+from duckicelake.translate.name_mapping import NamePath
+from duckicelake.translate.to_ducklake.deletes import (
+    DeleteScope,
+    EqualityColumn,
+    KeyValues,
+    get_equality_columns,
+    has_restored_rows,
+    has_same_positions,
+    merge_positions,
+)
 from duckicelake.translate.visibility import Longs
 
 MAX_KEYS = 1_000_000
@@ -75,7 +82,7 @@ class EqualityResolver:
                 f"Equality-delete file {path!r} has {delete.record_count} rows, more than the {MAX_KEYS} that are taken; "
                 "write smaller ones, or delete by position."
             )
-        found = find_columns(delete, self.schemas)
+        found = get_equality_columns(delete, self.schemas)
         columns = [KeyColumn(column.field_id, column.type.name, column.default) for column in found]
         try:
             return found, read_keys(self.reader.read_delete_file(path), columns, MAX_KEYS)
@@ -86,7 +93,7 @@ class EqualityResolver:
         delete = live.file
         key = delete.file_path, delete.content_offset
         is_new, known = key not in self.rows, self.rows.setdefault(key, {})
-        scope = Scope(live.spec_id, () if live.spec.is_unpartitioned else delete.partition)
+        scope = DeleteScope(live.spec_id, () if live.spec.is_unpartitioned else delete.partition)
         covered = [one.file for one in candidates if scope.covers(one.spec_id, one.file)]
         self._count_pairs(len(candidates))
         unknown = [file for file in covered if file.file_path not in known]
@@ -203,11 +210,13 @@ def compare_deletes(
         resolve_deletes(reader, resolver, {path: side.data[path] for path in touched if path in side.data}, [*side.deletes.values()])
         for side in (before, after)
     )
-    none = unite(())
+    none = merge_positions(())
     deletes = {
-        path: new.get(path, none) for path in sorted(touched & after.data.keys()) if not is_same(old.get(path, none), new.get(path, none))
+        path: new.get(path, none)
+        for path in sorted(touched & after.data.keys())
+        if not has_same_positions(old.get(path, none), new.get(path, none))
     }
-    return deletes, {path for path, positions in deletes.items() if has_returned(old.get(path, none), positions)}
+    return deletes, {path for path, positions in deletes.items() if has_restored_rows(old.get(path, none), positions)}
 
 
 def _list_positions(
@@ -251,7 +260,7 @@ def resolve_deletes(
             else:
                 vectors[path] = rows
     by_position = {path: [vectors[path]] if path in vectors else positions.get(path, []) for path in vectors.keys() | positions.keys()}
-    return {path: unite((*by_position.get(path, ()), *equal.get(path, ()))) for path in sorted(by_position.keys() | equal.keys())}
+    return {path: merge_positions((*by_position.get(path, ()), *equal.get(path, ()))) for path in sorted(by_position.keys() | equal.keys())}
 
 
 def _check_format(delete: SequencedFile) -> None:

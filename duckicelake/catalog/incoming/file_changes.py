@@ -42,9 +42,9 @@ from duckicelake.lake.writing.rows import EndedInlinedRows, MergedDeletes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_dated_deletes, encode_position_deletes
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder, to_uri
-from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
-from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_returned, unite
-from duckicelake.translate.to_ducklake.files import TakenFile, check_file
+from duckicelake.translate.name_mapping import PROPERTY, parse_name_mapping
+from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_restored_rows, merge_positions
+from duckicelake.translate.to_ducklake.files import AddedFile, check_file
 from duckicelake.translate.visibility import DeletedRows, Longs
 from duckicelake.values import replace
 
@@ -287,7 +287,7 @@ def _compare_deletes(reader: ManifestReader, before: Manifests, after: Manifests
         path
         for file in left.values()
         for path, positions in reader.read_deletes(file).items()
-        if path in deletes and has_returned(positions, deletes[path])
+        if path in deletes and has_restored_rows(positions, deletes[path])
     }
     return deletes, back
 
@@ -330,16 +330,16 @@ def _compute_deletes(
             for path, positions in reader.read_deletes(file).items():
                 if path in touched:
                     parts[path].append(positions)
-    return {path: unite(found) for path, found in parts.items()}
+    return {path: merge_positions(found) for path, found in parts.items()}
 
 
-def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFile] = ()) -> list[TakenFile]:
+def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFile] = ()) -> list[AddedFile]:
     """Return the files that a snapshot adds, each with its spec; `adopted` are those that DuckLake does not know any more.
 
     Raises: BadRequest: a file is no Parquet, or its partition tuple is not of its spec
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
-    taken: list[TakenFile] = []
+    taken: list[AddedFile] = []
     row_ids = {file.file_path: file.first_row_id for file in adopted if new.format_version >= FIRST_LINEAGE_FORMAT}
     for file in (*change.added, *adopted):
         where, spec_id = f"Data file {file.file_path!r}", change.spec_ids[file.file_path]
@@ -348,7 +348,7 @@ def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFil
             raise BadRequest(f"{where} is written for partition spec {spec_id}, which the table has not.")
         if len(spec.fields) != len(file.partition):
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
-        taken.append(TakenFile(file, spec, row_ids.get(file.file_path)))
+        taken.append(AddedFile(file, spec, row_ids.get(file.file_path)))
         if not change.is_trusted:
             check_file(taken[-1])
         elif PROPERTY in new.properties and not file.file_path.startswith(f"{new.location}/"):
@@ -418,7 +418,7 @@ class DeleteWriter:
         uris = {path: file.file_path for file in change.returned for path in list_paths(folder, file.file_path)}
         dated = {uris[path] for path in list_multi_snapshot_paths(self.conn, self.table.table_id, uris)}
         dated |= {file.file_path for file in change.returned if find_inlined_snapshot(self.locations, file.file_path) is not None}
-        return {uri: unite(()) for uri in sorted(dated)}
+        return {uri: merge_positions(()) for uri in sorted(dated)}
 
     def _prepare(self, deletes: Mapping[str, Longs], counts: Mapping[str, int]) -> PreparedDeletes:
         files: list[PreparedDelete] = []

@@ -16,10 +16,9 @@ from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.imported_manifests import ImportedManifestRow, read_imported_manifests
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.bulk.counts import count_rows
-from duckicelake.translate.bulk.manifests import ManifestMaker
-from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives
-from duckicelake.translate.bulk.told import AdoptedManifest, parse_told
+from duckicelake.translate.bulk.manifests import ManifestBuilder
+from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives_json
+from duckicelake.translate.bulk.submissions import ParsedManifest, count_rows, parse_submission
 from duckicelake.translate.locations import format_digest, manifest_uri, table_folder
 from duckicelake.translate.manifests import KEY_OF, ManifestPlan
 from duckicelake.translate.visibility import TrackedFile
@@ -45,20 +44,20 @@ class ImportedManifests:
 
     conn: psycopg.Connection
     state: TableState
-    maker: ManifestMaker
+    maker: ManifestBuilder
     objects: Objects
     cache: TableCache
     files: Sequence[TrackedFile]
     recipe: Recipe | None = None
     obstacle: str | None = None
-    found: dict[tuple[int, int], AdoptedManifest | None] = field(default_factory=dict[tuple[int, int], AdoptedManifest | None])
+    found: dict[tuple[int, int], ParsedManifest | None] = field(default_factory=dict[tuple[int, int], ParsedManifest | None])
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     recorded: Mapping[str, ImportedManifestRow] | None = None
     unread: list[str] | None = None
     prefetched: dict[str, bytes] = field(default_factory=dict[str, bytes])
     present: set[str] | None = None
 
-    def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
+    def find(self, plan: ManifestPlan) -> ParsedManifest | None:
         """Return the imported manifest of a plan, or None. Raises: BadRequest: the submitted one does not match the plan"""
         key = (plan.content, plan.number)
         if key not in self.found:
@@ -77,7 +76,7 @@ class ImportedManifests:
         submission.verified.sampled.add(kind)
         return is_first or draw_lot(digest) == submission.verified.lot
 
-    def _look_up(self, plan: ManifestPlan) -> AdoptedManifest | None:
+    def _look_up(self, plan: ManifestPlan) -> ParsedManifest | None:
         if self.recorded is None:
             self.recorded = {row.digest: row for row in read_imported_manifests(self.conn, self.state.table.table_id)}
         submission = self.cache.submission
@@ -101,14 +100,14 @@ class ImportedManifests:
             self.digests[key] = digest_plan(self.recipe, plan)
         return self.digests[key]
 
-    def _find_recorded(self, plan: ManifestPlan, row: ImportedManifestRow) -> AdoptedManifest | None:
+    def _find_recorded(self, plan: ManifestPlan, row: ImportedManifestRow) -> ParsedManifest | None:
         uri, known = manifest_uri(self.maker.note.location, row.name), self.cache.known_uris
         if known is None or (uri not in known and not self.objects.exists(uri)):
             return None
         known.add(uri)
-        return parse_told(json.loads(row.json), plan, self.maker.note, row.name)
+        return parse_submission(json.loads(row.json), plan, self.maker.note, row.name)
 
-    def _find_verified(self, digest: str, submission: Submission) -> AdoptedManifest | None:
+    def _find_verified(self, digest: str, submission: Submission) -> ParsedManifest | None:
         """Return a manifest that was looked at before, if it is still there."""
         found = submission.verified.find(digest, submission.manifests[digest])
         if found is None or self.cache.known_uris is None:
@@ -121,7 +120,7 @@ class ImportedManifests:
         self.cache.known_uris.add(uri)
         return found
 
-    def check_submitted(self, plan: ManifestPlan, submission: Submission) -> AdoptedManifest:
+    def check_submitted(self, plan: ManifestPlan, submission: Submission) -> ParsedManifest:
         """Look at what is offered for a plan: its bytes have the name that they should have and are a whole manifest of the
         plan's schema and spec with as many entries, and the row counts are those of the plan's files.
 
@@ -132,7 +131,7 @@ class ImportedManifests:
             self.obstacle = explain_obstacle(self.state, self.recipe or build_recipe(self.state, self.maker))
         if self.obstacle:
             raise BadRequest(f"Only the server makes this table's manifests: {self.obstacle}.")
-        found = parse_told(submitted.told, plan, self.maker.note, submitted.name)
+        found = parse_submission(submitted.told, plan, self.maker.note, submitted.name)
         uri = found.described.manifest_path
         try:
             content = self._read(uri, MAX_MANIFEST_BYTES + MAX_BYTES_PER_FILE * len(plan.entries))
@@ -168,7 +167,7 @@ class ImportedManifests:
         with suppress(NotFound, Unsupported):
             self.prefetched[uri] = self.objects.read_small(uri, PREFETCH_BYTES)
 
-    def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest, submission: Submission) -> None:
+    def _check_rows(self, plan: ManifestPlan, found: ParsedManifest, submission: Submission) -> None:
         rows = submission.verified.rows = submission.verified.rows or count_rows(self.files)
         counts = [0, 0, 0]
         for status, alike in groupby(plan.entries, STATUS_OF):
@@ -183,7 +182,7 @@ def draw_lot(digest: str) -> int:
     return int(digest[:8], 16) % SAMPLE_RATIO
 
 
-def build_recipe(state: TableState, maker: ManifestMaker) -> Recipe:
+def build_recipe(state: TableState, maker: ManifestBuilder) -> Recipe:
     """Return what the manifests of a table are made of here."""
     return Recipe(version(PACKAGE), table_folder(state.data_path, state.table), maker.schemas, maker.partitioning, maker.note)
 
@@ -194,4 +193,4 @@ def explain_obstacle(state: TableState, recipe: Recipe) -> str:
         return "it has files that were added by their names, into which only the server looks"
     if state.notes.refs.registered is not None:
         return "it came with a history of its own, whose numbers only the server knows"
-    return "" if survives(recipe) else "its schemas hold what JSON does not say"
+    return "" if survives_json(recipe) else "its schemas hold what JSON does not say"

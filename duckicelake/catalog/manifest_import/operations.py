@@ -26,7 +26,7 @@ from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import is_touched
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.bulk.recipe import Recipe, format_plan, format_recipe, is_bulky
-from duckicelake.translate.history import to_history
+from duckicelake.translate.history import build_history
 from duckicelake.translate.manifests import ManifestPlan
 from duckicelake.values import replace
 
@@ -161,7 +161,7 @@ def _plan(conn: psycopg.Connection, warehouse: Warehouse, table: TableRow, posit
     adopted = writer.adopted
     assert adopted is not None
     with closing(writer.files):
-        laid = plan_layout(to_history(state, found.sources.files, found.sources.visibility), writer.files)
+        laid = plan_layout(build_history(state, found.sources.files, found.sources.visibility), writer.files)
         laid = replace(laid, snapshots=list(laid.snapshots))
     plans = {} if obstacle else {adopted.digest(plan): plan for plan in _list_plans(laid)}
     missing = {digest: plan for digest, plan in plans.items() if adopted.find(plan) is None}

@@ -5,8 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from duckicelake.errors import BadRequest
-from duckicelake.translate.bulk.counts import RowCounts
-from duckicelake.translate.bulk.told import AdoptedManifest
+from duckicelake.translate.bulk.submissions import ParsedManifest, RowCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,12 @@ class VerifiedManifests:
 
     lot: int
     sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
-    found: dict[str, tuple[SubmittedManifest, AdoptedManifest]] = field(
-        default_factory=dict[str, tuple[SubmittedManifest, AdoptedManifest]]
+    found: dict[str, tuple[SubmittedManifest, ParsedManifest]] = field(
+        default_factory=dict[str, tuple[SubmittedManifest, ParsedManifest]]
     )
     rows: RowCounts | None = None
 
-    def find(self, digest: str, submitted: SubmittedManifest) -> AdoptedManifest | None:
+    def find(self, digest: str, submitted: SubmittedManifest) -> ParsedManifest | None:
         """Return a manifest that was looked at before, when the same is offered again."""
         known, found = self.found.get(digest, (None, None))
         return found if known == submitted else None

@@ -20,7 +20,7 @@ from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, Scan
 from duckicelake.iceberg.scanning.requests import ScanRequest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
-from duckicelake.translate.shape.told_snapshots import ALIAS_PROPERTY
+from duckicelake.translate.client_snapshots import ALIAS_PROPERTY
 from duckicelake.values import replace
 
 Cached = TypeVar("Cached")

@@ -21,10 +21,10 @@ from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.pipeline.failures.gone import explain_postgres
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.translate.bulk.files import FEW, FileMaker
-from duckicelake.translate.bulk.manifests import Made, ManifestMaker
+from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
+from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder
 from duckicelake.translate.bulk.recipe import Recipe, parse_plan, parse_recipe
-from duckicelake.translate.bulk.told import format_told
+from duckicelake.translate.bulk.submissions import format_submission
 from duckicelake.translate.manifests import ManifestPlan
 from duckicelake.translate.visibility import FileKey
 
@@ -102,12 +102,12 @@ def looking_rarely_for_cycles() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-def write(objects: Objects, digest: str, made: Made) -> Mapping[str, Any]:
+def write(objects: Objects, digest: str, made: BuiltManifest) -> Mapping[str, Any]:
     """Write a manifest, unless it is there, and return what is offered to the catalog."""
     if objects.find_size(made.uri) != len(made.content):
         objects.write(made.uri, made.content)
     name = made.uri.rpartition("/")[2].partition("-")[0]
-    return {"digest": digest, "name": name, "told": format_told(made)}
+    return {"digest": digest, "name": name, "told": format_submission(made)}
 
 
 class SliceMaker:
@@ -117,10 +117,10 @@ class SliceMaker:
         self._conn = conn
         self._table_id = recipe.note.table_id
         self._schemas = recipe.schemas
-        self._files = FileMaker(recipe.folder, recipe.schemas, recipe.partitioning)
-        self._manifests = ManifestMaker(recipe.schemas, recipe.partitioning, recipe.note)
+        self._files = DataFileBuilder(recipe.folder, recipe.schemas, recipe.partitioning)
+        self._manifests = ManifestBuilder(recipe.schemas, recipe.partitioning, recipe.note)
 
-    def make(self, plan: ManifestPlan) -> Made:
+    def make(self, plan: ManifestPlan) -> BuiltManifest:
         """Return the manifest of a plan.
 
         Raises: Unsupported: Iceberg readers cannot read one of its files. NotFound: the lake does not have all of its files any more
@@ -141,10 +141,10 @@ class SliceMaker:
                 few.append(row)
             else:
                 many.setdefault(self._schemas.at(row.begin_snapshot).schema_id, []).append(row)
-        few += [row for rows in many.values() if len(rows) <= FEW for row in rows]
+        few += [row for rows in many.values() if len(rows) <= SINGLY_MAX for row in rows]
         files: dict[FileKey, AnyFile] = {}
         for rows in many.values():
-            if len(rows) > FEW:
+            if len(rows) > SINGLY_MAX:
                 files |= self._make_many(sorted(rows, key=lambda row: row.data_file_id))
         stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in few}
         for found in read_column_stats(self._conn, self._table_id, list(stats)) if few else ():

@@ -17,7 +17,7 @@ from duckicelake.pipeline.transfer.catalogs import Held
 from duckicelake.pipeline.transfer.copies.found import PUBLISHING
 from duckicelake.pipeline.transfer.files import DATA_PATH, METADATA_PATH, Store
 from duckicelake.translate.locations import copy_folders, find_copy
-from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
+from duckicelake.translate.name_mapping import PROPERTY, NameMapping
 
 _ID_BITS = 62
 _FIRST = 1

@@ -13,8 +13,7 @@ from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_l
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import quote
-from duckicelake.translate.namespaces import to_schema_name
-from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.translate.namespaces import fold_name, to_schema_name
 
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
 

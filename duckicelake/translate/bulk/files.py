@@ -1,21 +1,21 @@
 """Rows of data files as the files of manifest entries: a few value by value, many column by column, with the same bytes."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import DataFile, EncodedFile, encode_files
 from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
-from duckicelake.translate.columns.statistics import encode_metrics
+from duckicelake.translate.bulk.statistics import encode_metrics
+from duckicelake.translate.client_schemas import find_client_partition as find_told_partition
 from duckicelake.translate.files import LeafTypes, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.shape.told_files import with_told
-from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
 
-FEW = 20
+SINGLY_MAX = 20
 """Up to so many files are read faster one by one."""
 
 CheckMapping = Callable[[DataFileRow, str, PublishedSpec], None]
@@ -29,7 +29,7 @@ def refuse_mapped(row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
 
 
 @dataclass(slots=True)
-class FileMaker:
+class DataFileBuilder:
     """Makes the files of one table. Paths of rows are relative to `folder`."""
 
     folder: str
@@ -41,14 +41,15 @@ class FileMaker:
     def make(self, row: DataFileRow, note: FileNote | None, stats: Iterable[ColumnStatsRow]) -> DataFile:
         """Return one file. Raises: Unsupported: Iceberg readers cannot read it"""
         schema = self.schemas.at(row.begin_snapshot)
-        uri, partition = self._find_place(row, schema, note)
-        return with_told(to_data_file(row, uri, partition, stats, self.leaf_types(schema)), row, note)
+        uri, partition = self._get_uri_and_partition(row, schema, note)
+        return with_client_values(to_data_file(row, uri, partition, stats, self.leaf_types(schema)), row, note)
 
     def make_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> list[EncodedFile]:
         """Return files that no client told of, all of one schema, in order of ascending id. Raises: as `make`"""
         schema = self.schemas.at(rows[0].begin_snapshot)
         plain = [
-            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0) for row in rows
+            EncodedFile(*self._get_uri_and_partition(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0)
+            for row in rows
         ]
         metrics = encode_metrics(statistics, [row.data_file_id for row in rows], self.leaf_types(schema))
         return encode_files(plain, metrics, self.schemas.format_version)
@@ -63,9 +64,17 @@ class FileMaker:
             self.known_types[schema.schema_id] = dict(leaf_fields(schema))
         return self.known_types[schema.schema_id]
 
-    def _find_place(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:
-        check_readable(row, is_told=note is not None)
+    def _get_uri_and_partition(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:
+        check_readable(row, is_client_path=note is not None)
         spec, partition = self.choose_spec(row, schema, note)
         uri = file_uri(self.folder, row.path, row.path_is_relative)
         self.check_mapping(row, uri, spec)
         return uri, partition
+
+
+def with_client_values(file: DataFile, row: DataFileRow, note: FileNote | None) -> DataFile:
+    """Return a file with what its client said of it; its path is the client's, letter by letter."""
+    if note is None:
+        return file
+    offsets = None if note.split_offsets is None else tuple(json.loads(note.split_offsets))
+    return replace(file, file_path=row.path, split_offsets=offsets, sort_order_id=note.sort_order_id)

@@ -12,24 +12,24 @@ from duckicelake.translate.locations import format_digest, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import V3, Schemas
-from duckicelake.translate.summaries import Tally
+from duckicelake.translate.summaries import FileTally
 from duckicelake.translate.visibility import FileKey
 
 Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
 """A header, and what encodes the manifests that have it."""
 
 
-class Made(NamedTuple):
+class BuiltManifest(NamedTuple):
     """A manifest: where it goes, its bytes, what a list says of it, and what it adds and removes."""
 
     uri: str
     content: bytes
     described: ManifestFile
-    tally: Tally
+    tally: FileTally
 
 
 @dataclass(slots=True)
-class ManifestMaker:
+class ManifestBuilder:
     """Makes the manifests of one table. `note` says which sequence numbers its lake snapshots have, and where it lies.
 
     `told_numbers` are the sequence numbers of files that are older than their rows.
@@ -41,11 +41,11 @@ class ManifestMaker:
     told_numbers: Mapping[FileKey, int] = field(default_factory=dict[FileKey, int])
     encoders: dict[tuple[int, int, int], Encoder] = field(default_factory=dict[tuple[int, int, int], Encoder])
 
-    def make(self, plan: ManifestPlan, files: Sequence[AnyFile]) -> Made:
+    def make(self, plan: ManifestPlan, files: Sequence[AnyFile]) -> BuiltManifest:
         """Return the manifest of a plan; `files` are those of its entries, one each."""
         header, encode = self._encoder(plan)
         entries = [self._to_entry(entry, plan, file) for entry, file in zip(plan.entries, files, strict=True)]
-        tally = Tally()
+        tally = FileTally()
         for entry in entries:
             if entry.status != EXISTING:
                 tally.count(entry.status, entry.data_file)
@@ -56,7 +56,7 @@ class ManifestMaker:
         if self.schemas.format_version >= V3 and plan.content == DATA:
             first = min((entry.data_file.first_row_id or 0 for entry in entries), default=0)
             described = replace(described, first_row_id=first)
-        return Made(uri, content, described, tally)
+        return BuiltManifest(uri, content, described, tally)
 
     def is_shaped(self, plan: ManifestPlan, described: ManifestFile) -> bool:
         """Tell whether what is said of a manifest of data files has as many partition fields as its spec, and a row id where there are."""

@@ -87,7 +87,7 @@ def parse_recipe(node: Any) -> Recipe:
         raise BadRequest(f"Cannot read a recipe of manifests ({error!r}): the catalog is of another version") from error
 
 
-def survives(recipe: Recipe) -> bool:
+def survives_json(recipe: Recipe) -> bool:
     """Tell whether executors get the recipe as it is: JSON does not say everything that a schema may hold."""
     try:
         found = parse_recipe(json.loads(json.dumps(format_recipe(recipe))))

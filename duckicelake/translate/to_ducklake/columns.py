@@ -19,7 +19,7 @@ from duckicelake.iceberg.types import (
 )
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
-from duckicelake.translate.to_ducklake.names import check_distinct, fold_name
+from duckicelake.translate.namespaces import check_distinct, fold_name
 from duckicelake.translate.to_ducklake.texts import find_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
 
@@ -49,7 +49,7 @@ NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geomet
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedColumn:
     """A column as the schema wants it, among its siblings in this order."""
 
     field: NestedField
@@ -58,7 +58,7 @@ class Wanted:
     position: int
 
 
-def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[Wanted]:
+def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[WantedColumn]:
     """Return the columns of a schema, a parent before its children. Names of the root that are `kept` are there already.
 
     Raises: BadRequest: no column, a type DuckLake cannot hold, names it cannot tell apart, ids in an order it cannot load
@@ -71,7 +71,7 @@ def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[Wanted]:
     return list(_walk(schema.fields, None, None, ""))
 
 
-def _walk(fields: Sequence[NestedField], parent: NestedField | None, grandparent: int | None, path: str) -> Iterator[Wanted]:
+def _walk(fields: Sequence[NestedField], parent: NestedField | None, grandparent: int | None, path: str) -> Iterator[WantedColumn]:
     where = f"Columns of {path!r}" if path else "Columns"
     check_distinct((field.name for field in fields), where)
     parent_id = None if parent is None else parent.field_id
@@ -80,7 +80,7 @@ def _walk(fields: Sequence[NestedField], parent: NestedField | None, grandparent
     for position, field in enumerate(fields, 1):
         name = f"{path}.{field.name}" if path else field.name
         _check_name(name, field.name, is_root=parent is None)
-        yield Wanted(field, parent_id, to_column_type(field.type, name), position)
+        yield WantedColumn(field, parent_id, to_column_type(field.type, name), position)
         children = child_fields(field.type)
         if children:
             yield from _walk(children, field, parent_id, name)
@@ -192,13 +192,13 @@ def _fields_by_id(schema: Schema) -> dict[int, NestedField]:
     return {item.field.field_id: item.field for item in _walk_leniently(schema.fields, None)}
 
 
-def _walk_leniently(fields: Sequence[NestedField], parent: int | None) -> Iterator[Wanted]:
+def _walk_leniently(fields: Sequence[NestedField], parent: int | None) -> Iterator[WantedColumn]:
     for position, field in enumerate(fields):
-        yield Wanted(field, parent, "", position)
+        yield WantedColumn(field, parent, "", position)
         yield from _walk_leniently(child_fields(field.type), field.field_id)
 
 
-def _list_orders(wanted: Sequence[Wanted], known: Mapping[int, ColumnRow]) -> dict[int, int]:
+def _list_orders(wanted: Sequence[WantedColumn], known: Mapping[int, ColumnRow]) -> dict[int, int]:
     """Return the order of each column by its id: that of ids, in which DuckDB shows columns, wherever clients put them.
 
     Clients' order is noted with their schema. DuckDB 1.5.5 gives a column that it alters its id as order, and writes inlined rows by
@@ -215,17 +215,17 @@ def _list_orders(wanted: Sequence[Wanted], known: Mapping[int, ColumnRow]) -> di
     return kept
 
 
-def _is_value_first(item: Wanted, by_id: Mapping[int, Wanted]) -> bool:
+def _is_value_first(item: WantedColumn, by_id: Mapping[int, WantedColumn]) -> bool:
     """Tell whether a column is of a map whose value has a lower id than its key: a map's key comes first, whatever their ids."""
     parent = None if item.parent is None else by_id[item.parent].field.type
     return isinstance(parent, MapType) and parent.value_id < parent.key_id
 
 
-def _root_doc(item: Wanted) -> str | None:
+def _root_doc(item: WantedColumn) -> str | None:
     return item.field.doc if item.parent is None else None
 
 
-def _new_column(table_id: int, item: Wanted, order: int) -> NewColumn:
+def _new_column(table_id: int, item: WantedColumn, order: int) -> NewColumn:
     field = item.field
     is_leaf = item.column_type not in NESTED_TYPES
     return NewColumn(
@@ -272,15 +272,15 @@ def is_same(new: NewColumn, old: ColumnRow) -> bool:
     return (
         (new.column_order, new.column_name, new.column_type) == (old.column_order, old.column_name, old.column_type.lower())
         and (new.nulls_allowed, new.parent_column) == (old.nulls_allowed, old.parent_column)
-        and _told_default(new.default_value) == _told_default(old.default_value)
+        and _normalize_default(new.default_value) == _normalize_default(old.default_value)
     )
 
 
-def _told_default(text: str | None) -> str:
+def _normalize_default(text: str | None) -> str:
     return NO_DEFAULT if text is None else text
 
 
-def _next_type(old: ColumnRow, item: Wanted, widens: bool) -> str:
+def _next_type(old: ColumnRow, item: WantedColumn, widens: bool) -> str:
     """Return the type of a column's next version: the live one as long as Iceberg takes it for the wanted one."""
     live = old.column_type.lower()
     if live == item.column_type:

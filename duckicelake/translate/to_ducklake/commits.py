@@ -16,7 +16,7 @@ from duckicelake.iceberg.requests.updates import (
     TableUpdate,
 )
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
-from duckicelake.translate.shape.told_statistics import map_statistics
+from duckicelake.translate.client_snapshots import map_statistics
 from duckicelake.values import replace
 
 
@@ -55,13 +55,13 @@ def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
     return targets[-1] if targets and targets[-1] not in fresh else None
 
 
-def takes_main_away(updates: Sequence[TableUpdate]) -> bool:
+def removes_main(updates: Sequence[TableUpdate]) -> bool:
     """Tell whether a request leaves a table without main and adds no snapshot, as Java's replacement without a query does."""
     told = [update for update in updates if isinstance(update, SetSnapshotRef | RemoveSnapshotRef) and update.name == MAIN]
     return not list_added(updates) and bool(told) and isinstance(told[-1], RemoveSnapshotRef)
 
 
-def list_beside(updates: Sequence[TableUpdate]) -> set[int]:
+def list_off_main(updates: Sequence[TableUpdate]) -> set[int]:
     """Return the snapshots that a request adds beside main: those that it never lets main point to, nor to their children."""
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in list_added(updates)}
     beside = set(parents)
@@ -184,7 +184,7 @@ def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, 
     return numbered
 
 
-def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None, *, emptied: bool) -> None:
+def check_supported(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None, *, emptied: bool) -> None:
     """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
 
     `emptied`: main goes, and what it was on stays.

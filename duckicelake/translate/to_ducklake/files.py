@@ -18,7 +18,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema, leaf_fields, list_repeated
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, NewRow, RemovedTableBounds
-from duckicelake.translate.shape.told_specs import format_partition
+from duckicelake.translate.client_schemas import format_partition
 from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 
 FLOATING = frozenset({"float", "double"})
@@ -29,7 +29,7 @@ PLAIN_FLOATS = (1e-3, 1e15)
 
 
 @dataclass(frozen=True, slots=True)
-class TakenFile:
+class AddedFile:
     """A data file that a client added, and the spec its partition tuple belongs to.
 
     `first_row_id`: its rows have ids already.
@@ -48,7 +48,7 @@ class FirstIds:
     row_id: int
 
 
-def check_file(taken: TakenFile) -> None:
+def check_file(taken: AddedFile) -> None:
     """Raise BadRequest for a file that DuckLake cannot hold."""
     file = taken.file
     if file.file_format != PARQUET:
@@ -57,7 +57,7 @@ def check_file(taken: TakenFile) -> None:
         raise BadRequest(f"Data file {file.file_path!r} tells of {file.record_count} rows in {file.file_size_in_bytes} bytes.")
 
 
-class _Leaf(NamedTuple):
+class _StatsLeaf(NamedTuple):
     """A primitive at any level, whether it is a column of the table itself, and whether it is within a list or map."""
 
     field_id: int
@@ -66,7 +66,7 @@ class _Leaf(NamedTuple):
     is_repeated: bool
 
 
-def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: FirstIds) -> list[NewRow]:
+def add_files(table_id: int, files: Sequence[AddedFile], schema: Schema, first: FirstIds) -> list[NewRow]:
     """Return the rows of data files in the order their row ids are given out."""
     numbered = list(enumerate(files, first.data_file_id))
     starts: list[int] = []
@@ -76,7 +76,7 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
         next_row_id += taken.file.record_count
     repeated = list_repeated(schema)
     roots = {field.field_id for field in schema.fields}
-    leaves = [_Leaf(i, type_, i in roots, i in repeated) for i, type_ in leaf_fields(schema)]
+    leaves = [_StatsLeaf(i, type_, i in roots, i in repeated) for i, type_ in leaf_fields(schema)]
     size = sum(taken.file.file_size_in_bytes for taken in files)
     return [
         *(
@@ -90,14 +90,14 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
     ]
 
 
-def _to_note(table_id: int, data_file_id: int, taken: TakenFile, schema: Schema) -> NewFileNote:
+def _to_note(table_id: int, data_file_id: int, taken: AddedFile, schema: Schema) -> NewFileNote:
     file = taken.file
     partition = format_partition(taken.spec, schema, file.partition)
     offsets = None if file.split_offsets is None else json.dumps(file.split_offsets, separators=(",", ":"))
     return NewFileNote(table_id, data_file_id, taken.spec.spec_id, partition, file.sort_order_id, offsets)
 
 
-def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence[_Leaf]) -> Iterator[NewColumnStats]:
+def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence[_StatsLeaf]) -> Iterator[NewColumnStats]:
     for leaf in leaves:
         field_id, type_ = leaf.field_id, leaf.type
         values, nulls = _find_counts(file, leaf)
@@ -119,7 +119,7 @@ def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence
             yield row
 
 
-def _find_counts(file: DataFile, leaf: _Leaf) -> tuple[int | None, int | None]:
+def _find_counts(file: DataFile, leaf: _StatsLeaf) -> tuple[int | None, int | None]:
     """Return how many values a column has in a file and how many of them are NULL; None for what is unknown or cannot be."""
     values, nulls = _find_count(file.value_counts, leaf.field_id), _find_count(file.null_value_counts, leaf.field_id)
     if nulls is None:

@@ -1,5 +1,6 @@
 """Tables: made, renamed, dropped, and what a change of their metadata means in rows."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -16,6 +17,7 @@ from duckicelake.lake.writing.rows import (
     EndedSorting,
     EndedTableName,
     NewColumn,
+    NewInlinedTable,
     NewRow,
     NewSchemaNote,
     NewSchemaVersion,
@@ -28,10 +30,11 @@ from duckicelake.lake.writing.rows import (
     RevivedTable,
     RewordedSortKey,
 )
-from duckicelake.translate.shape.sort_orders import format_note as format_order
-from duckicelake.translate.shape.sort_orders import list_names, rename_columns
-from duckicelake.translate.shape.told_schemas import format_note as format_schema
-from duckicelake.translate.shape.told_specs import format_note as format_spec
+from duckicelake.translate.client_schemas import format_schema_note as format_schema
+from duckicelake.translate.client_schemas import format_spec_note as format_spec
+from duckicelake.translate.namespaces import change_tags, fold_name, to_folder
+from duckicelake.translate.sort_orders import format_order_note as format_order
+from duckicelake.translate.sort_orders import list_names, rename_columns
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.translate.to_ducklake.columns import (
     ColumnRules,
@@ -41,9 +44,6 @@ from duckicelake.translate.to_ducklake.columns import (
     create_columns,
     has_narrow,
 )
-from duckicelake.translate.to_ducklake.inlined import to_inlined_table
-from duckicelake.translate.to_ducklake.names import fold_name, to_folder
-from duckicelake.translate.to_ducklake.namespaces import change_tags
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class TableStep:
     rows: list[NewRow] = field(default_factory=list[NewRow])
     changes_catalog: bool = False
 
-    def tell(self, kind: str, value: str | int) -> None:
+    def add_change(self, kind: str, value: str | int) -> None:
         """Say what changed, once."""
         change = Change(kind, str(value))
         if change not in self.changes:
@@ -62,7 +62,7 @@ class TableStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableTarget:
     """Where a table belongs: its DuckLake schema, and its name there."""
 
     schema_id: int
@@ -82,13 +82,13 @@ class LiveTable:
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
     tags: Mapping[str, str]
-    told_order_id: int = 0
+    client_order_id: int = 0
     sort_keys: Sequence[str] = ()
     next_sort_id: int = 0
     ends_buckets: bool = False
 
 
-def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
+def create_table(table_id: int, place: TableTarget, new: TableMetadata, metadata_version: int = 0) -> TableStep:
     """Return the step that makes a table; its data is not in it. `metadata_version` is the last one taken at its location.
 
     Raises: BadRequest: DuckLake cannot hold it
@@ -96,7 +96,7 @@ def create_table(table_id: int, place: Place, new: TableMetadata, metadata_versi
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{place.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
-    step.tell("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
     step.rows += [
         NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
         NewSchemaVersion(table_id),
@@ -111,11 +111,11 @@ def create_table(table_id: int, place: Place, new: TableMetadata, metadata_versi
 def drop_table(table_id: int) -> TableStep:
     """Return the step that ends a table."""
     step = TableStep(rows=[DroppedTable(table_id)], changes_catalog=True)
-    step.tell("dropped_table", table_id)
+    step.add_change("dropped_table", table_id)
     return step
 
 
-def revive_table(table: TableRow, place: Place, folder: str, dropped_at: int) -> TableStep:
+def revive_table(table: TableRow, place: TableTarget, folder: str, dropped_at: int) -> TableStep:
     """Return the step that brings a dropped table back under a name; its files are where they were."""
     rows: list[NewRow] = [
         RevivedTable(table.table_id, dropped_at),
@@ -123,11 +123,11 @@ def revive_table(table: TableRow, place: Place, folder: str, dropped_at: int) ->
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.tell("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
     return step
 
 
-def rename_table(table: TableRow, place: Place, path: str | None, *, path_is_relative: bool) -> TableStep:
+def rename_table(table: TableRow, place: TableTarget, path: str | None, *, path_is_relative: bool) -> TableStep:
     """Return the step that gives a table another name, and perhaps another schema; its files stay where they are."""
     rows: list[NewRow] = [
         EndedTableName(table.table_id),
@@ -135,8 +135,8 @@ def rename_table(table: TableRow, place: Place, path: str | None, *, path_is_rel
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.tell("created_table", quote_names(place.schema_name, place.table_name))
-    step.tell("altered_table", table.table_id)
+    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("altered_table", table.table_id)
     return step
 
 
@@ -151,10 +151,10 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     shape = _change_shape(live, base, new, widens=adds_data and has_narrow(live.columns))
     rows += shape
     rows += _change_properties(live, base, new)
-    notes = new_shape_notes(live.table_id, base, new, live.told_order_id)
+    notes = new_shape_notes(live.table_id, base, new, live.client_order_id)
     if live.ends_buckets and not any(isinstance(note, NewShape) for note in notes):
         # to clients the spec stays the default
-        notes.append(NewShape(live.table_id, new.current_schema_id, new.default_spec_id, live.told_order_id))
+        notes.append(NewShape(live.table_id, new.current_schema_id, new.default_spec_id, live.client_order_id))
     if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
         base.format_version,
         base.last_column_id,
@@ -169,7 +169,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         rows += [] if inlined is None else [inlined]
     if rows or notes:
         step.rows += [*rows, *notes]
-        step.tell("altered_table", live.table_id)
+        step.add_change("altered_table", live.table_id)
         step.changes_catalog |= bool(rows)
 
 
@@ -225,10 +225,10 @@ def stored_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in properties.items() if key != SNAPSHOT_ID_PROPERTY}
 
 
-def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata, told_order_id: int = 0) -> list[NewRow]:
+def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata, client_order_id: int = 0) -> list[NewRow]:
     """Return the notes of schemas, specs and orders that are new, and of the current ones where something is.
 
-    An order that the commit leaves alone may be DuckDB's: `told_order_id`, the clients' own, is noted on.
+    An order that the commit leaves alone may be DuckDB's: `client_order_id`, the clients' own, is noted on.
     """
     known_schemas = {item.schema_id for item in base.schemas} if base else set[int]()
     known_specs = {item.spec_id for item in base.partition_specs} if base else set[int]()
@@ -240,10 +240,53 @@ def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadat
     ]
     if notes or base is None or _current_ids(base) != _current_ids(new):
         is_told = base is None or base.default_sort_order_id != new.default_sort_order_id
-        order_id = new.default_sort_order_id if is_told else told_order_id
+        order_id = new.default_sort_order_id if is_told else client_order_id
         notes.append(NewShape(table_id, new.current_schema_id, new.default_spec_id, order_id))
     return notes
 
 
 def _current_ids(metadata: TableMetadata) -> tuple[int, int, int]:
     return metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id
+
+
+POSTGRES_TYPES: Mapping[str, str] = {
+    "boolean": "boolean",
+    "int8": "smallint",
+    "int16": "smallint",
+    "int32": "integer",
+    "int64": "bigint",
+    "uint8": "integer",
+    "uint16": "integer",
+    "uint32": "bigint",
+    "float32": "real",
+    "float64": "double precision",
+    "time": "time",
+    "timetz": "time with time zone",
+    "interval": "interval",
+    "uuid": "uuid",
+    "varchar": "bytea",
+    "json": "bytea",
+    "blob": "bytea",
+}
+"""What Postgres has a type of its own for; DuckDB writes everything else as text."""
+
+NEVER_INLINED = frozenset({"geometry", "variant", "time_ns"})
+DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+NAME_MAX_BYTES = 63
+
+
+def to_inlined_table(table_id: int, columns: Sequence[ColumnRow], rows: Sequence[NewRow]) -> NewInlinedTable | None:
+    """Return the table for the columns that there are after these rows; None where DuckDB never puts rows into one."""
+    ended = {row.column_id for row in rows if isinstance(row, EndedColumn)}
+    kept = [c for c in columns if c.end_snapshot is None and c.parent_column is None and c.column_id not in ended]
+    fresh = [row for row in rows if isinstance(row, NewColumn) and row.parent_column is None]
+    found: list[tuple[int, int, str, str]] = [(c.column_order, c.column_id, c.column_name, c.column_type.lower()) for c in (*kept, *fresh)]
+    if any(kind in NEVER_INLINED or len(name.encode()) > NAME_MAX_BYTES for _, _, name, kind in found):
+        return None
+    return NewInlinedTable(table_id, tuple((name, get_postgres_type(kind)) for _, _, name, kind in sorted(found)))
+
+
+def get_postgres_type(column_type: str) -> str:
+    """Return the Postgres type that DuckDB keeps values of a DuckLake type in."""
+    decimal = DECIMAL.fullmatch(column_type)
+    return f"numeric({decimal[1]},{decimal[2]})" if decimal else POSTGRES_TYPES.get(column_type, "varchar")

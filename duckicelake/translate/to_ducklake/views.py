@@ -8,8 +8,8 @@ from duckicelake.iceberg.views.view_metadata import ViewMetadata
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.note_rows import DroppedView, EndedView, LiveView, NewView, ViewNote
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewRow, NewTag
-from duckicelake.translate.to_ducklake.tables import Place
-from duckicelake.translate.views.found import COMMENT
+from duckicelake.translate.to_ducklake.tables import TableTarget
+from duckicelake.translate.views.conversion import COMMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PlannedView:
     note: ViewNote
 
 
-def create_view(head: LakeHead, place: Place, planned: PlannedView) -> LakeStep:
+def create_view(head: LakeHead, place: TableTarget, planned: PlannedView) -> LakeStep:
     """Return the step that makes a view."""
     rows = _new_rows(head.next_catalog_id, place, planned)
     created = Change("created_view", quote_names(place.schema_name, place.table_name))
@@ -30,14 +30,14 @@ def create_view(head: LakeHead, place: Place, planned: PlannedView) -> LakeStep:
 
 def replace_view(head: LakeHead, live: LiveView, planned: PlannedView) -> LakeStep:
     """Return the step that puts a new DuckLake view in the place of an old one, as DuckDB does it."""
-    place = Place(live.schema_id, live.schema_name, live.view_name)
+    place = TableTarget(live.schema_id, live.schema_name, live.view_name)
     rows = [DroppedView(live.view_id), *_new_rows(head.next_catalog_id, place, planned)]
     dropped = Change("dropped_view", str(live.view_id))
     created = Change("created_view", quote_names(live.schema_name, live.view_name))
     return LakeStep((dropped, created), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
 
 
-def _new_rows(view_id: int, place: Place, planned: PlannedView) -> Sequence[NewRow]:
+def _new_rows(view_id: int, place: TableTarget, planned: PlannedView) -> Sequence[NewRow]:
     note = planned.note
     row = NewView(view_id, planned.uuid, place.schema_id, place.table_name, note.sql, note.column_aliases)
     comment = planned.view.properties.get(COMMENT)
@@ -45,7 +45,7 @@ def _new_rows(view_id: int, place: Place, planned: PlannedView) -> Sequence[NewR
     return [row, *tags, replace(note, view_id=view_id)]
 
 
-def rename_view(head: LakeHead, live: LiveView, place: Place, sql: str) -> LakeStep:
+def rename_view(head: LakeHead, live: LiveView, place: TableTarget, sql: str) -> LakeStep:
     """Return the step that gives a view another name: for DuckDB it stays the same view."""
     row = NewView(live.view_id, live.view_uuid, place.schema_id, place.table_name, sql, live.column_aliases)
     created = Change("created_view", quote_names(place.schema_name, place.table_name))

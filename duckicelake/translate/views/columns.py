@@ -5,13 +5,15 @@ any other expression gives only DuckDB's binder knows.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple, cast
 
-from duckicelake.iceberg.types import IcebergType, PrimitiveType
-from duckicelake.translate.shape.leaf_types import find_primitive
-from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal
+from duckicelake.lake.rows import ColumnRow
+from duckicelake.translate.leaf_types import find_primitive
+from duckicelake.translate.namespaces import fold_name
 from duckicelake.translate.views.parser import Tree
 
 DUCKLAKE_NAMES: Mapping[str, str] = {
@@ -39,15 +41,15 @@ COUNTS = frozenset({"count", "count_star"})
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ViewColumn:
     """A column of a query; its type is None when the text does not tell it."""
 
     name: str
     type: IcebergType | None
 
 
-Columns = Sequence[Column]
-Relations = Mapping[tuple[str, str], Columns]
+ViewColumns = Sequence[ViewColumn]
+Relations = Mapping[tuple[str, str], ViewColumns]
 """Columns of tables and views by (schema, name), both folded."""
 
 
@@ -56,16 +58,16 @@ class _Unknown(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class QueryScope:
     """What names mean inside a query."""
 
     relations: Relations
     default_schema: str
     format_expression: Callable[[Tree], str]
-    ctes: Mapping[str, Columns]
+    ctes: Mapping[str, ViewColumns]
 
 
-def find_columns(tree: Tree, scope: Scope) -> Columns | None:
+def find_columns(tree: Tree, scope: QueryScope) -> ViewColumns | None:
     """Return the columns of a query in order, or None when its text does not tell them."""
     try:
         return _read_query(tree["statements"][0]["node"], scope)
@@ -73,7 +75,7 @@ def find_columns(tree: Tree, scope: Scope) -> Columns | None:
         return None
 
 
-def _read_query(node: Tree, scope: Scope) -> Columns:
+def _read_query(node: Tree, scope: QueryScope) -> ViewColumns:
     scope = _with_ctes(node, scope)
     if node["type"] == "SELECT_NODE":
         sources = _read_source(node["from_table"], scope)
@@ -92,30 +94,30 @@ def _read_query(node: Tree, scope: Scope) -> Columns:
     raise _Unknown
 
 
-def _with_ctes(node: Tree, scope: Scope) -> Scope:
+def _with_ctes(node: Tree, scope: QueryScope) -> QueryScope:
     for entry in node["cte_map"]["map"]:
         found = _rename(_read_query(entry["value"]["query"]["node"], scope), entry["value"]["aliases"])
         scope = replace(scope, ctes={**scope.ctes, fold_name(entry["key"]): found})
     return scope
 
 
-class Source(NamedTuple):
+class FromItem(NamedTuple):
     """A name in FROM, its columns, and the schema that may stand before the name: of tables and views without an alias."""
 
     name: str
-    columns: Columns
+    columns: ViewColumns
     schema_name: str | None = None
 
 
-def _read_source(node: Tree, scope: Scope) -> list[Source]:
+def _read_source(node: Tree, scope: QueryScope) -> list[FromItem]:
     kind, alias = node["type"], node["alias"]
     if kind == "EMPTY":
         return []
     if kind == "BASE_TABLE":
         columns, schema_name = _find_relation(node, scope)
-        return [Source(alias or node["table_name"], _rename(columns, node["column_name_alias"]), None if alias else schema_name)]
+        return [FromItem(alias or node["table_name"], _rename(columns, node["column_name_alias"]), None if alias else schema_name)]
     if kind == "SUBQUERY":
-        return [Source(alias, _rename(_read_query(node["subquery"]["node"], scope), node["column_name_alias"]))]
+        return [FromItem(alias, _rename(_read_query(node["subquery"]["node"], scope), node["column_name_alias"]))]
     if kind == "JOIN" and node["ref_type"] in ("REGULAR", "CROSS") and node["join_type"] in ("INNER", "LEFT", "RIGHT", "OUTER"):
         if node["using_columns"]:
             raise _Unknown
@@ -123,7 +125,7 @@ def _read_source(node: Tree, scope: Scope) -> list[Source]:
     raise _Unknown
 
 
-def _find_relation(node: Tree, scope: Scope) -> tuple[Columns, str | None]:
+def _find_relation(node: Tree, scope: QueryScope) -> tuple[ViewColumns, str | None]:
     """Return the columns of a table, a view or a query of WITH, and the schema that it is in."""
     name = fold_name(node["table_name"])
     if not node["schema_name"] and not node["catalog_name"] and name in scope.ctes:
@@ -132,22 +134,22 @@ def _find_relation(node: Tree, scope: Scope) -> tuple[Columns, str | None]:
     return scope.relations[schema_name, name], schema_name
 
 
-def _rename(columns: Columns, names: Sequence[str]) -> Columns:
+def _rename(columns: ViewColumns, names: Sequence[str]) -> ViewColumns:
     if len(names) > len(columns):
         raise _Unknown
     return [replace(column, name=name) for column, name in zip(columns, names, strict=False)] + list(columns[len(names) :])
 
 
-def _read_item(item: Tree, sources: Sequence[Source], scope: Scope) -> Iterable[Column]:
+def _read_item(item: Tree, sources: Sequence[FromItem], scope: QueryScope) -> Iterable[ViewColumn]:
     if item["class"] == "STAR":
         return _read_star(item, sources)
     if item["class"] == "COLUMN_REF":
         found = _find_column(item["column_names"], sources)
-        return [Column(item["alias"] or item["column_names"][-1], found)]
-    return [Column(item["alias"] or scope.format_expression(item), _find_type(item, sources))]
+        return [ViewColumn(item["alias"] or item["column_names"][-1], found)]
+    return [ViewColumn(item["alias"] or scope.format_expression(item), _find_expression_type(item, sources))]
 
 
-def _read_star(item: Tree, sources: Sequence[Source]) -> list[Column]:
+def _read_star(item: Tree, sources: Sequence[FromItem]) -> list[ViewColumn]:
     changes = ("replace_list", "rename_list", "qualified_exclude_list", "expr")
     if item["columns"] or any(item.get(key) for key in changes):
         raise _Unknown
@@ -157,7 +159,7 @@ def _read_star(item: Tree, sources: Sequence[Source]) -> list[Column]:
     return [column for columns in taken for column in columns if fold_name(column.name) not in excluded]
 
 
-def _find_column(path: Sequence[str], sources: Sequence[Source]) -> IcebergType | None:
+def _find_column(path: Sequence[str], sources: Sequence[FromItem]) -> IcebergType | None:
     """Return the type of a plain column; a part of a struct, or a name that two tables have, is left to DuckDB."""
     *table, name = (fold_name(part) for part in path)
     meant = [source for source in sources if tuple(table) in _list_prefixes(source)]
@@ -165,13 +167,13 @@ def _find_column(path: Sequence[str], sources: Sequence[Source]) -> IcebergType 
     return found[0] if len(found) == 1 else None
 
 
-def _list_prefixes(source: Source) -> Sequence[tuple[str, ...]]:
+def _list_prefixes(source: FromItem) -> Sequence[tuple[str, ...]]:
     """Return what may stand before the name of a column of the source."""
     name = fold_name(source.name)
     return [(), (name,), *([] if source.schema_name is None else [(source.schema_name, name)])]
 
 
-def _find_type(item: Tree, sources: Sequence[Source]) -> IcebergType | None:
+def _find_expression_type(item: Tree, sources: Sequence[FromItem]) -> IcebergType | None:
     kind = item["type"]
     if item["class"] == "COLUMN_REF":
         return _find_column(item["column_names"], sources)
@@ -194,15 +196,15 @@ def _find_named_type(told: Tree) -> IcebergType | None:
 ALIAS = re.compile(r'"((?:[^"]|"")*)"')
 
 
-def name_columns(found: Columns | None, column_aliases: str) -> Columns:
+def name_columns(found: ViewColumns | None, column_aliases: str) -> ViewColumns:
     """Return a view's columns under the names that DuckDB shows: its own list first, no name twice.
 
     Shape:  `column_aliases` is `"a","b"`, in DuckLake's words
     """
     aliases = [name.replace('""', '"') for name in ALIAS.findall(column_aliases)]
     if found is None or len(found) < len(aliases):
-        found = [Column(name, None) for name in aliases]
-    named: list[Column] = []
+        found = [ViewColumn(name, None) for name in aliases]
+    named: list[ViewColumn] = []
     taken: set[str] = set()
     for column in _rename(found, aliases):
         name, number = column.name, 0
@@ -212,3 +214,95 @@ def name_columns(found: Columns | None, column_aliases: str) -> Columns:
         taken.add(fold_name(name))
         named.append(replace(column, name=name))
     return named
+
+
+TYPE_OF_UNKNOWN = PrimitiveType("string")
+"""What stands for a type that only DuckDB's binder knows: every engine can show any value as text."""
+
+SQL_TYPES: Mapping[str, str] = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+
+
+def to_columns(rows: Sequence[ColumnRow]) -> list[ViewColumn]:
+    """Return the columns of a table; None is the type of those that Iceberg has no word for."""
+    return [ViewColumn(row.column_name, _find_type(row, rows)) for row in rows if row.parent_column is None]
+
+
+def _find_type(row: ColumnRow, rows: Sequence[ColumnRow]) -> IcebergType | None:
+    kind = row.column_type.lower()
+    if kind not in ("struct", "list", "map"):
+        return find_primitive(kind)
+    children = [child for child in rows if child.parent_column == row.column_id]
+    found = [(child.column_name, _find_type(child, rows)) for child in children]
+    types = [found_type for _, found_type in found if found_type is not None]
+    if len(types) < len(children) or not types:
+        return None
+    match kind, types:
+        case "list", [element]:
+            return ListType(0, element, False)
+        case "map", [key, value]:
+            return MapType(0, key, 0, value, False)
+        case "struct", _:
+            return StructType(tuple(NestedField(0, name, kept, False) for (name, _), kept in zip(found, types, strict=True)))
+        case _:
+            return None
+
+
+def number_fields(columns: Sequence[ViewColumn]) -> tuple[NestedField, ...]:
+    """Return columns as the fields of a schema, with ids from 1; a type that is not told is a text."""
+    ids = count(1)
+    roots = [next(ids) for _ in columns]
+    return tuple(
+        NestedField(field_id, column.name, _number(column.type or TYPE_OF_UNKNOWN, ids), False)
+        for field_id, column in zip(roots, columns, strict=True)
+    )
+
+
+def _number(found: IcebergType, ids: Iterator[int]) -> IcebergType:
+    match found:
+        case StructType(fields):
+            return StructType(tuple(replace(item, field_id=next(ids), type=_number(item.type, ids)) for item in fields))
+        case ListType():
+            return replace(found, element_id=next(ids), element_type=_number(found.element_type, ids))
+        case MapType():
+            return replace(
+                found,
+                key_id=next(ids),
+                key_type=_number(found.key_type, ids),
+                value_id=next(ids),
+                value_type=_number(found.value_type, ids),
+            )
+        case _:
+            return found
+
+
+def format_sql_type(found: IcebergType) -> str:
+    """Return a type in DuckDB's SQL; a text for what it has no word for."""
+    match found:
+        case StructType(fields):
+            return f"STRUCT({', '.join(f'{quote(item.name)} {format_sql_type(item.type)}' for item in fields)})" if fields else "VARCHAR"
+        case ListType():
+            return f"{format_sql_type(found.element_type)}[]"
+        case MapType():
+            return f"MAP({format_sql_type(found.key_type)}, {format_sql_type(found.value_type)})"
+        case PrimitiveType():
+            decimal = find_decimal(found)
+            return f"DECIMAL({decimal[0]}, {decimal[1]})" if decimal else SQL_TYPES.get(found.name, "VARCHAR")
+
+
+def quote(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'

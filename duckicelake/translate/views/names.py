@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from duckicelake.errors import BadRequest
-from duckicelake.translate.namespaces import Levels, to_schema_name
-from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.translate.namespaces import Levels, fold_name, to_schema_name
 from duckicelake.translate.views.parser import Parser, Tree, replace_unquoted
 
 CATALOG = "{DUCKLAKE_CATALOG}"
@@ -18,7 +17,7 @@ HARMLESS_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameContext:
     """What names mean in a query: `default_namespace` is that of a name alone, `own_catalog` the word for this lake.
 
     `is_own`: names without a catalog are of this lake.
@@ -29,11 +28,11 @@ class Names:
     is_own: bool = True
 
 
-class _Foreign(Exception):
+class _NotOwnTable(Exception):
     """The query reads something that is no table or view of this lake."""
 
 
-def find_whole(parser: Parser, sql: str, names: Names) -> str | None:
+def find_qualified_query(parser: Parser, sql: str, names: NameContext) -> str | None:
     """Return a query in DuckDB's dialect with every table under its whole name, None when it reads anything else."""
     if CATALOG in sql and replace_unquoted(sql, CATALOG, "", in_names=True) != sql:
         return None
@@ -42,21 +41,21 @@ def find_whole(parser: Parser, sql: str, names: Names) -> str | None:
         return None
     try:
         for table in list_tables(tree):
-            _complete(table, names)
-    except (_Foreign, BadRequest, RecursionError):
+            _qualify(table, names)
+    except (_NotOwnTable, BadRequest, RecursionError):
         return None
     text = parser.find_text(tree)
     return None if text is None else replace_unquoted(text, QUOTED_CATALOG, f"{CATALOG}.", in_names=True)
 
 
-def _complete(table: Tree, names: Names) -> None:
+def _qualify(table: Tree, names: NameContext) -> None:
     catalog, schema = table["catalog_name"], table["schema_name"]
     if catalog:
         is_own = fold_name(catalog) == fold_name(names.own_catalog)
     else:
         is_own = names.is_own
     if not is_own or table["at_clause"] is not None:
-        raise _Foreign
+        raise _NotOwnTable
     table["catalog_name"] = CATALOG
     table["schema_name"] = schema or to_schema_name(names.default_namespace)
 
@@ -100,16 +99,16 @@ def _walk_node(node: Tree, defined: frozenset[str]) -> Iterator[Tree]:
 
 def _check(kind: object, node: Tree) -> None:
     if kind in ("SHOW_REF", "VALUE_PARAMETER", "PIVOT"):
-        raise _Foreign
+        raise _NotOwnTable
     if kind == "TABLE_FUNCTION" and "function" in node and node["function"].get("function_name") not in HARMLESS_FUNCTIONS:
-        raise _Foreign
+        raise _NotOwnTable
 
 
 def list_names(tree: Tree, default_schema: str) -> set[tuple[str, str]]:
     """Return (schema, name) of the tables and views that a DuckLake view may read; nothing when it reads anything else."""
     try:
         return {(table["schema_name"] or default_schema, table["table_name"]) for table in list_tables(tree)}
-    except (_Foreign, RecursionError):
+    except (_NotOwnTable, RecursionError):
         return set()
 
 

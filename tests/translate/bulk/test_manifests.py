@@ -7,20 +7,20 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import EncodedFile, encode_files
-from duckicelake.translate.bulk.manifests import Made, ManifestMaker
-from duckicelake.translate.bulk.told import format_again, format_told, parse_told
+from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder
+from duckicelake.translate.bulk.submissions import format_submission, normalize_submission, parse_submission
 from duckicelake.translate.manifests import ManifestPlan
 from tests.translate.bulk.test_recipe import NOTE, PLAN, RECIPE
 
 STATUSES = (1, 0, 2)
 
 
-def make() -> tuple[ManifestPlan, Made, ManifestMaker]:
+def make() -> tuple[ManifestPlan, BuiltManifest, ManifestBuilder]:
     """A manifest with entries of every status, in partitions."""
     entries = tuple(entry._replace(status=STATUSES[entry.key % 3], since=5 + entry.key % 3) for entry in PLAN.entries)
     plan = ManifestPlan(PLAN.content, PLAN.number, PLAN.spec_id, PLAN.snapshot_id, entries)
     plain = [EncodedFile(f"s3://b/{entry.key}", (entry.key % 4,), entry.key, 10 + entry.key, 100 * entry.key) for entry in entries]
-    maker = ManifestMaker(RECIPE.schemas, RECIPE.partitioning, NOTE)
+    maker = ManifestBuilder(RECIPE.schemas, RECIPE.partitioning, NOTE)
     return plan, maker.make(plan, encode_files(plain, [b"\0" * 8] * len(plain), 2)), maker
 
 
@@ -28,11 +28,14 @@ def test_what_is_told_is_what_a_list_says() -> None:
     """Counts, numbers and partitions come from the plan and from what is told."""
     plan, made, _ = make()
     name = made.uri.rpartition("/")[2].partition("-")[0]
-    found = parse_told(json.loads(json.dumps(format_told(made))), plan, NOTE, name)
+    found = parse_submission(json.loads(json.dumps(format_submission(made))), plan, NOTE, name)
     assert found.described == made.described
     assert (found.tally.added(), found.tally.removed()) == (made.tally.added(), made.tally.removed())
-    assert parse_told(json.loads(format_again({**format_told(made), "more": 1})), plan, NOTE, name).described == made.described
-    assert "more" not in format_again({**format_told(made), "more": 1})
+    assert (
+        parse_submission(json.loads(normalize_submission({**format_submission(made), "more": 1})), plan, NOTE, name).described
+        == made.described
+    )
+    assert "more" not in normalize_submission({**format_submission(made), "more": 1})
     assert found.tally.added().records > 0 < found.tally.removed().files_size
 
 
@@ -64,6 +67,6 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     """By the name of the manifest."""
     plan, made, _ = make()
     with pytest.raises(BadRequest, match="manifest n"):
-        parse_told({**format_told(made), **change}, plan, NOTE, "n")
+        parse_submission({**format_submission(made), **change}, plan, NOTE, "n")
     with pytest.raises(BadRequest, match="is no object"):
-        parse_told([], plan, NOTE, "n")
+        parse_submission([], plan, NOTE, "n")

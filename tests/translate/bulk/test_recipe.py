@@ -20,7 +20,7 @@ from duckicelake.translate.bulk.recipe import (
     is_bulky,
     parse_plan,
     parse_recipe,
-    survives,
+    survives_json,
 )
 from duckicelake.translate.manifests import DATA, DELETES, EntryPlan, ManifestPlan
 from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, PartitionKey, PublishedSpec
@@ -57,9 +57,9 @@ def test_recipes_come_as_they_went() -> None:
     assert found.schemas.timeline == RECIPE.schemas.timeline
     assert (found.partitioning.specs, found.partitioning.by_partition_id) == (PARTITIONING.specs, PARTITIONING.by_partition_id)
     assert (found.note, found.folder, found.version) == (NOTE, RECIPE.folder, RECIPE.version)
-    assert survives(RECIPE)
+    assert survives_json(RECIPE)
     twins = replace(LATER, fields=(*LATER.fields, NestedField(7, "id", LONG, False)))
-    assert not survives(replace(RECIPE, schemas=replace(RECIPE.schemas, timeline=((1, twins),))))
+    assert not survives_json(replace(RECIPE, schemas=replace(RECIPE.schemas, timeline=((1, twins),))))
 
 
 @pytest.mark.parametrize("broken", [None, {}, {"schemas": 1}, {**format_recipe(RECIPE), "specs": []}], ids=["null", "empty", "no", "specs"])

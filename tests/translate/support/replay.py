@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from duckicelake.lake.rows import InlinedTable, TableState
-from duckicelake.translate.history import History, to_history
+from duckicelake.translate.history import TableHistory, build_history
 from duckicelake.translate.locations import file_uri, table_folder
-from duckicelake.translate.manifests import DATA, DELETES, new_shelves, to_manifests
+from duckicelake.translate.manifests import DATA, DELETES, new_manifest_sets, plan_manifests
 from duckicelake.translate.visibility import DeletedRows, Longs, TrackedFile, Visibility, to_visibility, track_inlined, track_partial
 from tests.translate.support.room import Room, read_file
 
@@ -52,10 +52,10 @@ def track(room: Room, state: TableState) -> Tracked:
     return Tracked(files, seen | inlined_seen, {item.file.key: item.table for item in inlined})
 
 
-def replay(room: Room, state: TableState) -> tuple[History, dict[int, Rows]]:
+def replay(room: Room, state: TableState) -> tuple[TableHistory, dict[int, Rows]]:
     """The history of a table of (i INTEGER, s VARCHAR) and its rows at each of its snapshots, sorted."""
     tracked = track(room, state)
-    history = to_history(state, tracked.files, tracked.visibility)
+    history = build_history(state, tracked.files, tracked.visibility)
     contents: dict[int, Rows] = {}
     for row in room.files(state):
         table = read_file(state, row)
@@ -65,7 +65,7 @@ def replay(room: Room, state: TableState) -> tuple[History, dict[int, Rows]]:
             batch = [row for row in tracked.inlined[file.key].rows if row[1] == file.begin_snapshot]
             contents[file.key] = [(row[3], row[4].decode() if isinstance(row[4], bytes) else row[4]) for row in batch]
     found: dict[int, Rows] = {}
-    for plan in to_manifests(history.steps, new_shelves(history, lambda _: 0), lambda _: 0):
+    for plan in plan_manifests(history.steps, new_manifest_sets(history, lambda _: 0), lambda _: 0):
         deletes: dict[int, set[int]] = defaultdict(set)
         entries = [(manifest.content, entry) for manifest in plan.manifests for entry in manifest.live()]
         for content, entry in entries:

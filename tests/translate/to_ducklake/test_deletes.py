@@ -7,7 +7,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow
-from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_returned, unite
+from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_restored_rows, merge_positions
 from duckicelake.translate.visibility import DeletedRows, Longs
 
 
@@ -23,8 +23,8 @@ def old(begin: int, positions: Longs, snapshot_ids: Longs | None = None) -> Dele
 
 def test_sets_are_united() -> None:
     """Ascending, each position once."""
-    assert unite([longs(5, 1), longs(1, 3)]).tolist() == [1, 3, 5]
-    assert unite([]).tolist() == []
+    assert merge_positions([longs(5, 1), longs(1, 3)]).tolist() == [1, 3, 5]
+    assert merge_positions([]).tolist() == []
 
 
 @pytest.mark.parametrize("positions", [longs(0, 10), longs(-1, 3)])
@@ -37,8 +37,8 @@ def test_positions_lie_in_their_file(positions: Longs) -> None:
 
 def test_rows_that_come_back_are_seen() -> None:
     """DuckLake can only say it with a file anew."""
-    assert not has_returned(longs(1), longs(1, 2))
-    assert has_returned(longs(1, 2), longs(2, 3))
+    assert not has_restored_rows(longs(1), longs(1, 2))
+    assert has_restored_rows(longs(1, 2), longs(2, 3))
 
 
 @pytest.mark.parametrize(

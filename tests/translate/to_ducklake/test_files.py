@@ -11,7 +11,7 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, RemovedTableBounds
-from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
+from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_files, check_file
 
 LONG, DOUBLE = PrimitiveType("long"), PrimitiveType("double")
 SCHEMA = Schema(0, (NestedField(1, "i", LONG, False), NestedField(2, "d", DOUBLE, False)))
@@ -25,13 +25,13 @@ def file(path: str = "s3://b/t/a.parquet", **more: Any) -> DataFile:
 
 def stats(found: DataFile, schema: Schema = SCHEMA) -> dict[int, NewColumnStats]:
     """The statistics that are kept of a file, by column."""
-    rows = add_files(7, [TakenFile(found, UNPARTITIONED)], schema, FirstIds(3, 0))
+    rows = add_files(7, [AddedFile(found, UNPARTITIONED)], schema, FirstIds(3, 0))
     return {row.column_id: row for row in rows if isinstance(row, NewColumnStats)}
 
 
 def test_row_ids_follow_each_other() -> None:
     """In the order of the files, from where the table's own left off."""
-    files = [TakenFile(file("a"), UNPARTITIONED), TakenFile(file("b", record_count=5), UNPARTITIONED)]
+    files = [AddedFile(file("a"), UNPARTITIONED), AddedFile(file("b", record_count=5), UNPARTITIONED)]
     rows = add_files(7, files, SCHEMA, FirstIds(3, 1000))
     assert [row for row in rows if isinstance(row, NewDataFile)] == [
         NewDataFile(3, 7, "a", 10, 100, 1000),
@@ -90,7 +90,7 @@ def test_counts_that_cannot_be_are_left_out() -> None:
 def test_what_ducklake_has_no_column_for_is_noted() -> None:
     """Spec, partition values, sort order and split offsets."""
     spec = PartitionSpec(4, (PartitionField(1, 1000, "part", "bucket[8]"),))
-    taken = TakenFile(file(partition=(5,), sort_order_id=2, split_offsets=(4, 900)), spec)
+    taken = AddedFile(file(partition=(5,), sort_order_id=2, split_offsets=(4, 900)), spec)
     notes = [row for row in add_files(7, [taken], SCHEMA, FirstIds(3, 0)) if isinstance(row, NewFileNote)]
     assert notes == [NewFileNote(7, 3, 4, "[5]", 2, "[4,900]")]
 
@@ -99,4 +99,4 @@ def test_what_ducklake_has_no_column_for_is_noted() -> None:
 def test_files_that_duckdb_cannot_read_are_refused(more: dict[str, Any]) -> None:
     """A size of 0 would end its whole process."""
     with pytest.raises(BadRequest):
-        check_file(TakenFile(file(**more), UNPARTITIONED))
+        check_file(AddedFile(file(**more), UNPARTITIONED))

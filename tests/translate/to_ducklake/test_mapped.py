@@ -14,9 +14,18 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
-from duckicelake.translate.to_ducklake.mapped.columns import NamedFile, add_mapping, find_names, list_untold
-from duckicelake.translate.to_ducklake.mapped.folders import Untold, find_folders, list_folder_texts, reads_value, tell_stats
+from duckicelake.translate.name_mapping import PROPERTY, FileColumns, parse_name_mapping
+from duckicelake.translate.to_ducklake.mapped_files import (
+    NamedFile,
+    PartitionOnlyColumn,
+    add_mapping,
+    build_partition_stats,
+    find_names,
+    list_folder_texts,
+    list_partition_folders,
+    list_partition_only,
+    reads_value,
+)
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
 KNOWN = parse_name_mapping(NAMES)
@@ -59,18 +68,18 @@ def test_files_that_readers_would_read_otherwise_are_refused(found: FileColumns)
 def test_partition_columns_may_be_in_names_of_folders() -> None:
     """Columns that the files have themselves are looked for nowhere else; DuckLake is told which is where."""
     named = find_names("f", columns(a=None), TABLE, KNOWN)
-    assert list_untold("f", columns(a=None), TABLE, 0, named) == ()
-    assert list_untold("f", columns(a=None, b=None), TABLE, 1, find_names("f", columns(a=None, b=None), TABLE, KNOWN)) == ()
-    [untold] = list_untold("f", columns(a=None), TABLE, 1, named)
+    assert list_partition_only("f", columns(a=None), TABLE, 0, named) == ()
+    assert list_partition_only("f", columns(a=None, b=None), TABLE, 1, find_names("f", columns(a=None, b=None), TABLE, KNOWN)) == ()
+    [untold] = list_partition_only("f", columns(a=None), TABLE, 1, named)
     assert (untold.place, untold.column.name) == (1, "b")
-    assert find_folders(file("s3://x/b=5/c=6/f", 2, 5), [untold], KNOWN) == (("b", 2),)
+    assert list_partition_folders(file("s3://x/b=5/c=6/f", 2, 5), [untold], KNOWN) == (("b", 2),)
     assert add_mapping(7, 8, NamedFile((("a", 1),), (("b", 2),)), {1, 2}) == [
         NewMapping(8, 7),
         MappedName(8, 0, "a", 1),
         MappedName(8, 1, "b", 2, is_partition=True),
     ]
     with pytest.raises(BadRequest, match="carries field ids and has the column 'b'"):
-        list_untold("f", columns(a=1), TABLE, 1, None)
+        list_partition_only("f", columns(a=1), TABLE, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_partition_columns_may_be_in_names_of_folders() -> None:
 def test_folders_that_say_something_else_are_refused(path: str, partition: tuple[object, ...]) -> None:
     """DuckDB would show it."""
     with pytest.raises(BadRequest, match=path):
-        find_folders(file(path, *partition), [Untold(1, SCHEMA.fields[1])], KNOWN)
+        list_partition_folders(file(path, *partition), [PartitionOnlyColumn(1, SCHEMA.fields[1])], KNOWN)
 
 
 def test_folders_are_told_by_both_kinds_of_slashes() -> None:
@@ -135,8 +144,8 @@ def test_plain_values_are_read(value: object) -> None:
 @pytest.mark.parametrize(("value", "row"), [(5, (3, 0, "5", "5")), (None, (0, 3, None, None))])
 def test_duckdb_is_told_the_values_of_folders(value: object, row: tuple[object, ...]) -> None:
     """So that it passes files over; what the manifest tells counts where it does."""
-    untold = [Untold(1, SCHEMA.fields[1])]
+    untold = [PartitionOnlyColumn(1, SCHEMA.fields[1])]
     values, nulls, lower, upper = row
-    assert tell_stats(7, 8, file("f", 2, value), untold) == [NewColumnStats(8, 7, 2, None, values, nulls, lower, upper, None)]  # pyright: ignore
+    assert build_partition_stats(7, 8, file("f", 2, value), untold) == [NewColumnStats(8, 7, 2, None, values, nulls, lower, upper, None)]  # pyright: ignore
     told = DataFile(0, "f", "PARQUET", (2, value), 3, 1, value_counts={2: 3})
-    assert tell_stats(7, 8, told, untold) == []
+    assert build_partition_stats(7, 8, told, untold) == []

@@ -7,12 +7,19 @@ import pytest
 from duckicelake.iceberg.schema import Schema, format_schema, parse_schema
 from duckicelake.iceberg.types import ListType, PrimitiveType, StructType
 from duckicelake.lake.rows import ColumnRow
-from duckicelake.translate.views.columns import Column, Scope, find_columns, name_columns
+from duckicelake.translate.views.columns import (
+    QueryScope,
+    ViewColumn,
+    find_columns,
+    format_sql_type,
+    name_columns,
+    number_fields,
+    to_columns,
+)
 from duckicelake.translate.views.parser import Parser, open_parser
-from duckicelake.translate.views.types import format_sql_type, number_fields, to_columns
 
-TABLE = [Column("a", PrimitiveType("int")), Column("b", PrimitiveType("string")), Column("odd", None)]
-OTHER = [Column("a", PrimitiveType("long")), Column("c", PrimitiveType("date"))]
+TABLE = [ViewColumn("a", PrimitiveType("int")), ViewColumn("b", PrimitiveType("string")), ViewColumn("odd", None)]
+OTHER = [ViewColumn("a", PrimitiveType("long")), ViewColumn("c", PrimitiveType("date"))]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +34,7 @@ def read(parser: Parser, sql: str) -> list[str] | None:
     tree = parser.find_query(sql)
     assert tree is not None
     relations = {("main", "t"): TABLE, ("main", "u"): TABLE, ("ns", "u"): OTHER}
-    found = find_columns(tree, Scope(relations, "main", lambda item: f"<{item['type']}>", {}))
+    found = find_columns(tree, QueryScope(relations, "main", lambda item: f"<{item['type']}>", {}))
     return None if found is None else [f"{column.name} {column.type or '?'}" for column in found]
 
 
@@ -79,7 +86,7 @@ def test_what_only_the_binder_knows_is_not_guessed(parser: Parser, sql: str) -> 
 
 def test_names_are_those_that_duckdb_shows() -> None:
     """The view's own list comes first, and a name that is there already gets a number."""
-    found = [Column("a", None), Column("A", None), Column("a", None)]
+    found = [ViewColumn("a", None), ViewColumn("A", None), ViewColumn("a", None)]
     assert [column.name for column in name_columns(found, "")] == ["a", "A_1", "a_2"]
     assert [column.name for column in name_columns(found, '"x ""y""","z"')] == ['x "y"', "z", "a"]
     assert [column.name for column in name_columns(None, '"x","y"')] == ["x", "y"]
@@ -106,4 +113,4 @@ def row(column_id: int, name: str, kind: str, parent: int | None = None) -> Colu
 def test_a_part_of_an_unknown_type_makes_the_whole_unknown() -> None:
     """A list of what Iceberg has no word for is no list."""
     rows: Sequence[ColumnRow] = [row(1, "l", "list"), row(2, "element", "uint64", 1)]
-    assert to_columns(rows) == [Column("l", None)]
+    assert to_columns(rows) == [ViewColumn("l", None)]

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from duckicelake.translate.views.names import Names, as_query, find_whole, list_names
+from duckicelake.translate.views.names import NameContext, as_query, find_qualified_query, list_names
 from duckicelake.translate.views.parser import CONFIG, Parser, open_parser
 
-NAMES = Names(("a", "b"), "lake")
+NAMES = NameContext(("a", "b"), "lake")
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,13 @@ def parser() -> Iterator[Parser]:
 )
 def test_tables_get_their_whole_names(parser: Parser, sql: str, whole: str) -> None:
     """A name means the same from every namespace and under every name of the catalog."""
-    assert find_whole(parser, sql, NAMES) == whole
+    assert find_qualified_query(parser, sql, NAMES) == whole
 
 
 def test_a_recursive_query_reads_itself(parser: Parser) -> None:
     """Its own name inside is no table, and tables beside it are."""
     sql = "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r, t WHERE i < 3) SELECT * FROM r"
-    whole = find_whole(parser, sql, NAMES)
+    whole = find_qualified_query(parser, sql, NAMES)
     assert whole is not None
     assert "FROM r ," in whole
     assert whole.count("{DUCKLAKE_CATALOG}") == 1
@@ -77,15 +77,15 @@ def test_a_recursive_query_reads_itself(parser: Parser) -> None:
 )
 def test_anything_else_is_not_taken(parser: Parser, sql: str) -> None:
     """What is no single query over tables of this lake has no text for DuckLake; nothing of it runs."""
-    assert find_whole(parser, sql, NAMES) is None
+    assert find_qualified_query(parser, sql, NAMES) is None
 
 
 def test_names_of_a_foreign_default_catalog_are_not_ours(parser: Parser) -> None:
     """A view made beside another catalog means that one's tables, unless it says otherwise."""
-    foreign = Names(("ns",), "lake", is_own=False)
-    assert find_whole(parser, "SELECT * FROM t", foreign) is None
-    assert find_whole(parser, "SELECT * FROM ns.t", foreign) is None
-    assert find_whole(parser, "SELECT * FROM lake.ns.t", foreign) == "SELECT * FROM {DUCKLAKE_CATALOG}.ns.t"
+    foreign = NameContext(("ns",), "lake", is_own=False)
+    assert find_qualified_query(parser, "SELECT * FROM t", foreign) is None
+    assert find_qualified_query(parser, "SELECT * FROM ns.t", foreign) is None
+    assert find_qualified_query(parser, "SELECT * FROM lake.ns.t", foreign) == "SELECT * FROM {DUCKLAKE_CATALOG}.ns.t"
 
 
 def test_names_that_a_ducklake_view_reads(parser: Parser) -> None:

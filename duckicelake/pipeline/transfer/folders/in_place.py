@@ -22,9 +22,14 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.objects import Objects
 from duckicelake.pipeline.verify.footers import Column, find_columns
 from duckicelake.translate.files import FLOATING, UNBOUNDED
-from duckicelake.translate.shape.name_mapping import FileColumns, NamePath
-from duckicelake.translate.to_ducklake.mapped.columns import find_names, list_untold
-from duckicelake.translate.to_ducklake.mapped.folders import find_folders, list_folder_texts, parse_text
+from duckicelake.translate.name_mapping import FileColumns, NamePath
+from duckicelake.translate.to_ducklake.mapped_files import (
+    find_names,
+    list_folder_texts,
+    list_partition_folders,
+    list_partition_only,
+    parse_text,
+)
 
 MAX_FILES = 10_000
 """As many as the lake's server looks into in one commit."""
@@ -110,8 +115,8 @@ def _describe_open(file: pq.ParquetFile, said: DataFile, wanted: _Wanted, lying:
     partition = tuple(_read_value(lying, column) for column in wanted.partitions)
     told = _with(said, partition, file, wanted)
     named = find_names(lying.uri, found, wanted.metadata, wanted.known)
-    untold = list_untold(lying.uri, found, wanted.metadata, wanted.metadata.default_spec_id, named)
-    find_folders(told, untold, wanted.known)
+    untold = list_partition_only(lying.uri, found, wanted.metadata, wanted.metadata.default_spec_id, named)
+    list_partition_folders(told, untold, wanted.known)
     return told
 
 

@@ -15,7 +15,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.rows import JsonNote, SortRow, TableNotes
-from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.translate.namespaces import fold_name
 
 QUOTED = re.compile(r'"((?:[^"]|"")+)"')
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
@@ -36,18 +36,18 @@ def to_sort_orders(rows: Sequence[SortRow], schema: Schema, notes: Sequence[Json
     known = tuple(field for field in fields if field is not None)
     if not known or len(known) < len(fields):
         return SortOrders((UNSORTED,), UNSORTED, ())
-    text = format_note(SortOrder(0, known))
+    text = format_order_note(SortOrder(0, known))
     noted = {note.json: note.id for note in notes}
     order = SortOrder(noted.get(text, max(noted.values(), default=0) + 1), known)
     new_notes = () if text in noted else (JsonNote(order.order_id, text),)
     return SortOrders((UNSORTED, order), order, new_notes)
 
 
-def with_told_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
+def with_client_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
     """Return a table's orders with those that clients told; the client's default counts while DuckLake has no order."""
     if not notes.shapes:
         return found
-    orders = {order.order_id: order for order in (*map(parse_note, notes.sort_orders), *found.orders)}
+    orders = {order.order_id: order for order in (*map(parse_order_note, notes.sort_orders), *found.orders)}
     known = {field.field_id for _, field in walk_fields(schema.fields)}
     whole = [order for order in orders.values() if all(field.source_id in known for field in order.fields)]
     told = next((order for order in whole if order.order_id == notes.shapes[-1].order_id), UNSORTED)
@@ -55,13 +55,13 @@ def with_told_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schem
     return SortOrders(ordered, found.default if is_sorted_by_duckdb else told, found.new_notes)
 
 
-def format_note(order: SortOrder) -> str:
+def format_order_note(order: SortOrder) -> str:
     """Return the text an order is noted under: its fields, without its id."""
     return json.dumps(format_sort_order(order)["fields"], separators=(",", ":"))
 
 
 @lru_cache(maxsize=512)
-def parse_note(note: JsonNote) -> SortOrder:
+def parse_order_note(note: JsonNote) -> SortOrder:
     """Return the order that a note stands for, under its id."""
     return parse_sort_order({"order-id": note.id, "fields": json.loads(note.json)})
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.lake.rows import ColumnRow, NameMappingRow
-from duckicelake.translate.shape.leaf_types import reads_as_stored
+from duckicelake.translate.leaf_types import reads_as_stored
 
 PROPERTY = "schema.name-mapping.default"
 
@@ -108,7 +108,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
     for paths in (paths for mapping_id, paths in by_mapping.items() if mapping_id not in kept):
         for path, field_id in paths.items():
             if merged.setdefault(path, field_id) != field_id:
-                told = " and ".join(_tell_column(columns, found) for found in (merged[path], field_id))
+                told = " and ".join(_format_column(columns, found) for found in (merged[path], field_id))
                 raise Unsupported(
                     f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {told}, "
                     "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
@@ -131,7 +131,7 @@ def _merge_kept(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> N
             merged.setdefault(path, field_id)
 
 
-def _tell_column(columns: Sequence[ColumnRow], field_id: int) -> str:
+def _format_column(columns: Sequence[ColumnRow], field_id: int) -> str:
     """Return a column's name, type and field id; of a dropped one only the id is left."""
     rows = [f"{row.column_name!r} ({row.column_type})" for row in columns if row.column_id == field_id]
     return f"{rows[-1] if rows else 'a dropped one'} of field id {field_id}"

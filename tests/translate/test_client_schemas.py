@@ -4,7 +4,7 @@ import pytest
 
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, fixed_type
-from duckicelake.translate.shape.told_schemas import carry_over
+from duckicelake.translate.client_schemas import carry_over_schema
 
 LONG, DOUBLE, FLOAT = PrimitiveType("long"), PrimitiveType("double"), PrimitiveType("float")
 TOLD = Schema(0, (NestedField(1, "id", LONG, True), NestedField(2, "other", LONG, True)), (1, 2))
@@ -24,8 +24,8 @@ TOLD = Schema(0, (NestedField(1, "id", LONG, True), NestedField(2, "other", LONG
 def test_what_identifies_a_row_stays_as_long_as_it_may(type_: IcebergType, required: bool, kept: tuple[int, ...]) -> None:
     """DuckDB knows nothing of it, and may drop NOT NULL, or make a floating-point column of a table that has no rows."""
     changed = (NestedField(1, "key", type_, required), NestedField(2, "other", LONG, True))
-    assert carry_over(changed, TOLD).identifier_field_ids == kept
-    assert carry_over(changed[1:], TOLD).identifier_field_ids == (2,)
+    assert carry_over_schema(changed, TOLD).identifier_field_ids == kept
+    assert carry_over_schema(changed[1:], TOLD).identifier_field_ids == (2,)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_the_length_of_fixed_columns_stays_as_long_as_they_are_bytes(type_: str,
         )
 
     before = Schema(0, fields(str(fixed_type(4))))
-    assert carry_over(fields(type_), before).fields == fields(kept)
+    assert carry_over_schema(fields(type_), before).fields == fields(kept)
     other = (NestedField(9, "k", PrimitiveType("binary"), True),)
-    assert carry_over(other, before).fields == other
+    assert carry_over_schema(other, before).fields == other

@@ -6,7 +6,7 @@ import pytest
 
 from duckicelake.iceberg.requests.updates import AddSnapshot, SetSnapshotRef, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef
-from duckicelake.translate.to_ducklake.commits import find_main_target, list_beside
+from duckicelake.translate.to_ducklake.commits import find_main_target, list_off_main
 
 
 def add(snapshot_id: int, parent: int | None = None) -> AddSnapshot:
@@ -36,5 +36,5 @@ def point(name: str, snapshot_id: int) -> SetSnapshotRef:
 )
 def test_snapshots_are_for_main_or_beside_it(updates: list[TableUpdate], beside: Any, target: int | None) -> None:
     """What main, or a child of it on main, never is, is beside; a target that the request adds is no move."""
-    assert list_beside(updates) == beside
+    assert list_off_main(updates) == beside
     assert find_main_target(updates) == target

@@ -6,7 +6,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, SortRow
-from duckicelake.translate.shape.sort_orders import find_column, to_sort_orders
+from duckicelake.translate.sort_orders import find_column, to_sort_orders
 from tests.translate.support.room import Room
 
 INT = PrimitiveType("int")

@@ -5,16 +5,21 @@ DuckDB reads the value from the path each time, and Iceberg's readers from the p
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.lake.writing.rows import NewColumnStats
-from duckicelake.translate.shape.name_mapping import NamePath
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.lake.note_rows import MappedName, NewMapping
+from duckicelake.lake.writing.rows import NewColumnStats, NewRow
+from duckicelake.translate.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
+from duckicelake.translate.to_ducklake.columns import to_column_type
 from duckicelake.translate.to_ducklake.texts import find_text
 
 HIVE_NULL, NULL = "__HIVE_DEFAULT_PARTITION__", "null"
@@ -27,7 +32,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?", re.A
 _BOOLEANS = {"true": True, "false": False}
 
 
-class Untold(NamedTuple):
+class PartitionOnlyColumn(NamedTuple):
     """A column that a file has in its partition alone, and its place in the tuple."""
 
     place: int
@@ -101,16 +106,18 @@ _PARSERS: Mapping[str, Callable[[PrimitiveType, str], object]] = {
 }
 
 
-def find_folders(file: DataFile, untold: Sequence[Untold], known: Mapping[NamePath, int]) -> Names:
+def list_partition_folders(file: DataFile, untold: Sequence[PartitionOnlyColumn], known: Mapping[NamePath, int]) -> Names:
     """Return the names of the folders in which a file has these columns, by the names that are `known`.
 
     Raises: BadRequest: one is in none, or would be read from there as another value than the file's partition has
     """
     texts = list_folder_texts(file.file_path)
-    return tuple(sorted(_find_folder(file, each, texts, known) for each in untold))
+    return tuple(sorted(_get_partition_folder(file, each, texts, known) for each in untold))
 
 
-def _find_folder(file: DataFile, untold: Untold, texts: Mapping[str, str], known: Mapping[NamePath, int]) -> tuple[str, int]:
+def _get_partition_folder(
+    file: DataFile, untold: PartitionOnlyColumn, texts: Mapping[str, str], known: Mapping[NamePath, int]
+) -> tuple[str, int]:
     column = untold.column
     if untold.place >= len(file.partition):
         raise BadRequest(f"Data file {file.file_path!r} has {len(file.partition)} partition values, and its spec more fields; rewrite it.")
@@ -130,7 +137,7 @@ def _find_folder(file: DataFile, untold: Untold, texts: Mapping[str, str], known
     return name, column.field_id
 
 
-def tell_stats(table_id: int, data_file_id: int, file: DataFile, untold: Sequence[Untold]) -> list[NewColumnStats]:
+def build_partition_stats(table_id: int, data_file_id: int, file: DataFile, untold: Sequence[PartitionOnlyColumn]) -> list[NewColumnStats]:
     """Return what DuckDB passes a file over by: its only value in each of these columns, of which manifests need not tell."""
     told = [file.column_sizes, file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds]
     found: list[NewColumnStats] = []
@@ -140,3 +147,81 @@ def tell_stats(table_id: int, data_file_id: int, file: DataFile, untold: Sequenc
             text, counts = find_text(column.type, value), (0, count) if value is None else (count, 0)
             found.append(NewColumnStats(data_file_id, table_id, column.field_id, None, *counts, text, text, None))
     return found
+
+
+IDENTITY = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """How the columns of a file without field ids are found: those at its root, and those in names of the folders that it lies in."""
+
+    columns: Names
+    folders: Names = ()
+
+
+def find_names(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> NamedFile | None:
+    """Return which columns a file without field ids has by the names that are `known`; None for one that carries them.
+
+    Raises: BadRequest: the file cannot be read alike by Iceberg's readers and DuckDB
+    """
+    roots = {name[0]: field_id for name, field_id in columns.field_ids.items() if len(name) == 1}
+    carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
+    if carried and None in roots.values():
+        raise BadRequest(f"Data file {path!r} carries field ids for some of its columns only; rewrite it.")
+    return None if carried else NamedFile(_name_roots(path, columns, metadata, known))
+
+
+def list_partition_only(
+    path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int, named: NamedFile | None
+) -> tuple[PartitionOnlyColumn, ...]:
+    """Return the columns that files have in their partitions alone.
+
+    Raises: BadRequest: DuckLake would go by field ids, and so see none of them
+    """
+    spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
+    live = {item.field_id: item for item in current_schema(metadata).fields}
+    carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
+    present = carried if named is None else {field_id for _, field_id in named.columns}
+    untold = tuple(
+        PartitionOnlyColumn(place, live[item.source_id])
+        for place, item in enumerate(spec.fields if spec else ())
+        if item.transform == IDENTITY and item.source_id in live and item.source_id not in present
+    )
+    if untold and named is None:
+        raise BadRequest(
+            f"Data file {path!r} carries field ids and has the column {untold[0].column.name!r} in its partition alone, which DuckLake "
+            "would not see; rewrite it."
+        )
+    return untold
+
+
+def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> Names:
+    if any(len(name) > 1 for name in columns.field_ids):
+        raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
+    named = tuple(sorted((name, known[name,]) for (name,) in columns.field_ids if (name,) in known))
+    if len({field_id for _, field_id in named}) < len(named):
+        raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
+    _check_readers(path, columns, metadata, dict(named))
+    return named
+
+
+def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
+    ids = {field_id for _, item in walk_fields(current_schema(metadata).fields) for field_id in [item.field_id]}
+    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in leaf_fields(current_schema(metadata))}
+    kept = {(name,): field_id for name, field_id in named.items() if field_id in ids}
+    try:
+        check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))
+    except Unsupported as error:
+        told = error.message.replace(", added with ducklake_add_data_files,", "")
+        raise BadRequest(told.replace("Copy the table with CREATE TABLE … AS SELECT.", "Rewrite it.")) from error
+
+
+def add_mapping(table_id: int, mapping_id: int, names: NamedFile, live: set[int]) -> list[NewRow]:
+    """Return the mapping by which DuckDB finds the columns of files without field ids."""
+    told = [*((name, field_id, False) for name, field_id in names.columns), *((name, field_id, True) for name, field_id in names.folders)]
+    kept = [one for one in told if one[1] in live]
+    return [
+        NewMapping(mapping_id, table_id),
+        *(MappedName(mapping_id, place, *one) for place, one in enumerate(kept)),
+    ]

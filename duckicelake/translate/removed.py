@@ -13,8 +13,8 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.rows import JsonNote, TableNotes
 from duckicelake.lake.writing.rows import NewRow
+from duckicelake.translate import client_schemas
 from duckicelake.translate.partitions import to_spec
-from duckicelake.translate.shape import told_schemas, told_specs
 from duckicelake.values import replace
 
 
@@ -24,8 +24,8 @@ def with_removed(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:
     So are specs that are not shown because a column of theirs is gone.
     """
     known = {schema.schema_id for schema in metadata.schemas}, {spec.spec_id for spec in metadata.partition_specs}
-    schemas = tuple(told_schemas.parse_note(note) for note in _removed(notes.schemas) if note.id not in known[0])
-    specs = tuple(to_spec(told_specs.parse_any(note), Schema(0, ())) for note in notes.specs if note.id not in known[1])
+    schemas = tuple(client_schemas.parse_schema_note(note) for note in _removed(notes.schemas) if note.id not in known[0])
+    specs = tuple(to_spec(client_schemas.parse_spec_note(note), Schema(0, ())) for note in notes.specs if note.id not in known[1])
     if not schemas and not specs:
         return metadata
     return replace(
@@ -47,7 +47,7 @@ def mark_removed(table_id: int, notes: TableNotes, base: TableMetadata, new: Tab
     rows += (MarkedSchema(table_id, schema_id, schema_id in after) for schema_id in sorted(before ^ after))
     before = {note.id for note in _removed(notes.specs)}
     gone = {item.spec_id for item in base.partition_specs} - {item.spec_id for item in new.partition_specs}
-    own = gone & {note.id for note in notes.specs if told_specs.parse_note(note) is None}
+    own = gone & {note.id for note in notes.specs if client_schemas.parse_client_spec(note) is None}
     if own:
         raise BadRequest(f"Cannot remove partition spec {min(own)}: DuckDB made it, and its partitioning stays in the lake's history.")
     after = (before | gone) - {new.default_spec_id, *used_specs}

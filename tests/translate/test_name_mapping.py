@@ -9,7 +9,7 @@ import pytest
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.lake.rows import NameMappingRow
-from duckicelake.translate.shape.name_mapping import FileColumns, check_mapped_file, parse_name_mapping, to_name_mapping
+from duckicelake.translate.name_mapping import FileColumns, check_mapped_file, parse_name_mapping, to_name_mapping
 from tests.translate.support.room import Room
 
 

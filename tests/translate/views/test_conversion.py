@@ -9,7 +9,7 @@ import pytest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import MapType, NestedField, PrimitiveType
 from duckicelake.iceberg.views.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
-from duckicelake.translate.views.held import HeldView, hold_view
+from duckicelake.translate.views.conversion import DuckLakeView, to_ducklake_view
 from duckicelake.translate.views.parser import Parser, open_parser
 
 LONG = PrimitiveType("long")
@@ -32,23 +32,23 @@ def make_view(names: tuple[str, ...] = ("a",), catalog: str | None = None, **sql
 
 def test_duckdbs_text_is_taken_before_any_other(parser: Parser) -> None:
     """The view's columns are called as its schema says."""
-    held = hold_view(parser, make_view(("x", 'q"'), spark="SELECT b, b FROM t", duckdb="SELECT a, b FROM t"), "lake")
-    assert held == HeldView("SELECT a, b FROM {DUCKLAKE_CATALOG}.ns.t", '"x","q"""')
+    held = to_ducklake_view(parser, make_view(("x", 'q"'), spark="SELECT b, b FROM t", duckdb="SELECT a, b FROM t"), "lake")
+    assert held == DuckLakeView("SELECT a, b FROM {DUCKLAKE_CATALOG}.ns.t", '"x","q"""')
 
 
 def test_plain_spark_is_taken(parser: Parser) -> None:
     """The names of the dialects are the same in any case."""
-    held = hold_view(parser, make_view(SPARK="SELECT `a` FROM t"), "lake")
-    assert held == HeldView("SELECT a FROM {DUCKLAKE_CATALOG}.ns.t", '"a"')
+    held = to_ducklake_view(parser, make_view(SPARK="SELECT `a` FROM t"), "lake")
+    assert held == DuckLakeView("SELECT a FROM {DUCKLAKE_CATALOG}.ns.t", '"a"')
 
 
 def test_sparks_star_takes_the_columns_it_noted(parser: Parser) -> None:
     """As many names as the schema has; any other number is a note of something else."""
     view = make_view(("x",), spark="SELECT * FROM t")
     noted = replace(view, properties={"spark.query-column-names": "b"})
-    assert hold_view(parser, noted, "lake").sql == "SELECT b FROM (SELECT * FROM {DUCKLAKE_CATALOG}.ns.t) AS query"
+    assert to_ducklake_view(parser, noted, "lake").sql == "SELECT b FROM (SELECT * FROM {DUCKLAKE_CATALOG}.ns.t) AS query"
     other = replace(view, properties={"spark.query-column-names": "b,c"})
-    assert not hold_view(parser, other, "lake").is_readable
+    assert not to_ducklake_view(parser, other, "lake").is_readable
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_sparks_star_takes_the_columns_it_noted(parser: Parser) -> None:
 )
 def test_what_duckdb_cannot_read_stands_in(parser: Parser, view: ViewMetadata) -> None:
     """It has the view's columns, and whatever is selected from it fails and names the dialects."""
-    held = hold_view(parser, view, "lake")
+    held = to_ducklake_view(parser, view, "lake")
     assert not held.is_readable
     with duckdb.connect() as conn:
         names = [row[0] for row in conn.execute(f"DESCRIBE {held.sql}").fetchall()]
@@ -77,14 +77,14 @@ def test_what_duckdb_cannot_read_stands_in(parser: Parser, view: ViewMetadata) -
 
 def test_a_catalog_called_as_the_warehouse_is_this_lake(parser: Parser) -> None:
     """Spark notes the catalog that was current; only one of this name is known to be ours."""
-    assert hold_view(parser, make_view(catalog="LAKE", spark="SELECT a FROM t"), "lake").is_readable
-    assert not hold_view(parser, make_view(catalog="lake2", spark="SELECT a FROM t"), "lake").is_readable
+    assert to_ducklake_view(parser, make_view(catalog="LAKE", spark="SELECT a FROM t"), "lake").is_readable
+    assert not to_ducklake_view(parser, make_view(catalog="lake2", spark="SELECT a FROM t"), "lake").is_readable
 
 
 def test_nested_types_have_words_in_duckdb(parser: Parser) -> None:
     """DESCRIBE shows the view's columns as they would be."""
     view = make_view(trino="x")
     field = NestedField(1, "m", MapType(2, PrimitiveType("string"), 3, PrimitiveType("decimal(9, 2)"), False), False)
-    held = hold_view(parser, replace(view, schemas=(Schema(0, (field,)),)), "lake")
+    held = to_ducklake_view(parser, replace(view, schemas=(Schema(0, (field,)),)), "lake")
     with duckdb.connect() as conn:
         assert conn.execute(f"DESCRIBE {held.sql}").fetchall()[0][:2] == ("m", "MAP(VARCHAR, DECIMAL(9,2))")

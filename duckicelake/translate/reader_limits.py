@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from duckicelake.lake.rows import ColumnRow, TableState
-from duckicelake.translate.shape.leaf_types import format_sql_leaf
-from duckicelake.translate.shape.remedies import ColumnTree, format_replacement, quote
+from duckicelake.translate.leaf_types import ColumnTree, format_replacement, format_sql_leaf, quote
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES, RESERVED_NAMES
-from duckicelake.translate.types import columns_at, find_defaulted, find_path, format_path
+from duckicelake.translate.types import columns_at, format_path, get_path, list_defaulted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +52,29 @@ def read_published_table(state: TableState, oldest_row: int, *, has_files: bool)
     return PublishedTable(state, columns_at(state.columns, state.column_tags, state.position.lake_snapshot_id), oldest_row, has_files)
 
 
-def find_types(types: Iterable[str], table: PublishedTable) -> Affected:
+def select_types(types: Iterable[str], table: PublishedTable) -> Affected:
     """Return the columns, and parts of columns, that have one of these DuckLake types."""
     wanted = frozenset(types)
     return [row for rows in table.tree.children.values() for row in rows if row.column_type.lower() in wanted]
 
 
-def find_types_in_files(types: Iterable[str], table: PublishedTable) -> Affected:
+def select_types_in_files(types: Iterable[str], table: PublishedTable) -> Affected:
     """Return the columns of these DuckLake types when the table has data files: inlined rows are published in files of another kind."""
-    return find_types(types, table) if table.has_files else ()
+    return select_types(types, table) if table.has_files else ()
 
 
-def find_reserved_names(table: PublishedTable) -> Affected:
+def select_reserved_names(table: PublishedTable) -> Affected:
     """Return the columns that are called like one of Iceberg's metadata columns."""
     return [row for row in table.tree.children.get(None, ()) if row.column_name in METADATA_NAMES]
 
 
-def find_defaults(table: PublishedTable) -> Affected:
+def select_defaults(table: PublishedTable) -> Affected:
     """Return the columns with a default that live rows lack."""
-    defaulted = find_defaulted(table.state, table.oldest_row)
+    defaulted = list_defaulted(table.state, table.oldest_row)
     return [row for row in table.tree.children.get(None, ()) if row.column_id in defaulted]
 
 
-def find_younger(table: PublishedTable) -> Affected:
+def select_younger(table: PublishedTable) -> Affected:
     """Return the columns that are younger than some live row, or that a file lacks."""
     first: dict[int, int] = {}
     for row in table.state.columns:
@@ -86,7 +85,7 @@ def find_younger(table: PublishedTable) -> Affected:
 
 def format_type_change(types: Mapping[str, str], table: PublishedTable, column: ColumnRow) -> str:
     """Return the SQL that gives a column a type that the reader reads; other types inside it stay as they are."""
-    root = find_path(column.column_id, table.tree)[0]
+    root = get_path(column.column_id, table.tree)[0]
     return format_replacement(table.state.table, root, table.tree, lambda leaf: types.get(leaf) or format_sql_leaf(leaf))
 
 
@@ -112,7 +111,7 @@ def format_table(table: PublishedTable) -> str:
 
 def list_columns(table: PublishedTable, affected: Affected) -> list[str]:
     """Return the full names of columns and of parts of them."""
-    return [format_path(find_path(row.column_id, table.tree)) for row in affected]
+    return [format_path(get_path(row.column_id, table.tree)) for row in affected]
 
 
 UNSIGNED = {"uint8": "INTEGER", "uint16": "INTEGER", "uint32": "BIGINT"}
@@ -123,7 +122,7 @@ SHAPES = {"geometry": "VARCHAR"}
 
 def limit_types(readers: str, effect: str, remedy: str, types: Mapping[str, str]) -> ReaderLimit:
     """Return the limit of a reader that does not read some DuckLake types, each with the SQL type that it reads."""
-    return ReaderLimit(readers, effect, remedy, partial(find_types, types), partial(format_type_change, types))
+    return ReaderLimit(readers, effect, remedy, partial(select_types, types), partial(format_type_change, types))
 
 
 REPLACE = "Replace the column with DuckDB, going on only as long as nothing fails"
@@ -146,35 +145,35 @@ READER_LIMITS: Sequence[ReaderLimit] = (
         "Spark",
         "cannot read tables with columns that are called like Iceberg's metadata columns",
         "Rename the column with DuckDB",
-        find_reserved_names,
+        select_reserved_names,
         format_rename,
     ),
     ReaderLimit(
         "Daft, Flink SQL and ClickHouse",
         "return NULL, without an error, in place of a column's default in rows that are older than the column",
         "Write the default into files with DuckDB",
-        find_defaults,
+        select_defaults,
         format_rewrite,
     ),
     ReaderLimit(
         "Spark (Iceberg 1.11)",
         "may lose rows when a query filters by a column whose default older rows lack",
         "Filter by `coalesce(column, value)`, or write the default into files with DuckDB",
-        find_defaults,
+        select_defaults,
         format_rewrite,
     ),
     ReaderLimit(
         "DataFusion",
         "returns values of another column, without an error, when a query selects only columns that are younger than a file",
         "Select an older column in the same query, or write the column into all files with DuckDB",
-        find_younger,
+        select_younger,
         format_rewrite,
     ),
     ReaderLimit(
         "Polars",
         "cannot read columns of the type JSON in files that DuckDB writes",
         'Use `pl.scan_iceberg(table, reader_override="pyiceberg")`, or VARCHAR columns',
-        partial(find_types_in_files, ("json",)),
+        partial(select_types_in_files, ("json",)),
     ),
 )
 """Every limit that `check` warns of. A limit that is not here is not warned of: add it here, and to docs/upstream.md."""

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.note_rows import MoveNote, RefNotes, RegisteredNote
-from duckicelake.translate.shape.told_refs import to_line
-from duckicelake.translate.shape.told_registered import format_log, to_whole_log
-from tests.translate.shape.test_told_refs import kept, snapshot
+from duckicelake.translate.client_snapshots import format_log, to_visible_snapshots, to_whole_log
+from tests.translate.test_client_refs import kept, snapshot
 
 FOREIGN = (9_001, 9_000)
 
@@ -30,17 +29,17 @@ LOG = [(1, FOREIGN[0]), (2, FOREIGN[1])]
 def test_a_table_shows_what_was_current_when_it_came() -> None:
     """Its own snapshots in the order of their numbers, whatever their ids are; the lake's is not shown."""
     notes = RefNotes(kept=PAST, moves=[MoveNote(20, FOREIGN[1])], registered=note(*LOG))
-    line = to_line([snapshot(20)], notes)
+    line = to_visible_snapshots([snapshot(20)], notes)
     assert [item.snapshot_id for item in line.snapshots] == list(FOREIGN)
     assert (line.current_snapshot_id, line.log) == (FOREIGN[1], tuple(LOG))
-    line = to_line([snapshot(20), snapshot(21, 20)], notes)
+    line = to_visible_snapshots([snapshot(20), snapshot(21, 20)], notes)
     assert [(item.snapshot_id, item.parent_snapshot_id) for item in line.snapshots][1:] == [(FOREIGN[1], FOREIGN[0]), (21, FOREIGN[1])]
     assert line.log == (*LOG, (1021, 21))
 
 
 def test_rows_deleted_anew_make_a_snapshot_of_their_own() -> None:
     """It changes no row, and follows on what was current."""
-    line = to_line([snapshot(20)], RefNotes(kept=PAST, registered=note(*LOG, is_shown=True)))
+    line = to_visible_snapshots([snapshot(20)], RefNotes(kept=PAST, registered=note(*LOG, is_shown=True)))
     newest = line.snapshots[-1]
     assert (newest.snapshot_id, newest.parent_snapshot_id, newest.summary) == (20, FOREIGN[1], {"operation": "replace"})
     assert line.log == (*LOG, (1020, 20))
@@ -48,9 +47,9 @@ def test_rows_deleted_anew_make_a_snapshot_of_their_own() -> None:
 
 def test_the_past_is_the_parent_of_what_is_left() -> None:
     """Also when the lake has forgotten when the table came; unless a client removed what was current then."""
-    assert to_line([snapshot(25)], RefNotes(kept=PAST, registered=note(*LOG))).snapshots[-1].parent_snapshot_id == FOREIGN[1]
-    assert to_line([snapshot(25)], RefNotes(kept=PAST[:1], registered=note(*LOG))).snapshots[-1].parent_snapshot_id is None
-    assert to_line([snapshot(25)], RefNotes(kept=PAST[:1], registered=note(*LOG))).log == ((1025, 25),)
+    assert to_visible_snapshots([snapshot(25)], RefNotes(kept=PAST, registered=note(*LOG))).snapshots[-1].parent_snapshot_id == FOREIGN[1]
+    assert to_visible_snapshots([snapshot(25)], RefNotes(kept=PAST[:1], registered=note(*LOG))).snapshots[-1].parent_snapshot_id is None
+    assert to_visible_snapshots([snapshot(25)], RefNotes(kept=PAST[:1], registered=note(*LOG))).log == ((1025, 25),)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.sampled_from(FOREIGN))))

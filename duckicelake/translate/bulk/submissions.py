@@ -2,33 +2,36 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
+
+import numpy as np
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_reader import LONG_MAX, is_whole
 from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile
 from duckicelake.lake.rows import TableNote
-from duckicelake.translate.bulk.manifests import Made, to_sequence_number
+from duckicelake.translate.bulk.manifests import BuiltManifest, to_sequence_number
 from duckicelake.translate.locations import manifest_uri
 from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, ManifestPlan
-from duckicelake.translate.summaries import Tally
+from duckicelake.translate.summaries import FileTally
+from duckicelake.translate.visibility import FileKey, Longs, TrackedFile
 
 STATUSES = (EXISTING, ADDED, DELETED)
-TOLD = ("length", "rows", "bytes", "next-row-id", "first-row-id", "partitions")
+SUBMITTED_KEYS = ("length", "rows", "bytes", "next-row-id", "first-row-id", "partitions")
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptedManifest:
+class ParsedManifest:
     """A manifest that somebody else made: what a list says of it, and what it adds and removes."""
 
     described: ManifestFile
-    tally: Tally
+    tally: FileTally
 
 
-def format_told(made: Made) -> dict[str, Any]:
+def format_submission(made: BuiltManifest) -> dict[str, Any]:
     """Return what is told of a manifest: `rows` by status, `bytes` of the files that it adds and removes."""
     found, added, removed = made.described, made.tally.added(), made.tally.removed()
     return {
@@ -43,7 +46,7 @@ def format_told(made: Made) -> dict[str, Any]:
     }
 
 
-def parse_told(told: object, plan: ManifestPlan, note: TableNote, name: str) -> AdoptedManifest:
+def parse_submission(told: object, plan: ManifestPlan, note: TableNote, name: str) -> ParsedManifest:
     """Return a manifest of that plan by what was told of it. Raises: BadRequest: that makes no sense"""
     if not isinstance(told, dict):
         raise BadRequest(f"What is told of the manifest {name} is no object.")
@@ -72,16 +75,16 @@ def parse_told(told: object, plan: ManifestPlan, note: TableNote, name: str) -> 
         partitions=_parse_partitions(node.get("partitions"), name),
         first_row_id=first_row_id,
     )
-    tally = Tally()
+    tally = FileTally()
     tally.count_data(ADDED, (files[ADDED], rows[ADDED], sizes[0]), next_row_id)
     tally.count_data(DELETED, (files[DELETED], rows[DELETED], sizes[1]))
-    return AdoptedManifest(described, tally)
+    return ParsedManifest(described, tally)
 
 
-def format_again(told: object) -> str:
+def normalize_submission(told: object) -> str:
     """Return what was told and made sense as JSON, without anything else that was said."""
     node = cast("Mapping[str, object]", told)
-    return json.dumps({key: node.get(key) for key in TOLD}, separators=(",", ":"))
+    return json.dumps({key: node.get(key) for key in SUBMITTED_KEYS}, separators=(",", ":"))
 
 
 def _read_number(value: object, name: str) -> int:
@@ -113,3 +116,28 @@ def _to_hex(content: bytes | None) -> str | None:
 
 def _from_hex(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """How many rows files have: their keys ascend."""
+
+    keys: Longs
+    counts: Longs
+
+    def sum(self, keys: Iterable[FileKey]) -> int:
+        """Return how many rows these files have together. Raises: IndexError: one of them is not known"""
+        wanted = np.fromiter(keys, dtype=np.int64)
+        places = np.searchsorted(self.keys, wanted)
+        if not np.array_equal(self.keys[places], wanted):
+            raise IndexError("a file that is not the table's")
+        return int(self.counts[places].sum())
+
+
+def count_rows(files: Iterable[TrackedFile]) -> RowCounts:
+    """Return how many rows the real ones of these files have."""
+    real = [file for file in files if file.key >= 0]
+    keys = np.fromiter(map(attrgetter("key"), real), dtype=np.int64, count=len(real))
+    counts = np.fromiter(map(attrgetter("record_count"), real), dtype=np.int64, count=len(real))
+    order = np.argsort(keys, kind="stable")
+    return RowCounts(keys[order], counts[order])

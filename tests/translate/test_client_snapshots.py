@@ -5,8 +5,8 @@ import json
 import pytest
 
 from duckicelake.lake.rows import SnapshotNote
-from duckicelake.translate.history import to_history
-from duckicelake.translate.shape.told_snapshots import with_told_summary
+from duckicelake.translate.client_snapshots import with_client_summary
+from duckicelake.translate.history import build_history
 from duckicelake.translate.visibility import TrackedFile, Visibility
 from tests.translate.support.states import make_state, snapshot, visibility
 
@@ -40,7 +40,7 @@ def note(operation: str | None) -> SnapshotNote:
 )
 def test_a_corrected_operation_leaves_what_the_client_wrote(client: str | None, rows: str, is_combined: bool, published: str) -> None:
     """Writers read their progress from the summary; only the operation and the counts are the rows'."""
-    found = with_told_summary({**ROWS, "operation": rows}, note(client), {}, is_combined=is_combined)
+    found = with_client_summary({**ROWS, "operation": rows}, note(client), {}, is_combined=is_combined)
     assert found == {**ROWS, **OWN, "operation": published}
 
 
@@ -48,14 +48,14 @@ def test_counts_of_manifests_are_those_of_what_is_published() -> None:
     """The server arranges manifests itself, whatever a client wrote; a client that counts none is left at that."""
     told = SnapshotNote(4, 77, 0, json.dumps({"operation": "replace", "manifests-replaced": "9", "manifests-created": "1"}))
     counts = {"manifests-replaced": "0", "manifests-created": "0", "manifests-kept": "9"}
-    found = with_told_summary({**ROWS, "operation": "replace"}, told, counts)
+    found = with_client_summary({**ROWS, "operation": "replace"}, told, counts)
     assert found == {**ROWS, "operation": "replace", "manifests-replaced": "0", "manifests-created": "0"}
-    assert with_told_summary(ROWS, None, counts) == ROWS
+    assert with_client_summary(ROWS, None, counts) == ROWS
 
 
 def find_combined(files: list[TrackedFile], deletes: dict[int, Visibility]) -> list[bool]:
     """Of the snapshots 2, 5 and 8, which have changes of others too."""
-    return [step.is_combined for step in to_history(make_state([snapshot(2), snapshot(5), snapshot(8)]), files, deletes).steps]
+    return [step.is_combined for step in build_history(make_state([snapshot(2), snapshot(5), snapshot(8)]), files, deletes).steps]
 
 
 def test_a_snapshot_with_changes_of_expired_ones_is_combined() -> None:

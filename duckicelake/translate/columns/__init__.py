@@ -1,1 +1,0 @@
-"""DuckLake's file statistics column by column: a manifest may name thousands of files."""
