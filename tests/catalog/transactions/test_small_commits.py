@@ -58,7 +58,7 @@ def test_a_commit_makes_four_journeys(loaded: Warehouse, monkeypatch: pytest.Mon
 
 def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB took its number before it came to wait: the commit that holds the lock would make it fail, and begins again."""
-    planned: Callable[..., Any] = publish_in_commit.foresee
+    planned: Callable[..., Any] = publish_in_commit.predict_state
     came: list[Future[int]] = []
     [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
 
@@ -79,7 +79,7 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
             wait_for(is_waiting, "a session that waits for the lock")
         return planned(*args)
 
-    monkeypatch.setattr(publish_in_commit, "foresee", let_come)
+    monkeypatch.setattr(publish_in_commit, "predict_state", let_come)
     with ThreadPoolExecutor(1) as threads:
         set_property(loaded, "second")
         assert came[0].result() == head + 1

@@ -56,7 +56,7 @@ def test_every_line_is_probed_while_nobody_asks(lake: FreshLake) -> None:
 def test_a_silent_host_hides_none_behind_it(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two hosts the first is silent for longer than a check may take: the second is reached nevertheless."""
     monkeypatch.setattr(duckicelake.lake.watch, "CHECK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(duckicelake.lake.watch, "CONNECT", {**CONNECT_OPTIONS, "connect_timeout": 2})
+    monkeypatch.setattr(duckicelake.lake.watch, "CONNECT_OPTIONS", {**CONNECT_OPTIONS, "connect_timeout": 2})
 
     async def ask_until_answered(dsn: str) -> Position:
         watch, ends = Watch(dsn, lake.metadata_schema), time.monotonic() + 20

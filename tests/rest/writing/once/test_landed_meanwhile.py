@@ -39,16 +39,16 @@ def test_a_delete_that_lands_while_it_is_read_again_has_landed(server: Server, l
     base = client.create().json["metadata"]
     assert client.commit(client.append(base, FIRST, [data_file(base, "a")])).status == 200
     updates = take_out(client, client.load())
-    read_past, answers = prepare.read_past, list[int]()
+    read_past, answers = prepare.read_replay_check, list[int]()
 
     def read_before(conn: psycopg.Connection, schema_name: str, table_name: str, ids: list[int]) -> ReplayCheck:
         found = read_past(conn, schema_name, table_name, ids)
-        monkeypatch.setattr(prepare, "read_past", read_past)
+        monkeypatch.setattr(prepare, "read_replay_check", read_past)
         answers.append(client.commit(updates).status)
         return found
 
     with serve(make_settings(lake)) as other:
-        monkeypatch.setattr(prepare, "read_past", read_before)
+        monkeypatch.setattr(prepare, "read_replay_check", read_before)
         again = open_client(other, lake).commit(updates)
     assert (answers, again.status) == ([200], 200), again.body
     assert again.json["metadata"]["current-snapshot-id"] == client.load()["current-snapshot-id"]
