@@ -11,11 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
+from pydantic import SecretStr
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from duckicelake.access.clients import parse_clients
+from duckicelake.access.grants import ALL_GRANTS, Grant, Grants, fold_levels
 from duckicelake.access.issuers import Issuer, check_issuer
+from duckicelake.access.policy import NAMESPACE, parse_route_grants, parse_securable
 from duckicelake.access.rate_limit import RateLimit
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import TokenSigner, make_signer
@@ -32,7 +35,9 @@ from duckicelake.catalog.warehouse import (
     with_signer,
     with_vendor,
 )
-from duckicelake.config import IssuerSettings, LakeSettings, Settings, read_secret_file
+from duckicelake.config import IssuerSettings, LakeSettings, RouteSettings, Settings, read_secret_file
+from duckicelake.gateway.gateway import Gateway
+from duckicelake.gateway.route import Limits, Route, RouteSecrets, TokenService
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.application import Lifespan, build_web
@@ -58,6 +63,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
         body_timeout_s=settings.body_timeout_s,
         issuers=issuers,
         rate_limit=RateLimit(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
+        gateway=build_gateway(settings),
     )
     return build_web(context, build_lifespan(settings, context))
 
@@ -116,6 +122,63 @@ def open_signer(settings: Settings) -> TokenSigner:
     return make_signer(keys, pems)
 
 
+def build_gateway(settings: Settings) -> Gateway | None:
+    """Return the routes of the settings, None if there are none. Raises: BadGrant, SettingsError."""
+    if not settings.routes:
+        return None
+    lakes = [lake.name for lake in settings.lakes()] or [settings.warehouse]
+    only = lakes[0] if len(lakes) == 1 and settings.require_auth else ""
+    routes = [read_route(name, route, only) for name, route in settings.routes.items()]
+    return Gateway(routes, settings.catch_all, settings.public_url or f"{settings.host}:{settings.port}")
+
+
+def read_route(name: str, configured: RouteSettings, only_lake: str) -> Route:
+    """Return a route from its settings. `only_lake`: the lake whose accounts may have grants on it if the settings name none.
+
+    Raises: BadGrant, SettingsError
+    """
+    if configured.ca_file is not None:
+        read_secret_file(configured.ca_file)
+    secret_key = configured.secret_access_key
+    namespaces = configured.namespaces
+    return Route(
+        name=name,
+        uri=configured.uri,
+        warehouse=configured.warehouse,
+        auth=configured.auth,
+        secrets=RouteSecrets(
+            read_secret(configured.token, configured.token_file),
+            read_secret(configured.credential, configured.credential_file),
+            configured.access_key_id,
+            None if secret_key is None else secret_key.get_secret_value(),
+        ),
+        tokens=TokenService(configured.oauth2_uri, configured.scope, configured.oauth2_parameters),
+        region=configured.region,
+        signing_name=configured.signing_name,
+        headers=configured.headers,
+        limits=Limits(configured.timeout_s, configured.connect_s, configured.max_connections),
+        read_only=configured.read_only,
+        namespaces=None if namespaces is None else Grants(tuple(read_namespace(text) for text in namespaces)),
+        required=configured.required,
+        ca_file=None if configured.ca_file is None else str(configured.ca_file),
+        grants=parse_route_grants(configured.grants),
+        lake_name=configured.lake or only_lake,
+        vended_keys=configured.vended_keys,
+    )
+
+
+def read_namespace(text: str) -> Grant:
+    """Return every right in a namespace that a route serves. Raises: BadGrant."""
+    return Grant(fold_levels(parse_securable(f"{NAMESPACE}:{text}").levels), ALL_GRANTS.each[0].rights)
+
+
+def read_secret(secret: SecretStr | None, path: Path | None) -> str | None:
+    """Return a secret from the settings or from a file, None if neither is set. Raises: SettingsError."""
+    if path is not None:
+        return read_secret_file(path).strip()
+    return None if secret is None else secret.get_secret_value()
+
+
 def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
     """Return the lifespan of the application, within which all lakes are open."""
 
@@ -125,6 +188,9 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
             if context.issuers is not None:
                 context.issuers.begin()
                 opened.push_async_callback(context.issuers.close)
+            if context.gateway is not None:
+                context.gateway.open()
+                opened.push_async_callback(context.gateway.close)
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
                 found = replace(

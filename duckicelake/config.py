@@ -142,6 +142,58 @@ class IssuerSettings(BaseModel):
     ca_file: Path | None = None
 
 
+class RouteSettings(BaseModel):
+    """One `[routes.NAME]` table: another Iceberg REST catalog. `gateway.route` describes the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: PublicUrl
+    warehouse: str | None = Field(None, min_length=1)
+    auth: Literal["none", "passthrough", "bearer", "basic", "oauth2", "sigv4", "exchange"] = "none"
+    token: SecretStr | None = None
+    token_file: Path | None = None
+    credential: SecretStr | None = None
+    credential_file: Path | None = None
+    oauth2_uri: PublicUrl | None = None
+    scope: str = "catalog"
+    oauth2_parameters: dict[str, str] = Field(default_factory=dict[str, str])
+    region: str = "us-east-1"
+    signing_name: str = "execute-api"
+    access_key_id: str | None = None
+    secret_access_key: SecretStr | None = None
+    headers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], Annotated[str, Field(pattern=r"^[ -~]*$")]] = Field(
+        default_factory=dict[str, str]
+    )
+    timeout_s: float = Field(60.0, gt=0, le=3600)
+    connect_s: float = Field(5.0, gt=0, le=300)
+    max_connections: int = Field(100, ge=1, le=10_000)
+    read_only: bool = False
+    namespaces: tuple[str, ...] | None = None
+    required: bool = False
+    ca_file: Path | None = None
+    grants: tuple[str, ...] = ()
+    lake: str | None = None
+    vended_keys: Literal["writers", "readers"] = "writers"
+
+    @model_validator(mode="after")
+    def check_secrets(self) -> Self:
+        """Refuse an auth mode without its secret, and secrets that the mode does not use."""
+        wanted = {"bearer": ("token",), "basic": ("credential",), "oauth2": ("credential",), "exchange": ("credential",)}.get(self.auth, ())
+        for field in ("token", "credential"):
+            given = [name for name in (field, f"{field}_file") if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"{field} and {field}_file are both set; set one of them")
+            if given and field not in wanted:
+                raise ValueError(f"auth = {self.auth!r} uses no {field}; remove {given[0]}, or choose another auth")
+            if field in wanted and not given and self.auth != "exchange":
+                raise ValueError(f"auth = {self.auth!r} needs {field} or {field}_file")
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together; set both or none")
+        if self.access_key_id is not None and self.auth != "sigv4":
+            raise ValueError(f"auth = {self.auth!r} uses no AWS keys; remove access_key_id, or set auth = 'sigv4'")
+        return self
+
+
 class Settings(BaseSettings):
     """All settings. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
 
@@ -195,6 +247,8 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False
     lake_sections: dict[str, LakeSection] = Field(default_factory=dict[str, LakeSection], validation_alias="lakes")
+    routes: dict[Annotated[str, Field(pattern=WAREHOUSE_PATTERN)], RouteSettings] = Field(default_factory=dict[str, RouteSettings])
+    catch_all: str | None = None
 
     @model_validator(mode="after")
     def check_consistency(self) -> Self:
@@ -210,6 +264,7 @@ class Settings(BaseSettings):
             )
         self._check_paths()
         self._check_auth()
+        self._check_routes()
         return self
 
     def _check_paths(self) -> None:
@@ -240,6 +295,23 @@ class Settings(BaseSettings):
                 raise ValueError(f"oidc_issuers: two of them have one {field}")
         if any("*" in lake.allowed_locations for lake in self.lakes()) and self.require_auth:
             raise ValueError("allowed_locations opens everything, and require_auth keeps apart who may do what; name folders instead")
+
+    def _check_routes(self) -> None:
+        """Refuse routes that a lake hides, that nobody may use, or that show a secret to the network."""
+        lakes = set(self.lake_sections) or {self.warehouse}
+        if self.catch_all is not None and self.catch_all not in self.routes:
+            raise ValueError(f"catch_all names the route {self.catch_all!r}, and there is no [routes.{self.catch_all}]")
+        for name, route in self.routes.items():
+            if name in lakes:
+                raise ValueError(f"routes.{name} has the name of a lake; requests could not tell them apart")
+            if route.lake is not None and route.lake not in lakes:
+                raise ValueError(f"routes.{name}.lake names the lake {route.lake!r}, and there is none")
+            if (route.grants or route.lake) and not self.require_auth:
+                raise ValueError(f"routes.{name} has grants, and they need require_auth=true; set it, or remove them")
+            for field in ("uri", "oauth2_uri"):
+                parts = urlsplit(getattr(route, field) or "https://")
+                if parts.scheme == "http" and not is_loopback(parts.hostname or "") and not self.insecure:
+                    raise ValueError(f"routes.{name}.{field} is plain HTTP to another machine; use https, or accept it with insecure")
 
     @property
     def embedded_postgres(self) -> bool:

@@ -110,6 +110,30 @@ class ServiceUnavailable(CatalogError):
     """Postgres or the object store does not respond."""
 
 
+class RouteUnavailable(ServiceUnavailable):
+    """The catalog behind a route cannot be reached; nothing was sent, and the client may repeat the request."""
+
+
+class RouteRefused(ServiceUnavailable):
+    """The catalog behind a route does not accept the credentials that the settings give this server for it."""
+
+
+class RouteTimeout(CatalogError):
+    """The catalog behind a route received a request that changes nothing, and did not answer it."""
+
+
+class RouteStateUnknown(CommitStateUnknown):
+    """The catalog behind a route received a change and did not answer it; the client must look before a retry."""
+
+
+class BadRouteAnswer(CatalogError):
+    """The catalog behind a route gave an answer that is none of the Iceberg REST protocol, or one that is too large."""
+
+
+class RouteLoop(CatalogError):
+    """A request came back to the route that forwarded it."""
+
+
 class LakeBusy(ServiceUnavailable):
     """Other commits held the lake's lock for too long; nothing was done, and the client may repeat the request."""
 

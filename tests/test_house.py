@@ -29,13 +29,14 @@ WALLS: dict[str, set[str]] = {
     "translate": EVERYWHERE | {"iceberg", "lake.changes"} | PURE_ROWS,
     "access": EVERYWHERE,
     "catalog": EVERYWHERE | {"iceberg", "lake", "store", "translate", "access"},
-    "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
+    "gateway": EVERYWHERE | {"access"},
+    "rest": EVERYWHERE | {"catalog", "access", "iceberg", "gateway"},
     "embedded": EVERYWHERE | {"config"},
     # Executors read rows of files by the statements that the server reads them by.
     "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes", *READ_BY_EXECUTORS},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "store_settings": {"config", "store"},
-    "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store", "store_settings"},
+    "app": EVERYWHERE | {"access", "config", "catalog", "gateway", "lake", "rest", "store", "store_settings"},
     "commands": EVERYWHERE | {"app", "store_settings", "embedded", "config", "catalog", "lake", "pipeline", "store", "translate"},
     "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline"},
     "cli_pipeline": {"embedded", "commands", "config"},
@@ -55,6 +56,8 @@ LIBRARIES: dict[str, set[str]] = {
     "access": {"jwt", "cryptography"},
     # Only to name the type of the connection that it hands on; see the test below.
     "catalog": {"psycopg"},
+    # botocore to sign requests to catalogs of AWS.
+    "gateway": {"aiohttp", "yarl", "botocore"},
     "rest": {"fastapi", "starlette", "pydantic", "prometheus_client", "typing_extensions"},
     # psycopg to make a role and a database, boto3 to make a bucket and ask STS, in servers of our own.
     "embedded": {"psycopg", "boto3", "botocore", "duckdb", "cryptography"},
@@ -65,7 +68,8 @@ LIBRARIES: dict[str, set[str]] = {
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "store_settings": set(),
-    "app": {"fastapi", "starlette"},
+    # pydantic only to name the type of secrets
+    "app": {"fastapi", "pydantic", "starlette"},
     # pyspark only to name the type of the session that it hands on, prometheus_client to write what a job did
     "commands": {"duckdb", "prometheus_client", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},
     "cli": {"typer", "rich"},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from duckicelake.access.clients import Client
-from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grants, Levels, Rights, fold_levels, format_name
+from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_name
 
 WAREHOUSE, NAMESPACE, TABLE, VIEW = "warehouse", "namespace", "table", "view"
 KINDS = frozenset({WAREHOUSE, NAMESPACE, TABLE, VIEW})
@@ -116,6 +116,39 @@ def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
     if odd or not found:
         raise BadGrant(f"{', '.join(odd)[:100]!r} is no privilege on a {kind}; there are {', '.join(sorted(allowed))}, and `all` of these.")
     return found
+
+
+ROUTE_GRANT = re.compile(r"(?P<privileges>.+?) on (?P<object>\S+) to (?P<grantee>\S+)")
+ROUTE = "route"
+
+
+def parse_route_grants(texts: Iterable[str]) -> LakePolicy:
+    """Return the rights that texts give on another catalog: `read, write on namespace:a.b to role:corp:analysts`.
+
+    The object is `route` for the whole catalog, or a namespace, table or view of it. Raises: BadGrant.
+    """
+    held: dict[Grantee, HeldRights] = {}
+    for text in texts:
+        found = ROUTE_GRANT.fullmatch(text.strip())
+        if found is None:
+            raise BadGrant(f"{text[:100]!r} is no grant; write `read, list on namespace:a.b to NAME`, or `… on route to role:NAME`.")
+        what = parse_securable(WAREHOUSE if found["object"] == ROUTE else found["object"])
+        rights = Rights.NONE
+        for privilege in parse_privileges(found["privileges"].split(","), what.kind):
+            rights |= to_rights(privilege, what.kind)
+        grantee = parse_grantee(found["grantee"])
+        held[grantee] = join_rights(held.get(grantee, NO_RIGHTS), build_held(what, rights))
+    return LakePolicy(
+        held={each.name: rights for each, rights in held.items() if not each.is_role},
+        roles={each.name: rights for each, rights in held.items() if each.is_role},
+    )
+
+
+def build_held(what: Securable, rights: Rights) -> HeldRights:
+    """Return rights on one object."""
+    if what.kind in (WAREHOUSE, NAMESPACE):
+        return HeldRights(Grants((Grant(fold_levels(what.levels), rights),)))
+    return HeldRights(objects={build_object_key(what.kind, what.levels): rights})
 
 
 def parse_name(text: str, what: str) -> str:

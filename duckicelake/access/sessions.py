@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, Grants, Levels, Rights, fold_levels, parse_grants
-from duckicelake.access.policy import LakePolicy, build_object_key
+from duckicelake.access.policy import HeldRights, LakePolicy, build_object_key
 
 MOST_CACHED_PATHS = 4096
 WHOLE_SCOPES = frozenset({"", "*", "catalog", "sign", "PRINCIPAL_ROLE:ALL"})
@@ -60,6 +60,11 @@ class Session:
         folded = fold_levels(levels)
         return self.grants.on(levels) is not Rights.NONE or any(key[1][:-1] == folded for key in self.objects)
 
+    def limited_to(self, scope: Grants) -> "Session":
+        """Return the session with its rights inside the namespaces of a scope only."""
+        objects = {key: left for key, rights in self.objects.items() if (left := rights & scope.on(key[1][:-1])) is not Rights.NONE}
+        return Session(self.client_id, self.grants.within(scope), self.expires_at_s, objects, self.lake_name)
+
     def remember(self, raw_path: bytes, rights: Rights) -> Rights:
         """Cache the rights for a raw path; they do not change while the session lives."""
         if len(self.decided) >= MOST_CACHED_PATHS:
@@ -104,12 +109,31 @@ class Bearer:
         return session
 
     def _join(self, lake_name: str, policy: LakePolicy) -> Session:
-        held, mine = policy.get_rights(self.session.client_id, self.roles), self.session
+        return self._add(policy.get_rights(self.session.client_id, self.roles), lake_name)
+
+    def _add(self, held: HeldRights, lake_name: str) -> Session:
+        mine = self.session
         if self.scope is None:
             return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name)
         more = held.grants.within(self.scope)
         objects = {key: left for key, rights in held.objects.items() if (left := rights & self.scope.on(key[1][:-1])) is not Rights.NONE}
         return Session(mine.client_id, join_grants(mine.grants, more), mine.expires_at_s, objects, lake_name)
+
+    def within_route(self, route_name: str, policy: LakePolicy, lake_name: str) -> Session:
+        """Return the session in another catalog that is served over a route: with the route's grants.
+
+        `lake_name`: the lake whose accounts the grants may name. Of the grants in settings only `*` is valid over routes: the others name
+        namespaces of lakes. So does a token's scope, which limits the rights here too.
+        """
+        known = self.bound.get(route_name)
+        if known is not None and known[0] is policy:
+            return known[1]
+        mine = self.session
+        held = policy.get_rights(mine.client_id, self.roles) if self.lake_name in ("", lake_name) else HeldRights()
+        own = mine.grants if Rights.ALL in mine.grants.on(()) else NO_GRANTS
+        session = Bearer(Session(mine.client_id, own, mine.expires_at_s), self.scope, roles=self.roles)._add(held, route_name)
+        self.bound[route_name] = policy, session
+        return session
 
 
 ANONYMOUS = Session("", ALL_GRANTS, float("inf"))

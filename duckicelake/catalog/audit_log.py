@@ -10,10 +10,21 @@ from queue import Empty, Full, Queue
 from threading import Event, Thread
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
-from duckicelake.lake.audit_log import DENIED, HIDDEN, UNPROVEN, AuditContext, AuditLine, delete_old_lines, log_line, write_denied_lines
+from duckicelake.lake.audit_log import (
+    DENIED,
+    DONE,
+    HIDDEN,
+    UNKNOWN,
+    UNPROVEN,
+    AuditContext,
+    AuditLine,
+    delete_old_lines,
+    log_line,
+    write_denied_lines,
+)
 from duckicelake.lake.connect import Lake, writing_on_new_connection
 
-__all__ = ["DENIED", "HIDDEN", "UNPROVEN", "AuditContext", "AuditLine", "AuditLog", "log_line"]
+__all__ = ["DENIED", "DONE", "HIDDEN", "UNKNOWN", "UNPROVEN", "AuditContext", "AuditLine", "AuditLog", "log_line"]
 
 MAX_WAITING = 10_000
 BATCH_LINES = 100

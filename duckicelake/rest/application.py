@@ -22,6 +22,7 @@ from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_error_handlers
 from duckicelake.rest.layers.body_limit import BodyLimit
 from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
+from duckicelake.rest.layers.forwarding import ForwardingLayer
 from duckicelake.rest.layers.request_log import RequestLog
 from duckicelake.rest.metrics import build_counter, build_gauge
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
@@ -47,8 +48,14 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
     context.metrics.add_state(lambda: read_state(context))
     inner = BodyLimit(RawPaths(CommitFastPath(routes, routes, context)), context.body_timeout_s)
     if context.accounts is None:
-        return RequestLog(LoadFastPath(inner, context), context.metrics)
-    return RequestLog(AuthenticationLayer(LoadFastPath(inner, context, find_permitted_key), context.accounts, context), context.metrics)
+        return RequestLog(with_routes(LoadFastPath(inner, context), context), context.metrics)
+    loads = LoadFastPath(inner, context, find_permitted_key)
+    return RequestLog(AuthenticationLayer(with_routes(loads, context), context.accounts, context), context.metrics)
+
+
+def with_routes(app: ASGIApp, context: ServerContext) -> ASGIApp:
+    """Return the application behind the layer that forwards requests to other catalogs, if there are any."""
+    return app if context.gateway is None else ForwardingLayer(app, context.gateway, context)
 
 
 def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:

@@ -21,6 +21,7 @@ from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import NoSuchWarehouse
+from duckicelake.gateway.gateway import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics
@@ -127,6 +128,7 @@ class ServerContext:
 
     `accounts` None: no authentication, every request may do everything. `issuers`: external issuers whose tokens are accepted too.
     `rate_limit` None: principals may send as many requests as they like.
+    `gateway`: the routes to other catalogs, None if there are none.
     `body_timeout_s`: how long the body of a request may take to arrive.
     """
 
@@ -137,6 +139,7 @@ class ServerContext:
     body_timeout_s: float = 60.0
     issuers: TokenIssuers | None = None
     rate_limit: RateLimit | None = None
+    gateway: Gateway | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.

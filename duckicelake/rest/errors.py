@@ -14,6 +14,7 @@ from starlette.types import Scope
 from duckicelake.errors import (
     AlreadyExists,
     BadRequest,
+    BadRouteAnswer,
     CatalogError,
     CommitFailed,
     CommitStateUnknown,
@@ -33,6 +34,11 @@ from duckicelake.errors import (
     NotFound,
     NotServed,
     PostgresRefused,
+    RouteLoop,
+    RouteRefused,
+    RouteStateUnknown,
+    RouteTimeout,
+    RouteUnavailable,
     ServiceUnavailable,
     TableVanished,
     TooManyRequests,
@@ -68,6 +74,12 @@ STATUS_AND_TYPE: Mapping[type[CatalogError], tuple[int, str]] = {
     NotServed: (501, "UnsupportedOperationException"),
     ServiceUnavailable: (503, "SlowDownException"),
     LakeBusy: (503, "SlowDownException"),
+    RouteUnavailable: (503, "SlowDownException"),
+    RouteRefused: (503, "SlowDownException"),
+    RouteTimeout: (504, "InternalServerError"),
+    RouteStateUnknown: (504, "CommitStateUnknownException"),
+    BadRouteAnswer: (502, "InternalServerError"),
+    RouteLoop: (508, "BadRequestException"),
     LakeMoved: (503, "SlowDownException"),
     TableVanished: (503, "SlowDownException"),
 }
@@ -122,7 +134,7 @@ def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
         headers["WWW-Authenticate"] = CHALLENGE
     elif isinstance(error, TooManyRequests):
         headers["Retry-After"] = str(error.retry_after_s)
-    elif status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy)):
+    elif status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy | RouteUnavailable)):
         headers["Retry-After"] = RETRY_AFTER_S
     return build_error(scope, status, kind, error.message, headers)
 

@@ -161,6 +161,16 @@ class Metrics:
             "duckicelake_unavailable", "Answers 503: Postgres or the object store was out of reach.", ["operation"], registry=registry
         )
         self._reports = Counter("duckicelake_client_reports", "Metrics reports that clients sent.", ["type"], registry=registry)
+        self._routed = Counter(
+            "duckicelake_route_requests", "Requests to other catalogs.", ["route", "operation", "status"], registry=registry
+        )
+        self._routed_seconds = Histogram(
+            "duckicelake_route_seconds",
+            "Seconds until the other catalog's answer began.",
+            ["route"],
+            registry=registry,
+            buckets=LATENCY_BUCKETS_S,
+        )
         self._seconds_of: dict[str, Histogram] = {}
         self._requests_of: dict[tuple[str, int], Counter] = {}
 
@@ -179,6 +189,11 @@ class Metrics:
         # The next scrape may reach another worker, which reads this worker's numbers from its files.
         for state in self._shared:
             state.write_soon()
+
+    def count_routed(self, route: str, operation: str, status: int, seconds: float) -> None:
+        """Count one request to another catalog."""
+        self._routed.labels(route, operation, str(status)).inc()
+        self._routed_seconds.labels(route).observe(seconds)
 
     def count_load(self, outcome: str) -> None:
         """Count one lookup in the cache of table loads."""
