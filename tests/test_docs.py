@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.config import IssuerSettings, list_setting_names
+from duckicelake.config import IssuerSettings, RouteSettings, list_setting_names
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
+ROUTER = (ROOT / "docs" / "router.md").read_text()
 README = (ROOT / "README.md").read_text()
 OWN_LAKE = (ROOT / "docs" / "own-lake.md").read_text()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
@@ -41,6 +42,12 @@ def test_every_setting_of_an_issuer_is_documented() -> None:
     """In one table, which names no other."""
     table = SECURITY.partition("| of an issuer |")[2].partition("\n\n")[0]
     assert documented(table) == set(IssuerSettings.model_fields)
+
+
+def test_every_option_of_a_route_is_documented() -> None:
+    """In one table, which names no other."""
+    table = ROUTER.partition("| option of a route |")[2].partition("\n\n")[0]
+    assert documented(table) == set(RouteSettings.model_fields)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

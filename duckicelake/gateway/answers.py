@@ -14,9 +14,6 @@ from duckicelake.errors import BadRouteAnswer
 from duckicelake.gateway.configuration import SECRET_PREFIXES, SECRETS, without_secrets
 from duckicelake.gateway.paths import rewrite_endpoint
 
-MAX_PARSED_BYTES = 128 * 1024 * 1024
-"""The largest answer that is held in memory to be searched."""
-
 ENDPOINTS = (
     *("signer.endpoint", "s3.signer.endpoint", "client.refresh-credentials-endpoint", "refresh-credentials-endpoint"),
     *("gcs.oauth2.refresh-credentials-endpoint", "adls.refresh-credentials-endpoint"),

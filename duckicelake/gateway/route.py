@@ -36,11 +36,15 @@ class TokenService:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts and the number of connections of one server process. `timeout_s`: the longest silence of the upstream."""
+    """Timeouts, and the number of connections of one server process.
+
+    `timeout_s`: the longest silence of the upstream. `max_parsed_bytes`: the largest answer that is held in memory to be searched.
+    """
 
     timeout_s: float = 60.0
     connect_s: float = 5.0
     max_connections: int = 100
+    max_parsed_bytes: int = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

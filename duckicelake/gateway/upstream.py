@@ -16,7 +16,6 @@ import aiohttp
 from yarl import URL
 
 from duckicelake.errors import BadRouteAnswer, CatalogError, RouteLoop, RouteRefused, RouteStateUnknown, RouteTimeout, RouteUnavailable
-from duckicelake.gateway.answers import MAX_PARSED_BYTES
 from duckicelake.gateway.authorization import Authorizer, OutgoingRequest, build_authorizer
 from duckicelake.gateway.breaker import Breaker, State
 from duckicelake.gateway.configuration import UpstreamConfig, parse_config
@@ -66,6 +65,22 @@ class ForwardedRequest:
     changes: bool = False
 
 
+class BrokenOff(Exception):
+    """A request that was sent, or partly, and has no answer."""
+
+    def __init__(self, *, is_silent: bool = False) -> None:
+        super().__init__()
+        self._is_silent = is_silent
+
+    def to_catalog_error(self, request: ForwardedRequest, route: Route) -> CatalogError:
+        """Return the error for the client."""
+        reason = f"did not answer within {route.limits.timeout_s:g} seconds" if self._is_silent else "broke off the connection"
+        message = f"The catalog behind the route {route.name!r} {reason}."
+        if request.changes:
+            return RouteStateUnknown(f"{message} The change may be done or not; look before you repeat it.")
+        return RouteTimeout(message)
+
+
 class UpstreamAnswer:
     """An answer whose body is still on its way. The caller ends it with `close`, or reads it to its end."""
 
@@ -75,15 +90,19 @@ class UpstreamAnswer:
         self.headers: Headers = [(name.lower(), value) for name, value in response.raw_headers]
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises: aiohttp.ClientError, TimeoutError: the upstream broke off."""
-        async for chunk in self._response.content.iter_any():
-            yield chunk
+        """Yield the body as it comes. Raises: BrokenOff: the upstream broke off."""
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.close()
+            raise BrokenOff from error
 
-    async def read(self, most_bytes: int = MAX_PARSED_BYTES) -> bytes:
-        """Return the body as it came, compressed or not. Raises: BadRouteAnswer: it is too large. aiohttp.ClientError, TimeoutError."""
+    async def read(self, most_bytes: int) -> bytes:
+        """Return the body as it came, compressed or not. Raises: BadRouteAnswer: it is too large. BrokenOff: the upstream broke off."""
         parts: list[bytes] = []
         received_bytes = 0
-        async for chunk in self._response.content.iter_any():
+        async for chunk in self.stream():
             received_bytes += len(chunk)
             if received_bytes > most_bytes:
                 self.close()
@@ -91,7 +110,7 @@ class UpstreamAnswer:
             parts.append(chunk)
         return b"".join(parts)
 
-    def unpack(self, body: bytes, most_bytes: int = MAX_PARSED_BYTES) -> bytes:
+    def unpack(self, body: bytes, most_bytes: int) -> bytes:
         """Return the body without its content coding. Raises: BadRouteAnswer: it is too large, or broken."""
         return decompress(body, find_header(self.headers, b"content-encoding"), most_bytes)
 
@@ -137,6 +156,8 @@ class Upstream:
             max_field_size=64 * 1024,
             max_line_size=64 * 1024,
         )
+        # aiohttp itself repeats a DELETE on a broken connection, and a table of that name may have been created meanwhile.
+        self._session._retry_connection = False  # pyright: ignore[reportPrivateUsage]  no public option
 
     async def close(self) -> None:
         """Close all connections."""
@@ -200,11 +221,7 @@ class Upstream:
         headers = build_request_headers(request.headers, self.route.headers, self._via, request.caller.request_id)
         url = build_url(self.route.uri, path, request.query)
         outgoing = OutgoingRequest(request.method, url, headers, request.body, request.caller.authorization)
-        state = self.state
-        if state == "open":
-            raise RouteUnavailable(f"The catalog behind the route {self.route.name!r} failed several times in a row; try again later.")
-        if state == "probing":
-            self._breaker.begin_probe()
+        await self._pass_breaker(request)
         try:
             answer = await self._send_with_retry(request, outgoing)
         except (RouteUnavailable, RouteTimeout, RouteStateUnknown):
@@ -215,6 +232,24 @@ class Upstream:
             raise
         self._breaker.count_success()
         return answer
+
+    async def _pass_breaker(self, request: ForwardedRequest) -> None:
+        """Return if the request may be sent. A request for the configuration probes an upstream that failed before.
+
+        Raises: RouteUnavailable: the upstream failed several times in a row
+        """
+        state = self.state
+        if state == "closed":
+            return
+        if state == "open":
+            raise RouteUnavailable(f"The catalog behind the route {self.route.name!r} failed several times in a row; try again later.")
+        if request.rest == CONFIG[len(ROOT) :]:
+            self._breaker.begin_probe()
+            return
+        try:
+            await self.request_config(self._config_query, request.caller)
+        except (RouteTimeout, BadRouteAnswer) as error:
+            raise RouteUnavailable(error.message) from error
 
     async def _send_with_retry(self, request: ForwardedRequest, outgoing: OutgoingRequest) -> UpstreamAnswer:
         is_repeatable = request.method in READS or find_header(request.headers, IDEMPOTENCY_KEY) is not None
@@ -288,30 +323,14 @@ class Upstream:
         return self._session
 
 
-class BrokenOff(Exception):
-    """A request that was sent, or partly, and has no answer."""
-
-    def __init__(self, *, is_silent: bool = False) -> None:
-        super().__init__()
-        self._is_silent = is_silent
-
-    def to_catalog_error(self, request: ForwardedRequest, route: Route) -> CatalogError:
-        """Return the error for the client."""
-        reason = f"did not answer within {route.limits.timeout_s:g} seconds" if self._is_silent else "broke off the connection"
-        message = f"The catalog behind the route {route.name!r} {reason}."
-        if request.changes:
-            return RouteStateUnknown(f"{message} The change may be done or not; look before you repeat it.")
-        return RouteTimeout(message)
-
-
-async def read_whole(answer: UpstreamAnswer, route: Route, most_bytes: int = MAX_PARSED_BYTES, *, changes: bool = False) -> bytes:
+async def read_whole(answer: UpstreamAnswer, route: Route, most_bytes: int, *, changes: bool = False) -> bytes:
     """Return the whole body of an answer, as it came.
 
     Raises: RouteTimeout, RouteStateUnknown: the upstream broke off. BadRouteAnswer: the answer is too large
     """
     try:
         return await answer.read(most_bytes)
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except BrokenOff as error:
         message = f"The catalog behind the route {route.name!r} broke off its answer."
         raise (RouteStateUnknown if changes else RouteTimeout)(message) from error
 

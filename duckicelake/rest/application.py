@@ -24,7 +24,7 @@ from duckicelake.rest.layers.body_limit import BodyLimit
 from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
 from duckicelake.rest.layers.forwarding import ForwardingLayer
 from duckicelake.rest.layers.request_log import RequestLog
-from duckicelake.rest.metrics import build_counter, build_gauge
+from duckicelake.rest.metrics import build_counter, build_gauge, build_gauges
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
@@ -80,6 +80,8 @@ def read_state(context: ServerContext) -> list[Metric]:
     """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves."""
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
+    upstreams = {} if context.gateway is None else context.gateway.upstreams
+    connections = {(name,): float(upstream.connection_count) for name, upstream in upstreams.items()}
     fetches = {} if context.issuers is None else context.issuers.count_fetches()
     return [
         build_gauge("duckicelake_table_cache_entries", "Table loads in the cache.", len(context.cache)),
@@ -87,6 +89,7 @@ def read_state(context: ServerContext) -> list[Metric]:
         build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
         build_counter("duckicelake_audit_dropped", "Denials that are only in the log: too many at a time.", WAREHOUSE, dropped),
         build_counter("duckicelake_issuer_fetches", "Requests to an issuer for its keys.", ("issuer", "outcome"), fetches),
+        build_gauges("duckicelake_route_connections", "Connections in use to other catalogs.", ("route",), connections),
     ]
 
 

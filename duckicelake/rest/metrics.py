@@ -231,6 +231,14 @@ def build_gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value)
 
 
+def build_gauges(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+    """Return a gauge with a value for each combination of labels."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for labelled, value in values.items():
+        family.add_metric(labelled, value)
+    return family
+
+
 def build_counter(name: str, text: str, labels: Sequence[str], counted: Mapping[tuple[str, ...], float]) -> Metric:
     """Return a counter with a value for each combination of labels."""
     family = CounterMetricFamily(name, text, labels=labels)

@@ -65,7 +65,9 @@ def test_pyiceberg_does_over_the_route_what_it_does_without(routed: Routed) -> N
 
 def test_the_configuration_leads_through_the_router(routed: Routed) -> None:
     """The prefix is the route's name; everything else of the upstream's configuration stays."""
-    mine, theirs = (server.get(path).json for server, path in ((routed.router, "/v1/config?warehouse=other"), (routed.upstream, "/v1/config")))
+    mine, theirs = (
+        server.get(path).json for server, path in ((routed.router, "/v1/config?warehouse=other"), (routed.upstream, "/v1/config"))
+    )
     assert mine["overrides"] == {**theirs["overrides"], "prefix": "other"}
     assert mine["endpoints"] == theirs["endpoints"]
     assert mine["defaults"] == theirs["defaults"]

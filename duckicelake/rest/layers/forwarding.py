@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
-import aiohttp
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -41,7 +40,7 @@ from duckicelake.gateway.configuration import read_properties, rewrite_config
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.headers import DELEGATION, Headers, build_answer_headers, find_header, without
 from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, split_path
-from duckicelake.gateway.upstream import Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
+from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
 from duckicelake.rest.auth.audit import audit_error, describe_request
 from duckicelake.rest.auth.route_permissions import (
     LISTED_KINDS,
@@ -265,9 +264,10 @@ class ForwardingLayer:
             answer.close()
             raise BadRouteAnswer(f"The catalog behind the route {upstream.route.name!r} answers with a web page.")
         else:
-            raw = await read_whole(answer, upstream.route, changes=changes_something(scope["method"], call.names))
+            most_bytes = upstream.route.limits.max_parsed_bytes
+            raw = await read_whole(answer, upstream.route, most_bytes, changes=changes_something(scope["method"], call.names))
             prefix = "" if call.routed.is_whole else (await upstream.get_config(call.caller)).prefix
-            body = answer.unpack(raw)
+            body = answer.unpack(raw, most_bytes)
             changed = call.rewrite(body, prefix)
             if changed is body:
                 await send_whole(send, status, headers, raw)
@@ -280,13 +280,13 @@ class ForwardingLayer:
         try:
             raw = await answer.read(MAX_ERROR_BYTES)
             body = answer.unpack(raw, MAX_ERROR_BYTES)
-        except (aiohttp.ClientError, TimeoutError, BadRouteAnswer):
+        except (BrokenOff, BadRouteAnswer):
             raw, body = b"", b""
         if is_iceberg_error(body):
             await send_whole(send, answer.status, headers, raw)
             return
         changes = changes_something(scope["method"], call.names)
-        kind = ERROR_TYPES.get(answer.status) or ("CommitStateUnknownException" if changes else "InternalServerError")
+        kind = ERROR_TYPES.get(answer.status, "InternalServerError" if answer.status >= 500 else "BadRequestException")
         if changes and answer.status >= 500 and answer.status != 501:
             kind = "CommitStateUnknownException"
         shown = describe_answer(body)
@@ -302,9 +302,8 @@ class ForwardingLayer:
         try:
             async for chunk in answer.stream():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self._log.warning("the upstream broke off an answer: %s", type(error).__name__)
-            answer.close()
+        except BrokenOff as error:
+            self._log.warning("the upstream broke off an answer: %s", type(error.__cause__).__name__)
             return
         await send({"type": "http.response.body", "body": b""})
 

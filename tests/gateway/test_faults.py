@@ -1,0 +1,202 @@
+"""What clients get when the catalog behind a route fails: nothing that lets them delete the files of a commit that landed."""
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection, IncompleteRead
+
+import pytest
+
+from duckicelake.gateway.route import Limits, Route
+from tests.gateway.fake import LOADED, RESET, SILENCE, Answering, FakeCatalog, Reply, Seen, fake, routes
+from tests.rest.serving import Server
+
+TABLE = "/v1/other/namespaces/a/tables/t"
+JSON = {"Content-Type": "application/json"}
+COMMIT = json.dumps({"requirements": [], "updates": []}).encode()
+KEYED = {**JSON, "Idempotency-Key": "0198f1b2-0000-7000-8000-000000000000"}
+HTML = {"Content-Type": "text/html"}
+UNKNOWN = "CommitStateUnknownException"
+NO_SUCH_TABLE = json.dumps({"error": {"message": "Table does not exist: a.t", "type": "NoSuchTableException", "code": 404}}).encode()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[FakeCatalog, Server]]:
+    """A fake catalog whose answers a test sets, and a server with a route to it."""
+    with fake() as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=0.2))) as server:
+        yield catalog, server
+
+
+@pytest.fixture
+def stand(shared: tuple[FakeCatalog, Server]) -> Iterator[tuple[FakeCatalog, Server]]:
+    """The shared ones, after an answer that closes the breaker."""
+    catalog, server = shared
+    catalog.answer = lambda _: Reply()
+    assert server.get("/v1/other/namespaces").status == 200
+    catalog.seen.clear()
+    yield shared
+
+
+def in_turn(*replies: Reply) -> Answering:
+    """Answer the first request with the first reply, and so on; the last one again and again."""
+    left = list(replies)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_an_upstream_that_refuses_connections_is_503_for_reads_and_commits() -> None:
+    """Nothing was sent, so Java's client may repeat even a commit."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with routes(Route("other", uri)) as server:
+        for method, body in (("GET", None), ("POST", COMMIT), ("DELETE", None)):
+            answer = server.ask(method, TABLE, JSON, body)
+            assert answer.error == (503, "SlowDownException")
+            assert answer.headers["retry-after"] == "1"
+            assert "'other'" in answer.json["error"]["message"]
+
+
+def test_a_name_that_does_not_resolve_is_503() -> None:
+    """As a port that refuses."""
+    with routes(Route("other", "http://nowhere.invalid")) as server:
+        assert server.get(TABLE).error == (503, "SlowDownException")
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "times"),
+    [
+        pytest.param("GET", {}, 2, id="read"),
+        pytest.param("HEAD", {}, 2, id="head"),
+        pytest.param("POST", JSON, 1, id="commit"),
+        pytest.param("POST", KEYED, 2, id="commit-with-key"),
+        pytest.param("DELETE", {}, 1, id="drop"),
+    ],
+)
+@pytest.mark.parametrize("first", [pytest.param(RESET, id="reset"), pytest.param(Reply(503, NO_SUCH_TABLE), id="503")])
+def test_only_what_may_be_repeated_is_sent_twice(
+    stand: tuple[FakeCatalog, Server], method: str, headers: dict[str, str], times: int, first: Reply
+) -> None:
+    """Reads, and changes with an Idempotency-Key."""
+    catalog, server = stand
+    catalog.answer = in_turn(first, Reply(body=LOADED))
+    answer = server.ask(method, TABLE, headers, COMMIT if method == "POST" else None)
+    assert len(catalog.asked) == times
+    assert answer.status == (200 if times == 2 else 503 if first.status else 504)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        pytest.param("GET", "InternalServerError", id="read"),
+        pytest.param("POST", UNKNOWN, id="commit"),
+        pytest.param("DELETE", UNKNOWN, id="drop"),
+    ],
+)
+@pytest.mark.parametrize("reply", [pytest.param(RESET, id="reset"), pytest.param(SILENCE, id="silence")])
+def test_a_request_without_an_answer_is_504(stand: tuple[FakeCatalog, Server], method: str, expected: str, reply: Reply) -> None:
+    """A commit may have landed, so its state is unknown."""
+    catalog, server = stand
+    catalog.answer = lambda _: reply
+    answer = server.ask(method, TABLE, JSON, COMMIT if method == "POST" else None)
+    assert answer.error == (504, expected)
+    assert "retry-after" not in answer.headers
+
+
+def test_an_answer_that_breaks_off_never_looks_whole(stand: tuple[FakeCatalog, Server]) -> None:
+    """A streamed one ends the client's connection; one that is searched is 504."""
+    catalog, server = stand
+    catalog.answer = lambda _: Reply(body=b"x" * 500_000, cut_after=100_000)
+    connection = HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", "/v1/other/namespaces/a")
+    with pytest.raises((IncompleteRead, ConnectionError)):
+        connection.getresponse().read()
+    connection.close()
+    assert server.get(TABLE).error == (504, "InternalServerError")
+    assert server.ask("POST", "/v1/other/namespaces/a/tables", JSON, COMMIT).error == (504, UNKNOWN)
+
+
+def test_a_large_answer_streams_and_one_that_must_be_searched_has_a_limit() -> None:
+    """32 MB of a list pass; a load above the limit is refused."""
+    large = Reply(body=b'{"x":"' + b"y" * 32_000_000 + b'"}')
+    with fake(lambda _: large) as catalog:
+        with routes(Route("other", catalog.uri, limits=Limits(max_parsed_bytes=1_000_000))) as server:
+            assert server.get("/v1/other/namespaces").body == large.body
+            assert server.get(TABLE).error == (502, "InternalServerError")
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 418, 429, 500, 502, 504])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_error_without_icebergs_body_gets_one(stand: tuple[FakeCatalog, Server], method: str, status: int) -> None:
+    """The status stays; a commit that failed with 5xx is in an unknown state."""
+    catalog, server = stand
+    catalog.answer = lambda _: Reply(status, b"<html><title>Bad\n  Gateway</title></html>", HTML)
+    answer = server.ask(method, TABLE, JSON, COMMIT if method == "POST" else None)
+    assert answer.error[0] == status
+    assert answer.json["error"]["message"].endswith(f"answers {status}: Bad Gateway")
+    assert (answer.error[1] == UNKNOWN) == (method == "POST" and status >= 500)
+
+
+def test_icebergs_own_errors_pass_as_they_are(stand: tuple[FakeCatalog, Server]) -> None:
+    """Byte for byte, also compressed ones and those of HEAD."""
+    catalog, server = stand
+    catalog.answer = lambda _: Reply(404, NO_SUCH_TABLE)
+    assert server.get(TABLE).body == NO_SUCH_TABLE
+    assert server.ask("HEAD", TABLE).status == 404
+    packed = gzip.compress(NO_SUCH_TABLE)
+    catalog.answer = lambda _: Reply(404, packed, {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    answer = server.get(TABLE, {"Accept-Encoding": "gzip"})
+    assert (answer.body, answer.headers["content-encoding"]) == (packed, "gzip")
+
+
+def test_a_web_page_is_no_answer(stand: tuple[FakeCatalog, Server]) -> None:
+    """A login page with status 200 is 502, after a change with an unknown state."""
+    catalog, server = stand
+    catalog.answer = lambda _: Reply(200, b"<html>log in</html>", HTML)
+    assert server.get(TABLE).error == (502, "InternalServerError")
+    assert server.get("/v1/other/namespaces").error == (502, "InternalServerError")
+    assert server.ask("POST", TABLE, JSON, COMMIT).error == (504, UNKNOWN)
+
+
+def test_redirects_are_not_followed(stand: tuple[FakeCatalog, Server]) -> None:
+    """They could lead anywhere, with the account of the route."""
+    catalog, server = stand
+    with fake() as elsewhere:
+        moved = Reply(307, b"", {"Location": f"{elsewhere.uri}/v1/namespaces"})
+        catalog.answer = lambda _: moved
+        assert server.get(TABLE).error == (502, "InternalServerError")
+        assert elsewhere.seen == []
+
+
+@pytest.mark.parametrize(
+    "config", [pytest.param(["no", "object"], id="array"), pytest.param({"overrides": {"prefix": "a/../b"}}, id="prefix")]
+)
+def test_a_configuration_that_cannot_be_used_is_502(config: object) -> None:
+    """Nothing is sent below a prefix that leads out of it."""
+    with fake(config=config) as catalog, routes(Route("other", catalog.uri)) as server:  # pyright: ignore[reportArgumentType]
+        assert server.get("/v1/config?warehouse=other").error == (502, "InternalServerError")
+        assert server.get(TABLE).error == (502, "InternalServerError")
+        assert catalog.asked == []
+
+
+def test_a_loop_is_found() -> None:
+    """A route to the server itself is refused when the request comes back, and so is a circle of two servers."""
+    hops: list[str] = []
+
+    def forward(seen: Seen) -> Reply:
+        hops.append(seen.headers["via"])
+        answer = server.ask(seen.method, seen.path.replace("/v1/", "/v1/other/", 1), {"Via": seen.headers["via"]})
+        return Reply(answer.status, answer.body)
+
+    with fake(forward) as catalog, routes(Route("other", catalog.uri)) as server:
+        assert server.get("/v1/other/namespaces").error == (508, "BadRequestException")
+        assert len(hops) == 1
+
+
+def test_after_five_failures_nothing_is_sent_for_a_while() -> None:
+    """The breaker opens, and requests fail at once."""
+    with fake(lambda _: SILENCE) as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=0.05))) as server:
+        for _ in range(5):
+            assert server.get(TABLE).status == 504
+        assert server.get(TABLE).error == (503, "SlowDownException")
+        assert server.ask("POST", TABLE, JSON, COMMIT).headers["retry-after"] == "1"
+        assert len(catalog.asked) == 5
