@@ -26,9 +26,7 @@ class VerifiedManifests:
 
     lot: int
     sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
-    found: dict[str, tuple[SubmittedManifest, ParsedManifest]] = field(
-        default_factory=dict[str, tuple[SubmittedManifest, ParsedManifest]]
-    )
+    found: dict[str, tuple[SubmittedManifest, ParsedManifest]] = field(default_factory=dict[str, tuple[SubmittedManifest, ParsedManifest]])
     rows: RowCounts | None = None
 
     def find(self, digest: str, submitted: SubmittedManifest) -> ParsedManifest | None:

@@ -375,7 +375,6 @@ SORTING_STATEMENTS: Mapping[type[SortingRow], Sequence[LiteralString]] = {
 }
 
 
-
 STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewSchema: (INSERT_SCHEMAS,),
     rows.EndedSchema: (UPDATE_SCHEMAS, UPDATE_TAGS_OF_SCHEMAS),

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
-from duckicelake.catalog.audit_log import DONE, UNKNOWN, AuditLine, tell
+from duckicelake.catalog.audit_log import DONE, UNKNOWN, AuditLine, log_line
 from duckicelake.errors import (
     BadRequest,
     BadRouteAnswer,
@@ -312,8 +312,8 @@ class ForwardingLayer:
         route, names = call.routed.upstream.route, call.names
         path = (*names.levels, *([] if names.object_name is None else [names.object_name]))
         named = f"route:{route.name}{'/' + format_object(path) if path else ''}"
-        line = replace(line, asker=replace(line.asker, operation=names.name, objects=(named,)))
-        tell(line)
+        line = replace(line, audit_context=replace(line.audit_context, operation=names.name, objects=(named,)))
+        log_line(line)
         lake = self._context.lakes.get(route.lake_name)
         if lake is not None and lake.audit_log is not None:
             lake.audit_log.note(line)
