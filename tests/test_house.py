@@ -37,7 +37,8 @@ WALLS: dict[str, set[str]] = {
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "store_settings": {"config", "store"},
     "app": EVERYWHERE | {"access", "config", "catalog", "gateway", "lake", "rest", "store", "store_settings"},
-    "commands": EVERYWHERE | {"app", "store_settings", "embedded", "config", "catalog", "lake", "pipeline", "store", "translate"},
+    "commands": EVERYWHERE
+    | {"app", "store_settings", "embedded", "config", "catalog", "gateway", "lake", "pipeline", "store", "translate"},
     "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline"},
     "cli_pipeline": {"embedded", "commands", "config"},
     "__init__": set(),

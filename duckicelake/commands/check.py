@@ -22,6 +22,7 @@ from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
 from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.commands.route_check import check_routes
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
@@ -80,7 +81,7 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
             console.print(f"  [{style}]{finding.severity}[/] ", end="")
             text = f"{finding.subject}: {finding.problem.rstrip('.')}. {finding.remedy}".rstrip()
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-    return healthy
+    return check_routes(settings, console) and healthy
 
 
 def list_findings(lake: LakeSettings, home: Home) -> list[LakeFinding]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -52,6 +52,11 @@ class Facts:
         return f"{self.catalog_uri}/v1/oauth/tokens"
 
     @property
+    def is_lake(self) -> bool:
+        """True if DuckDB can attach the warehouse as a DuckLake, False for a route to another catalog."""
+        return bool(self.ducklake_dsn)
+
+    @property
     def is_on_s3(self) -> bool:
         """True if the lake's Iceberg files are on S3."""
         return self.iceberg_path.partition("://")[0] in S3_SCHEMES
@@ -81,8 +86,11 @@ class Facts:
 def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> Facts:
     """Return the facts of the lake with that name, or of the only lake.
 
+    A route has no facts of a lake; those are empty.
     Raises: SettingsError: there is no such lake, or there are several and `warehouse` is None
     """
+    if warehouse in settings.routes:
+        return replace(build_route_facts(warehouse, get_catalog_uri(settings, home)), credential=read_credential(settings))
     lake = choose_lake(settings, warehouse)
     if lake.data_path is None or lake.iceberg_path is None:
         with connect_postgres(lake) as conn:
@@ -100,6 +108,13 @@ def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
     if len(chosen) != 1:
         raise SettingsError(f"Name one of these warehouses with --warehouse: {', '.join(lake.name for lake in lakes)}.")
     return chosen[0]
+
+
+def build_route_facts(name: str, catalog_uri: str) -> Facts:
+    """Return the facts of a route: clients need the server's address and the route's name."""
+    lake = dict.fromkeys(("iceberg_path", "ducklake_attach", "ducklake_dsn", "ducklake_data_path", "ducklake_metadata_schema"), "")
+    no_keys = dict.fromkeys(("credential", "s3_endpoint", "s3_access_key_id", "s3_secret_access_key"))
+    return Facts(catalog_uri=catalog_uri, warehouse=name, prefix=quote(name, safe=""), s3_region="us-east-1", **lake, **no_keys)
 
 
 def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
@@ -124,6 +139,8 @@ def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
 
 def hide_secrets(facts: Facts) -> Facts:
     """Return the facts with passwords and secret keys replaced, for places where other users can read them."""
+    if not facts.is_lake:
+        return replace(facts, credential=None if facts.credential is None else f"{facts.credential.partition(':')[0]}:{HIDDEN}")
     parts = conninfo_to_dict(facts.ducklake_dsn)
     dsn = make_conninfo(facts.ducklake_dsn, **({"password": HIDDEN} if "password" in parts else {}))
     return replace(

@@ -39,13 +39,16 @@ def list_clients() -> dict[Client, Callable[[Facts], str]]:
 
 
 def format_snippet(facts: Facts, client: Client) -> str:
-    """Return the text for one client."""
+    """Return the text for one client. Raises: SettingsError: the client is DuckLake's, and the warehouse no lake."""
+    if client == "ducklake" and not facts.is_lake:
+        raise SettingsError(f"{facts.warehouse} is a route to another catalog, which DuckDB reads as Iceberg: use --client duckdb.")
     return list_clients()[client](facts)
 
 
 def format_all(facts: Facts) -> str:
-    """Return the texts for all clients, each under the client's name."""
-    return "\n".join(f"== {client} ==\n{make(facts)}" for client, make in list_clients().items())
+    """Return the texts for all clients, each under the client's name; of a route without that of DuckLake."""
+    shown = {client: make for client, make in list_clients().items() if facts.is_lake or client != "ducklake"}
+    return "\n".join(f"== {client} ==\n{make(facts)}" for client, make in shown.items())
 
 
 def format_environment(facts: Facts) -> str:

@@ -15,7 +15,16 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
-from duckicelake.errors import BadRouteAnswer, CatalogError, RouteLoop, RouteRefused, RouteStateUnknown, RouteTimeout, RouteUnavailable
+from duckicelake.errors import (
+    BadRouteAnswer,
+    CatalogError,
+    NotAuthorized,
+    RouteLoop,
+    RouteRefused,
+    RouteStateUnknown,
+    RouteTimeout,
+    RouteUnavailable,
+)
 from duckicelake.gateway.authorization import Authorizer, OutgoingRequest, build_authorizer
 from duckicelake.gateway.breaker import Breaker, State
 from duckicelake.gateway.configuration import UpstreamConfig, parse_config
@@ -200,6 +209,15 @@ class Upstream:
         if answer.status != 200:
             raise BadRouteAnswer(f"The catalog behind the route {self.route.name!r} answers {answer.status} to /v1/config.")
         return parse_config(answer.unpack(body, MAX_CONFIG_BYTES))
+
+    async def find_reason(self) -> str | None:
+        """Return the reason why the upstream cannot be used, None if it can. Accounts of callers cannot be tried."""
+        try:
+            await self.request_config(self._config_query, NOBODY)
+        except CatalogError as error:
+            needs_caller = self.route.auth in ("passthrough", "exchange")
+            return None if needs_caller and isinstance(error, RouteRefused | NotAuthorized) else error.message
+        return None
 
     async def send(self, request: ForwardedRequest) -> UpstreamAnswer:
         """Send a request below the upstream's prefix and return its answer.

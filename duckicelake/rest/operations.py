@@ -104,7 +104,10 @@ MANIFEST_OPERATIONS = (Operation("planManifests", "GET", MANIFESTS), Operation("
 CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}"),)
 """Operation of the Spark job `ingest`."""
 
-ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP)
+LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
+"""Lakes and routes; the specification has no list of warehouses."""
+
+ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *LIST_WAREHOUSES)
 
 
 @dataclass(frozen=True, slots=True)

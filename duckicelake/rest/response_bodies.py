@@ -168,6 +168,21 @@ class ReadyResponse(TypedDict):
     warehouses: dict[str, Readiness]
 
 
+class WarehouseEntry(TypedDict):
+    """A warehouse: a lake or a route. `state`: `ready` or `unavailable`, then with the reason."""
+
+    name: str
+    kind: str
+    state: str
+    reason: str | None
+
+
+class WarehousesResponse(TypedDict):
+    """The warehouses that the caller may use."""
+
+    warehouses: list[WarehouseEntry]
+
+
 class ErrorModel(TypedDict):
     """An error: message, Iceberg error type and status."""
 

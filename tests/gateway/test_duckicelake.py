@@ -9,9 +9,19 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.types import LongType
+from rich.console import Console
 
+from duckicelake.commands.facts import get_facts, hide_secrets
+from duckicelake.commands.route_check import check_routes
+from duckicelake.commands.snippets import format_all, format_snippet
+from duckicelake.config import SettingsError
+from duckicelake.embedded.object_store import ROLE_ARN
+from tests.rest.auth.principals import Guarded, guard, secret_of
+from tests.rest.auth.vended import open_vended, split
+from tests.rest.proxy import wire_to
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
@@ -104,3 +114,133 @@ def test_a_commit_is_written_to_the_log_of_changes(routed: Routed, caplog: pytes
     lines = [record.getMessage() for record in caplog.records if "route:other" in record.getMessage()]
     assert len(lines) == 1
     assert "createNamespace" in lines[0]
+
+
+ROUTE = {"auth": "oauth2", "grants": ["read on namespace:a to reader", "read, write, create, drop on namespace:a to writer"]}
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedRoute:
+    """A guarded server with a route to another guarded server that vends keys."""
+
+    router: Guarded
+    upstream: Guarded
+
+    def open(self, principal: str, **properties: str) -> RestCatalog:
+        """PyIceberg's catalog over the route, as a principal of the router, without keys of its own."""
+        account = {
+            "credential": f"{principal}:{secret_of(principal)}",
+            "scope": "catalog",
+            "oauth2-server-uri": f"{self.router.server.uri}/v1/oauth/tokens",
+        }
+        return RestCatalog("other", uri=self.router.server.uri, warehouse="other", **account, **properties)
+
+
+@pytest.fixture
+def guarded_route(lake: FreshLake, other_lake: FreshLake) -> Generator[GuardedRoute]:
+    """The route's account is `owner` there, who manages the namespace `a` alone."""
+    with guard(other_lake, sts_role_arn=ROLE_ARN) as upstream:
+        route = {**ROUTE, "uri": upstream.server.uri, "credential": f"owner:{secret_of('owner')}"}
+        with guard(lake, routes={"other": route}) as router:
+            yield GuardedRoute(router, upstream)
+
+
+def test_vended_keys_and_their_refresh_work_over_the_route(guarded_route: GuardedRoute) -> None:
+    """PyIceberg has no keys but those of the other catalog, and writes and reads with them."""
+    catalog = guarded_route.open("writer")
+    table = catalog.create_table("a.mine", ROWS.schema)
+    table.append(ROWS)
+    assert catalog.load_table("a.mine").scan().to_arrow().num_rows == 3
+    headers = {"X_Iceberg_Access_Delegation": "vended-credentials"}
+    loaded = guarded_route.router.ask("writer", "GET", "/v1/other/namespaces/a/tables/mine", None, **headers).json
+    endpoint = loaded["storage-credentials"][0]["config"]["client.refresh-credentials-endpoint"]
+    assert endpoint == "v1/other/namespaces/a/tables/mine/credentials"
+    refreshed = guarded_route.router.ask("writer", "GET", f"/{endpoint}", None, **headers).json
+    config = refreshed["storage-credentials"][0]["config"]
+    bucket, key = split(loaded["metadata-location"])
+    assert open_vended(config).get_object(Bucket=bucket, Key=key)["Body"].read(1) == b"{"
+
+
+def test_signatures_are_permitted_by_our_own_grants(guarded_route: GuardedRoute) -> None:
+    """Who may only read gets no keys, and signatures for reads; the endpoint leads through the route."""
+    headers = {"X_Iceberg_Access_Delegation": "vended-credentials,remote-signing"}
+    loaded = guarded_route.router.ask("reader", "GET", "/v1/other/namespaces/a/tables/t", None, **headers).json
+    assert "storage-credentials" not in loaded
+    assert loaded["config"]["s3.signer.endpoint"] == "v1/other/namespaces/a/tables/t/sign"
+    store = guarded_route.upstream.lake.store
+    bucket, key = split(loaded["metadata-location"])
+    for method, status in (("GET", 200), ("PUT", 403)):
+        body = {
+            "region": store.region,
+            "uri": f"{store.endpoint}/{bucket}/{key}",
+            "method": method,
+            "headers": {"host": [store.endpoint.partition("//")[2]]},
+        }
+        assert guarded_route.router.ask("reader", "POST", f"/{loaded['config']['s3.signer.endpoint']}", body).status == status
+
+
+def test_both_catalogs_decide(guarded_route: GuardedRoute) -> None:
+    """Our grants first, then the rights of the route's account; other principals do not see the route."""
+    ask = guarded_route.router.ask
+    assert ask("reader", "GET", "/v1/other/namespaces").json["namespaces"] == [["a"]]
+    assert ask("admin", "GET", "/v1/other/namespaces").json["namespaces"] == [["a"]]
+    assert ask("reader", "DELETE", "/v1/other/namespaces/a/tables/t").error == (403, "NotAuthorizedException")
+    assert ask("admin", "GET", "/v1/other/namespaces/b/tables/t").error == (404, "NoSuchTableException")
+    assert ask("stranger", "GET", "/v1/other/namespaces").error == (404, "NoSuchWarehouseException")
+    assert ask("writer", "DELETE", "/v1/other/namespaces/a/tables/t").status == 204
+    listed = ask("reader", "GET", "/management/v1/warehouses").json["warehouses"]
+    assert [(each["name"], each["kind"], each["state"]) for each in listed] == [("lake", "lake", "ready"), ("other", "route", "ready")]
+
+
+def test_what_the_route_does_is_in_the_audit_log(guarded_route: GuardedRoute) -> None:
+    """Changes with the other catalog's status, and denials, with the principal and the route's name."""
+    ask = guarded_route.router.ask
+    ask("reader", "DELETE", "/v1/other/namespaces/a/tables/t")
+    ask("writer", "DELETE", "/v1/other/namespaces/a/tables/t")
+    query = "SELECT principal, operation, objects, outcome, reason FROM iceberg_audit WHERE operation = 'dropTable' ORDER BY id"
+    with guarded_route.router.lake.psycopg() as conn:
+        wait_for(lambda: len(conn.execute(query).fetchall()) == 2, "two lines of the audit log")
+        assert conn.execute(query).fetchall() == [
+            ("reader", "dropTable", ["route:other/a.t"], "denied", "Forbidden"),
+            ("writer", "dropTable", ["route:other/a.t"], "done", "204"),
+        ]
+
+
+def test_a_required_route_decides_about_readiness(lake: FreshLake, other_lake: FreshLake) -> None:
+    """Others do not; both answer again when the catalog does."""
+    with serve(make_settings(other_lake)) as upstream, wire_to("127.0.0.1", upstream.port) as wire:
+        named = {"uri": f"http://127.0.0.1:{wire.port}"}
+        with serve(make_settings(lake, routes={"needed": {**named, "required": True}, "other": named})) as router:
+            wait_for(lambda: router.get("/readyz").json["ready"], "a ready server")
+            assert set(router.get("/readyz").json["warehouses"]) == {"lake", "needed"}
+            wire.cut()
+            wait_for(lambda: router.get("/readyz").status == 503, "a server that is not ready")
+            found = router.get("/readyz").json["warehouses"]
+            assert (found["lake"]["ready"], found["needed"]["ready"]) == (True, False)
+            assert "'needed'" in found["needed"]["reason"]
+            wire.mend()
+            wait_for(lambda: router.get("/readyz").status == 200, "a ready server")
+
+
+def test_check_and_connect_know_routes(lake: FreshLake, other_lake: FreshLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check` requests each catalog; `connect` names the route as the warehouse."""
+    with serve(make_settings(other_lake)) as upstream:
+        routes = {"other": {"uri": upstream.uri}, "gone": {"uri": "http://127.0.0.1:9"}}
+        settings = make_settings(lake, routes=routes)
+        console = Console(width=200)
+        assert not check_routes(settings, console)
+        assert check_routes(make_settings(lake, routes={"other": routes["other"]}), console)
+        assert check_routes(make_settings(lake), console)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "other: the catalog answers"
+    assert lines[1:3] == [
+        "gone: error",
+        "  The catalog behind the route 'gone' cannot be reached (ClientConnectorError: Connect call failed ('127.0.0.1', 9)).",
+    ]
+    facts = get_facts(settings, None, "other")
+    assert (facts.warehouse, facts.prefix, facts.s3_access_key_id, facts.is_lake) == ("other", "other", None, False)
+    assert "== pyiceberg ==" in format_all(facts)
+    assert "ducklake ==" not in format_all(facts)
+    assert "'warehouse': 'other'" in format_snippet(facts, "pyiceberg")
+    with pytest.raises(SettingsError):
+        format_snippet(hide_secrets(facts), "ducklake")

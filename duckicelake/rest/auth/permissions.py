@@ -94,6 +94,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "planManifests": PermissionRule(READ | WRITE | MANAGE),
     "adoptManifests": PermissionRule(READ | WRITE | MANAGE),
     "dropUnchangedTable": PermissionRule(DROP),
+    "listWarehouses": OPEN,
     "grant": OPEN,
     "revoke": OPEN,
 }

@@ -5,15 +5,18 @@ Law: the names that are checked are those that the upstream reads. So a JSON key
 in different ways must be permitted in each of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 from duckicelake.access.grants import Levels, Rights
 from duckicelake.access.policy import TABLE, VIEW
-from duckicelake.access.sessions import Session
-from duckicelake.errors import BadRequest, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView
+from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
+from duckicelake.errors import BadRequest, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
+from duckicelake.gateway.gateway import Gateway
+from duckicelake.gateway.route import Route
+from duckicelake.gateway.upstream import Upstream
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
 from duckicelake.rest.auth.permissions import (
@@ -213,6 +216,24 @@ def check_parent(session: Session, parent: str, separator: str) -> None:
     """Raise NoSuchNamespace if the session sees nothing below the parent of a list of namespaces."""
     if parent and not session.shows(levels := split_namespace(parent, separator)):
         raise deny(NoSuchNamespace(f"Namespace does not exist: {'.'.join(levels)}"), levels)
+
+
+def build_route_session(bearer: Bearer | None, route: Route) -> Session:
+    """Return a caller's rights in the catalog behind a route. `bearer` None: the server requires no authentication."""
+    session = ANONYMOUS if bearer is None else bearer.within_route(route.name, route.grants, route.lake_name)
+    return session if route.namespaces is None else session.limited_to(route.namespaces)
+
+
+def list_visible(gateway: Gateway | None, bearer: Bearer | None) -> list[Upstream]:
+    """Return the routes on which a caller has any right, by name."""
+    upstreams = [] if gateway is None else [upstream for _, upstream in sorted(gateway.upstreams.items())]
+    return [upstream for upstream in upstreams if sees_anything(build_route_session(bearer, upstream.route))]
+
+
+def build_unknown_warehouse(name: str, lakes: Iterable[str], gateway: Gateway | None, bearer: Bearer | None) -> NoSuchWarehouse:
+    """Return the error for a warehouse that is not served, or not to this caller. It names those that the caller may use."""
+    names = sorted([*lakes, *(upstream.route.name for upstream in list_visible(gateway, bearer))])
+    return NoSuchWarehouse(f"Warehouse does not exist: {name[:64]!r}. You may use: {', '.join(names) or 'none'}.")
 
 
 def sees_anything(session: Session) -> bool:

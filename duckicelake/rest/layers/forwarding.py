@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.access.grants import format_object
-from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
+from duckicelake.access.sessions import Bearer, Session
 from duckicelake.catalog.audit_log import DONE, UNKNOWN, AuditLine, log_line
 from duckicelake.errors import (
     BadRequest,
@@ -24,7 +24,6 @@ from duckicelake.errors import (
     CatalogError,
     CommitStateUnknown,
     Forbidden,
-    NoSuchWarehouse,
     RouteLoop,
     RouteStateUnknown,
 )
@@ -40,11 +39,14 @@ from duckicelake.gateway.configuration import read_properties, rewrite_config
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.headers import DELEGATION, Headers, build_answer_headers, find_header, without
 from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, split_path
+from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
 from duckicelake.rest.auth.audit import audit_error, describe_request
 from duckicelake.rest.auth.route_permissions import (
     LISTED_KINDS,
     ForwardedNames,
+    build_route_session,
+    build_unknown_warehouse,
     changes_something,
     check_forwarded,
     check_parent,
@@ -101,7 +103,7 @@ class ForwardingLayer:
         self._context = context
         # With accounts, the authentication layer has received the body already.
         self._forward: ASGIApp = BodyLimit(self._answer, context.body_timeout_s) if context.accounts is None else self._answer
-        self._anonymous = {name: limit_session(ANONYMOUS, upstream) for name, upstream in gateway.upstreams.items()}
+        self._anonymous = {name: build_route_session(None, upstream.route) for name, upstream in gateway.upstreams.items()}
         self._log = logging.getLogger("duckicelake.routes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,7 +154,7 @@ class ForwardingLayer:
             await send(message)
 
         try:
-            scope["session"] = session = await self._find_session(scope, routed.upstream)
+            scope["session"] = session = self._find_session(scope, routed.upstream)
             check_loop(routed.upstream, scope["headers"])
             caller = read_caller(scope)
             if scope["raw_path"].decode("latin-1") == CONFIG:
@@ -165,24 +167,22 @@ class ForwardingLayer:
             name = scope["operation"] = names.name
             await self._answer_operation(scope, receive, send_counted, ForwardedCall(routed, names, session, caller, separator))
         except CatalogError as error:
+            if error.denied is not None or isinstance(error, Forbidden):
+                objects = (error.denied,) if error.denied is not None else describe_request(scope).objects
+                error.denied = name_object(routed.upstream.route, *objects)
             audit_error(self._context, scope, error)
             await build_catalog_error(scope, error)(scope, receive, send_counted)
 
-    async def _find_session(self, scope: Scope, upstream: Upstream) -> Session:
+    def _find_session(self, scope: Scope, upstream: Upstream) -> Session:
         """Return the caller's rights in the catalog behind a route. Raises: NoSuchWarehouse: it has none."""
         route = upstream.route
         bearer: Bearer | None = scope.get("bearer")
         if bearer is None:
             return self._anonymous[route.name]
-        session = limit_session(bearer.within_route(route.name, route.grants, route.lake_name), upstream)
+        session = build_route_session(bearer, route)
         if not sees_anything(session):
-            raise NoSuchWarehouse(f"Warehouse does not exist: {route.name!r}. {self._list_visible(bearer)}")
+            raise build_unknown_warehouse(route.name, self._context.lakes, self._gateway, bearer)
         return session
-
-    def _list_visible(self, bearer: Bearer) -> str:
-        routes = [upstream.route for upstream in self._gateway.upstreams.values()]
-        shown = [route.name for route in routes if sees_anything(bearer.within_route(route.name, route.grants, route.lake_name))]
-        return f"There are: {', '.join(sorted([*self._context.lakes, *shown]))}."
 
     async def _find_separator(self, routed: RoutedRequest, session: Session, caller: Caller) -> str:
         """Return the upstream's separator of namespaces, percent-encoded. Only partial rights need it."""
@@ -311,7 +311,7 @@ class ForwardingLayer:
         """Write a change, or one with an unknown outcome, to the log and to the audit log of the route's lake."""
         route, names = call.routed.upstream.route, call.names
         path = (*names.levels, *([] if names.object_name is None else [names.object_name]))
-        named = f"route:{route.name}{'/' + format_object(path) if path else ''}"
+        named = name_object(route, *([format_object(path)] if path else []))
         line = replace(line, audit_context=replace(line.audit_context, operation=names.name, objects=(named,)))
         log_line(line)
         lake = self._context.lakes.get(route.lake_name)
@@ -359,6 +359,11 @@ class ForwardedCall:
         return rewrite_answer(body, AnswerRules(route.uri, upstream_prefix, prefix, self.has_keys, route.auth == "passthrough"))
 
 
+def name_object(route: Route, *objects: str) -> str:
+    """Return an object of another catalog as the audit log names it: `route:NAME/a.b.t`."""
+    return "/".join((f"route:{route.name}", *objects))
+
+
 def read_caller(scope: Scope) -> Caller:
     """Return the sender of a request."""
     headers: Headers = scope["headers"]
@@ -370,12 +375,6 @@ def check_loop(upstream: Upstream, headers: Headers) -> None:
     """Raise RouteLoop if the request has passed this route before."""
     if upstream.is_loop(headers):
         raise RouteLoop(f"The request came back to the route {upstream.route.name!r}; correct the uri of one of the servers.")
-
-
-def limit_session(session: Session, upstream: Upstream) -> Session:
-    """Return the session with its rights in the namespaces that a route serves."""
-    only = upstream.route.namespaces
-    return session if only is None else session.limited_to(only)
 
 
 def find_rest(routed: RoutedRequest) -> str:

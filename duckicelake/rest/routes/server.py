@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -15,10 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.catalog.credentials.ducklake import may_vend_ducklake
 from duckicelake.catalog.health import check_ready
 from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.gateway.upstream import Upstream
+from duckicelake.rest.auth.route_permissions import build_unknown_warehouse, list_visible
 from duckicelake.rest.context import OpenLake, ServerContext
 from duckicelake.rest.operations import DUCKLAKE, OperationHandler
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
-from duckicelake.rest.response_bodies import CatalogConfig, ReadyResponse
+from duckicelake.rest.response_bodies import CatalogConfig, ReadyResponse, WarehouseEntry, WarehousesResponse
 
 READY: dict[int | str, dict[str, Any]] = {
     200: {"model": ReadyResponse, "description": "Every warehouse can be served."},
@@ -44,13 +46,44 @@ Reasons = Mapping[str, str | None]
 """For each warehouse, the reason why it is not ready, or None."""
 
 
-class ServerRoutes:
-    """Handlers of the paths outside the REST catalog's specification."""
+class ReadinessChecks:
+    """Checks of all lakes, and of the routes that are required, whose results are reused for a second."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._last: tuple[float, Reasons] | None = None
         self._running_check: asyncio.Task[Reasons] | None = None
+
+    async def get_reasons(self) -> Reasons:
+        """Return the last check's result if it began within CHECK_INTERVAL_S, else that of a new check, which concurrent requests share."""
+        if self._last is not None and time.monotonic() < self._last[0] + CHECK_INTERVAL_S:
+            return self._last[1]
+        if self._running_check is None:
+            self._running_check = asyncio.create_task(self._check_all())
+        # `shield`: a request that is cancelled must not cancel the check for the others.
+        return await asyncio.shield(self._running_check)
+
+    async def _check_all(self) -> Reasons:
+        began, lakes, gateway = time.monotonic(), list(self._context.lakes.values()), self._context.gateway
+        required = [] if gateway is None else [each for each in gateway.upstreams.values() if each.route.required]
+        try:
+            found = await asyncio.gather(
+                *(run_in_threadpool(find_reason, lake) for lake in lakes), *(upstream.find_reason() for upstream in required)
+            )
+            names = [*(lake.prefix for lake in lakes), *(upstream.route.name for upstream in required)]
+            reasons = dict(zip(names, found, strict=True))
+            self._last = began, reasons
+            return reasons
+        finally:
+            self._running_check = None
+
+
+class ServerRoutes:
+    """Handlers of the paths outside the REST catalog's specification."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._checks = ReadinessChecks(context)
 
     def add(self, app: FastAPI) -> None:
         """Add the routes to an application."""
@@ -71,30 +104,11 @@ class ServerRoutes:
         return {"status": "alive"}
 
     async def is_ready(self) -> Response:
-        """Report for each warehouse if its Postgres and its object store respond; 503 if one does not. Up to a second old."""
-        reasons = await self._get_reasons()
+        """Report for each warehouse if its Postgres and its object store respond, and for required routes the other catalog; 503 if not."""
+        reasons = await self._checks.get_reasons()
         ready = bool(reasons) and not any(reasons.values())
         warehouses = {prefix: {"ready": reason is None, "reason": reason} for prefix, reason in reasons.items()}
         return JSONResponse({"ready": ready, "warehouses": warehouses}, 200 if ready else 503)
-
-    async def _get_reasons(self) -> Reasons:
-        """Return the last check's result if it began within CHECK_INTERVAL_S, else that of a new check, which concurrent requests share."""
-        if self._last is not None and time.monotonic() < self._last[0] + CHECK_INTERVAL_S:
-            return self._last[1]
-        if self._running_check is None:
-            self._running_check = asyncio.create_task(self._check_all())
-        # `shield`: a request that is cancelled must not cancel the check for the others.
-        return await asyncio.shield(self._running_check)
-
-    async def _check_all(self) -> Reasons:
-        began, lakes = time.monotonic(), list(self._context.lakes.values())
-        try:
-            found = await asyncio.gather(*(run_in_threadpool(find_reason, lake) for lake in lakes))
-            reasons = {lake.prefix: reason for lake, reason in zip(lakes, found, strict=True)}
-            self._last = began, reasons
-            return reasons
-        finally:
-            self._running_check = None
 
     async def show_metrics(self) -> Response:
         """Return all metrics in Prometheus' text format."""
@@ -110,28 +124,50 @@ def find_reason(lake: OpenLake) -> str | None:
     return None
 
 
+def build_entry(name: str, kind: str, reason: str | None) -> WarehouseEntry:
+    """Return one warehouse of the list."""
+    return {"name": name, "kind": kind, "state": "ready" if reason is None else "unavailable", "reason": reason}
+
+
+def find_failure(upstream: Upstream) -> str | None:
+    """Return the reason why requests to a catalog are refused at present, None if they are sent."""
+    return None if upstream.state == "closed" else "The catalog failed several times in a row."
+
+
 KEY_LIFETIME = "PT30M"
 CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 """Listed in `endpoints` only if credentials are vended, because DuckDB calls it whenever it is listed."""
 
 
 class ConfigRoutes:
-    """Handler of getConfig."""
+    """Handlers of getConfig and listWarehouses."""
 
     def __init__(self, context: ServerContext, endpoints: Sequence[str]) -> None:
         self._context = context
         self._endpoints = endpoints
+        self._checks = ReadinessChecks(context)
 
     def operations(self) -> dict[str, OperationHandler]:
         """Return the handlers by operation name."""
-        return {"getConfig": OperationHandler(self.get_config)}
+        return {"getConfig": OperationHandler(self.get_config), "listWarehouses": OperationHandler(self.list_warehouses)}
+
+    async def list_warehouses(self, request: Request) -> WarehousesResponse:
+        """List the lakes, and the routes to other catalogs on which the caller has a right, with their states."""
+        reasons = await self._checks.get_reasons()
+        lakes = [build_entry(name, "lake", reasons.get(name)) for name in sorted(self._context.lakes)]
+        visible = list_visible(self._context.gateway, request.scope.get("bearer"))
+        return {"warehouses": [*lakes, *(build_entry(each.route.name, "route", find_failure(each)) for each in visible)]}
 
     async def get_config(
-        self, warehouse: Annotated[str, Query(description="The warehouse's name; needed when several are served.")] = ""
+        self,
+        request: Request,
+        warehouse: Annotated[str, Query(description="The warehouse's name; needed when several are served.")] = "",
     ) -> CatalogConfig:
         """List all catalog configuration settings."""
         name = warehouse or self._get_only_name()
-        lake = self._context.get_lake_by_name(name)
+        lake = self._context.lakes.get(name)
+        if lake is None:
+            raise build_unknown_warehouse(name, self._context.lakes, self._context.gateway, request.scope.get("bearer"))
         absent = {CREDENTIALS, DUCKLAKE.endpoint} if lake.warehouse.vendor is None else set[str]()
         if DUCKLAKE.endpoint not in absent and not await self._may_read_ducklake(lake):
             absent.add(DUCKLAKE.endpoint)

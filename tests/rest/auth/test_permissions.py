@@ -102,6 +102,7 @@ ASKED = [
     ("planManifests", "GET", MANIFESTS, None, (DENIED, DENIED, DENIED, 200, HIDDEN)),
     ("adoptManifests", "POST", MANIFESTS, OFFER, (DENIED, DENIED, DENIED, 400, HIDDEN)),
     ("dropUnchangedTable", "DELETE", UNCHANGED, None, (DENIED, 409, 409, 409, HIDDEN)),
+    ("listWarehouses", "GET", "/management/v1/warehouses", None, (200,) * 5),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),
     ("removePrincipal", "DELETE", f"{RULES_PATH}/principals/x", None, (DENIED,) * 5),
