@@ -30,13 +30,17 @@ class JsonListDumper(ListDumper):
         return super().dump(obj)
 
 
-def tune_connection(conn: psycopg.Connection, *settings: sql.Composable) -> None:
-    """Have a connection write lists quickly, and Postgres compile none of its queries: that takes longer than any of ours does.
+PLANNER_SETTINGS = (sql.SQL("SET jit = off"), sql.SQL("SET enable_seqscan = off"))
 
-    More settings go in the same round trip.
+
+def tune_connection(conn: psycopg.Connection, *settings: sql.Composable) -> None:
+    """Have a connection write lists quickly, and set how Postgres plans its queries; more settings go in the same round trip.
+
+    Postgres compiles none of our queries, because that takes longer than any of them does. It reads no table from end to end where an
+    index serves: without statistics, and for statements whose parameters it does not look at, it takes big tables for small ones.
     """
     conn.adapters.register_dumper(list, JsonListDumper)
-    conn.execute(sql.SQL("; ").join([sql.SQL("SET jit = off"), *settings]))
+    conn.execute(sql.SQL("; ").join([*PLANNER_SETTINGS, *settings]))
 
 
 def fetch_tuples(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:

@@ -7,6 +7,7 @@ Source: DuckLake 1.0, ParseChangesMade
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import LiteralString
 
 _ENTRY = re.compile(r'([A-Za-z_]+):((?:"[^"]*"|[^",])*)(?:,|$)')
 
@@ -33,6 +34,20 @@ INSERT_KINDS = frozenset({"inserted_into_table", "inlined_insert"})
 
 TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table"}
 """Kinds whose value is a table id."""
+
+
+TOKENS_SINCE: LiteralString = """
+    -- The next hundred lake snapshots are read, whatever they changed: a hot table's own may be many thousands.
+    SELECT c.snapshot_id, c.changes_made
+      FROM (SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes
+             WHERE snapshot_id > {since} AND snapshot_id <= {since} + 100 OFFSET 0) c
+     WHERE iceberg_change_tokens(c.changes_made) && %({tokens})s
+     UNION ALL
+    SELECT c.snapshot_id, c.changes_made FROM ducklake_snapshot_changes c
+     WHERE iceberg_change_tokens(c.changes_made) && %({tokens})s AND c.snapshot_id > {since} + 100
+       AND (SELECT max(snapshot_id) FROM ducklake_snapshot) > {since} + 100
+"""
+"""The lake snapshots after `since` with one of the tokens. Format it with an SQL expression and a parameter's name."""
 
 
 @dataclass(frozen=True, slots=True)

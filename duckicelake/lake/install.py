@@ -82,8 +82,9 @@ LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
 NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
 OWN_OBJECTS: Sequence[tuple[LiteralString, str]] = (
     ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)\s+[\w ]+ ON (\w+)"),
+    # Older releases made the indexes that the script drops.
+    ("INDEX", r"(?:CREATE INDEX IF NOT EXISTS|DROP INDEX IF EXISTS) (\w+)"),
     ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
-    ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
     ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
     ("SEQUENCE", r"CREATE SEQUENCE IF NOT EXISTS (\w+)"),
 )

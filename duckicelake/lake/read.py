@@ -9,7 +9,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from duckicelake.errors import Damaged
-from duckicelake.lake.changes import TABLE_KINDS, format_tokens
+from duckicelake.lake.changes import TABLE_KINDS, TOKENS_SINCE, format_tokens
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
 Row = TypeVar("Row")
@@ -75,17 +75,21 @@ def read_repair_id(conn: psycopg.Connection) -> int:
     return row[0] if row else 0
 
 
-SELECT_IS_TOUCHED = """
-SELECT EXISTS (SELECT FROM ducklake_snapshot_changes c
-                WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s
-                  AND c.snapshot_id > %(since)s)
+SELECT_IS_TOUCHED = "".join(
+    (
+        """
+SELECT EXISTS (""",
+        TOKENS_SINCE.format(since="%(since)s::bigint", tokens="tokens"),
+        """)
     OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
     OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
     OR EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = %(table_id)s AND t.begin_snapshot > %(since)s)
     -- what nobody tells may be anything
     OR (SELECT count(c.changes_made) FROM ducklake_snapshot_changes c
          WHERE c.snapshot_id > %(since)s AND c.snapshot_id <= %(until)s) < %(until)s - %(since)s
-"""
+""",
+    )
+)
 
 
 def is_touched(conn: psycopg.Connection, table_id: int, since: Position, until: Position) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import psycopg
 
 from duckicelake.lake.bulk_rows import fetch_tuples, unpack_int64s
+from duckicelake.lake.changes import TOKENS_SINCE
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, FileSpan, PackedColumnStats
 from duckicelake.values import tuple_maker
@@ -216,28 +217,35 @@ SELECT lake_snapshot_id, client_snapshot_id, schema_id, summary
  ORDER BY lake_snapshot_id
 """
 
-SELECT_ALIASES = """
+SELECT_ALIASES = "".join(
+    (
+        """
 WITH latest AS (
     -- the snapshots of the commit that changed a table last, when a client made it
     SELECT commit_snapshot_id FROM iceberg_snapshot WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1
 )
 SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
   FROM latest l JOIN iceberg_snapshot n ON n.table_id = %(table_id)s AND n.commit_snapshot_id = l.commit_snapshot_id
- WHERE NOT EXISTS (SELECT FROM ducklake_snapshot_changes c
-                    -- quoted names are no tokens; the expression is that of the index
-                    WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(living_tokens)s
-                      AND c.snapshot_id > l.commit_snapshot_id)
+ WHERE NOT EXISTS (""",
+        TOKENS_SINCE.format(since="l.commit_snapshot_id", tokens="living_tokens"),
+        """)
  ORDER BY n.lake_snapshot_id
-"""
+""",
+    )
+)
 
-SELECT_CHANGED_AT = """
+SELECT_CHANGED_AT = "".join(
+    (
+        """
 SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time))
        -- when a table was changed last after a lake snapshot
-  FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
- -- quoted names are no tokens; the expression is that of the index
- WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(any_tokens)s AND c.snapshot_id > %(since)s
- ORDER BY c.snapshot_id DESC LIMIT 1
-"""
+  FROM ducklake_snapshot s
+ WHERE s.snapshot_id = (SELECT max(t.snapshot_id) FROM (""",
+        TOKENS_SINCE.format(since="%(since)s::bigint", tokens="any_tokens"),
+        """) t)
+""",
+    )
+)
 
 SELECT_FILE_NOTES = """
 SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets, sequence_number

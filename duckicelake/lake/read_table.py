@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
-from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
+from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, TOKENS_SINCE, format_tokens
 from duckicelake.lake.damaged_rows import check_state, check_table
 from duckicelake.lake.note_rows import RefNotes
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, SELECT_HISTORY_ID, to_notes
@@ -265,13 +265,20 @@ SELECT snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', snapshot_time))
 """
 
 
-SELECT_SNAPSHOTS = """
-SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time, c.changes_made
-  FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
- -- quoted names are no tokens; the expression is that of the index
- WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s AND s.snapshot_id > %(since)s
- ORDER BY s.snapshot_id
-"""
+SELECT_SNAPSHOTS = "".join(
+    (
+        """
+SELECT c.snapshot_id, s.snapshot_time, c.changes_made
+  FROM (""",
+        TOKENS_SINCE.format(since="%(since)s::bigint", tokens="tokens"),
+        """) c
+       -- not joined: without statistics the planner might read all lake snapshots for each one that changed the table
+ CROSS JOIN LATERAL (SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time
+                       FROM ducklake_snapshot s WHERE s.snapshot_id = c.snapshot_id OFFSET 0) s
+ ORDER BY c.snapshot_id
+""",
+    )
+)
 
 SELECT_SNAPSHOTS_BY_ID = """
 SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time, c.changes_made

@@ -37,9 +37,12 @@ SELECT a.column_id
                 WHERE f.table_id = %(table_id)s AND f.data_file_id >= %(next_file_id)s
                   AND f.begin_snapshot >= a.begin_snapshot AND f.begin_snapshot < a.end_snapshot
                   AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
-                                   WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id AND s.column_id = a.column_id)
+                                   WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id AND s.column_id = a.column_id
+                                   -- looked up for each file: else Postgres may make a hash of the statistics of all tables
+                                  OFFSET 0)
                   -- whoever told nothing of any column did not leave this one out
-                  AND EXISTS (SELECT FROM ducklake_file_column_stats s WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id))
+                  AND EXISTS (SELECT FROM ducklake_file_column_stats s
+                               WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id OFFSET 0))
  ORDER BY a.column_id
 """
 

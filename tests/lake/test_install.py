@@ -94,6 +94,24 @@ def test_a_lake_that_an_older_release_prepared_gets_what_is_new(lake: FreshLake)
     assert session.execute("FROM t ORDER BY ALL").fetchall() == [(1,), (2,)]
 
 
+def test_the_index_of_changes_of_an_older_release_is_replaced(lake: FreshLake) -> None:
+    """A lake whose index is over the bare expression gets the one over the function, and DuckDB's roles may compute its key."""
+    conn, session = lake.psycopg(), lake.duckdb()
+    expected = list_relations(lake)
+    conn.execute("DROP FUNCTION iceberg_change_tokens CASCADE")
+    conn.execute("CREATE INDEX iceberg_ix_changes ON ducklake_snapshot_changes USING gin (string_to_array(changes_made, ','))")
+    conn.execute("UPDATE iceberg_setting SET value = 'older' WHERE key = 'installed'")
+    install(conn, lake.metadata_schema, lake.iceberg_path)
+    assert list_relations(lake) == expected
+    session.execute("CREATE TABLE t AS SELECT 1 AS i")
+    tokens = ["inserted_into_table:1", "inlined_insert:1"]
+    found = conn.execute("SELECT snapshot_id FROM ducklake_snapshot_changes WHERE iceberg_change_tokens(changes_made) && %s", [tokens])
+    assert found.fetchall() == [(1,)]
+    conn.execute("CREATE INDEX iceberg_ix_changes ON ducklake_snapshot_changes (snapshot_id)")
+    uninstall(conn, lake.metadata_schema)
+    assert "iceberg_ix_changes" not in list_relations(lake)
+
+
 def test_of_files_that_were_about_to_go_before_nobody_knows_whose_they_were(lake: FreshLake, tmp_path: Path) -> None:
     """So their folders are nobody's for keys until DuckLake has removed them; what goes later of a live table's is its own."""
     bare = make_bare_lake(lake, tmp_path)
@@ -279,7 +297,7 @@ def test_a_name_of_any_length_is_left_to_duckdb(lake: FreshLake, other_lake: Fre
     """Postgres limits the size of index keys: a table DuckDB alone can create, it can create beside our indexes."""
     name = "".join(f"{n * n * 7919 % 1_000_003:x}" for n in range(1, 2500))
     for fresh in (other_lake, lake):
-        fresh.psycopg().execute("DROP INDEX iceberg_ix_changes, iceberg_ix_table_folded")
+        fresh.psycopg().execute("DROP INDEX iceberg_ix_change_tokens, iceberg_ix_table_folded")
     install(lake.psycopg(), lake.metadata_schema, lake.iceberg_path)
     for fresh in (other_lake, lake):
         session = fresh.duckdb()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.changes import TABLE_KINDS, format_tokens
+from duckicelake.lake.changes import TABLE_KINDS, TOKENS_SINCE, format_tokens
 from duckicelake.lake.read import POSITION_QUERIES, SELECT_DATA_PATH, TableAtPosition, fetch_queries, fetch_rows, to_table_at_position
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableState
 
@@ -24,12 +24,15 @@ def has_children(conn: psycopg.Connection, schema_id: int) -> bool:
     return bool(row and row[0])
 
 
-SELECT_TOUCHED = """
-SELECT EXISTS (SELECT FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
-                WHERE s.snapshot_id > %(lake_snapshot_id)s
-                  -- a lake snapshot that says nothing may have changed anything
-                  AND (c.changes_made IS NULL
-                       OR string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s))
+SELECT_TOUCHED = "".join(
+    (
+        """
+SELECT EXISTS (""",
+        TOKENS_SINCE.format(since="%(lake_snapshot_id)s::bigint", tokens="tokens"),
+        """)
+    -- a lake snapshot that says nothing may have changed anything
+    OR (SELECT count(*) FROM ducklake_snapshot WHERE snapshot_id > %(lake_snapshot_id)s)
+       > (SELECT count(changes_made) FROM ducklake_snapshot_changes WHERE snapshot_id > %(lake_snapshot_id)s)
     OR NOT EXISTS (SELECT FROM ducklake_table
                     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND begin_snapshot <= %(lake_snapshot_id)s)
     OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
@@ -37,7 +40,9 @@ SELECT EXISTS (SELECT FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_chang
     -- a Postgres that was restored knows less than it did
     OR (SELECT max(snapshot_id) FROM ducklake_snapshot) < %(lake_snapshot_id)s
     OR (SELECT coalesce(max(id), 0) FROM iceberg_change) < %(change_id)s
-"""
+""",
+    )
+)
 
 
 def is_touched(conn: psycopg.Connection, table_id: int, since: Position) -> bool:

@@ -1,7 +1,7 @@
 """A step of plain rows and the number of the state that it makes, written by one statement: one journey to Postgres for a commit.
 
-All rows of a kind come as one JSON document, and so does who asked for the change. The kinds are such that no statement depends
-on what another one has done.
+All rows are of one table; those of a kind come as one JSON document, and so does who asked for the change. The kinds are such that no
+statement depends on what another one has done.
 What psycopg finds in a statement it remembers of those below 4,096 characters.
 """
 
@@ -37,7 +37,7 @@ WRITE_TAGS = """
 ended_tags AS (
     UPDATE ducklake_tag t SET end_snapshot = %(snapshot_id)s
       FROM json_to_recordset(%(EndedTag)s::json) AS n(object_id bigint, key text)
-     WHERE t.object_id = n.object_id AND t.key = n.key AND t.end_snapshot IS NULL
+     WHERE t.object_id = n.object_id AND t.key = n.key AND t.end_snapshot IS NULL AND t.object_id = %(table_id)s
 ),
 new_tags AS (
     INSERT INTO ducklake_tag (begin_snapshot, object_id, key, value)
@@ -64,7 +64,7 @@ counted AS (
       SET record_count = s.record_count + n.record_count, next_row_id = s.next_row_id + n.record_count,
       file_size_bytes = s.file_size_bytes + n.file_size_bytes
       FROM json_to_recordset(%(AddedRows)s::json) AS n(table_id bigint, record_count bigint, file_size_bytes bigint)
-     WHERE s.table_id = n.table_id
+     WHERE s.table_id = n.table_id AND s.table_id = %(table_id)s
  RETURNING s.table_id
 ),
 first AS (

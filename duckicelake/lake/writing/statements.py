@@ -194,7 +194,7 @@ INSERT_TABLE_STATS = """
 INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
 SELECT n.table_id, 0, 0, 0 FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
  -- no key holds a table to one row
- WHERE NOT EXISTS (SELECT FROM ducklake_table_stats s WHERE s.table_id = n.table_id)
+ WHERE NOT EXISTS (SELECT FROM ducklake_table_stats s WHERE s.table_id = n.table_id AND s.table_id = ANY(%(table_id)s::bigint[]))
 """
 
 UPDATE_TABLE_STATS = """
@@ -203,13 +203,13 @@ UPDATE ducklake_table_stats s
        file_size_bytes = s.file_size_bytes + n.file_size_bytes
   FROM unnest(%(table_id)s::bigint[], %(record_count)s::bigint[], %(file_size_bytes)s::bigint[])
        AS n(table_id, record_count, file_size_bytes)
- WHERE s.table_id = n.table_id
+ WHERE s.table_id = n.table_id AND s.table_id = ANY(%(table_id)s::bigint[])
 """
 
 UPDATE_NEXT_ROW_ID = """
 UPDATE ducklake_table_stats s SET next_row_id = s.next_row_id + n.count
   FROM unnest(%(table_id)s::bigint[], %(count)s::bigint[]) AS n(table_id, count)
- WHERE s.table_id = n.table_id
+ WHERE s.table_id = n.table_id AND s.table_id = ANY(%(table_id)s::bigint[])
 """
 
 DELETE_TABLE_COLUMN_STATS = """
@@ -318,11 +318,12 @@ SELECT n.table_id, n.data_file_id, n.spec_id, n.partition, n.sort_order_id, n.sp
 """
 UPDATE_FILE_BOUNDS = """
 WITH told AS (
-    SELECT s.ctid AS place, s.min_value, s.max_value
+    SELECT s.place, s.min_value, s.max_value
       FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
       -- no index finds statistics by their table
       JOIN ducklake_data_file d ON d.table_id = n.table_id
-      JOIN ducklake_file_column_stats s ON s.data_file_id = d.data_file_id AND s.column_id = n.column_id
+     CROSS JOIN LATERAL (SELECT s.ctid AS place, s.min_value, s.max_value FROM ducklake_file_column_stats s
+                          WHERE s.data_file_id = d.data_file_id AND s.column_id = n.column_id OFFSET 0) s
      -- numbers alone, and of them those that a float holds to its last bit: a cast of any other fails
      WHERE s.min_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
        AND s.max_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
