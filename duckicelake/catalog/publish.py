@@ -4,7 +4,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -52,10 +52,14 @@ class MetadataDraft:
 
 @dataclass(frozen=True, slots=True)
 class PublishContext:
-    """One state of a lake, read on `conn`; `turn` is the transaction that holds the numbering lock, if any."""
+    """One state of a lake, read on `conn`; `turn` is the transaction that holds the numbering lock, if any.
+
+    `end_reading` returns `conn` to the pool: `publish` calls it before it writes to the store, which may be slow.
+    """
 
     warehouse: Warehouse
     conn: psycopg.Connection
+    end_reading: Callable[[], None]
     turn: psycopg.Connection | None = None
 
     def noting(self) -> AbstractContextManager[psycopg.Connection]:
@@ -71,6 +75,7 @@ def publish(reader: PublishContext, table: TableRow, cache: TableCache, known: T
     objects = reader.warehouse.objects
     try:
         draft = build_draft(reader.conn, objects, known or read_changes(reader.conn, objects, table, cache), cache)
+        reader.end_reading()
         if cache.submission is not None:
             record_submission(reader.warehouse, draft, cache.submission)
         draft.uploads.flush()
@@ -112,7 +117,7 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or built.breaks_vectors)
     shape = TableShape(schemas, partitioning, orders, reading.mapping)
     moves = {move.lake_snapshot_id: move.snapshot_id for move in state.notes.refs.moves}
-    aliases = (*with_listed_parents(built.aliases.values(), moves), *publish_branch_snapshots(conn, objects, state, cache, note.location))
+    aliases = (*with_listed_parents(built.aliases.values(), moves), *add_branch_snapshots(conn, uploads, state, note.location))
     earlier_log = list_earlier_log(reading, cache)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
     shown = len(draft.snapshots)
@@ -243,37 +248,28 @@ def read_version_hint(objects: Objects, uri: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def publish_branch_snapshots(
-    conn: psycopg.Connection, objects: Objects, state: TableState, cache: TableCache, location: str
-) -> list[Snapshot]:
-    """Write the manifest lists of branch snapshots, and return those of the newest commit under their clients' ids."""
-    known = cache.known_uris if cache.known_uris is not None else set[str]()
-    told = {note.lake_snapshot_id: note for note in state.aliases}
+def add_branch_snapshots(conn: psycopg.Connection, uploads: UploadQueue, state: TableState, location: str) -> list[Snapshot]:
+    """Add the manifest lists of branch snapshots to the uploads, and return those of the newest commit under their clients' ids."""
+    alias_notes = {note.lake_snapshot_id: note for note in state.aliases}
     aliases: list[Snapshot] = []
     for kept in state.notes.refs.kept:
         if not kept.is_off_main:
             continue
         snapshot = parse_snapshot(json.loads(kept.json))
-        note = told.get(kept.snapshot_id)
-        if snapshot.manifest_list in known and note is None:
+        note = alias_notes.get(kept.snapshot_id)
+        if snapshot.manifest_list in uploads.known_uris and note is None:
             continue
         content = read_kept_list(conn, state.table.table_id, kept.snapshot_id)
         if not content:
             # a registered table brought the list along
-            known.add(snapshot.manifest_list)
+            uploads.known_uris.add(snapshot.manifest_list)
             continue
-        _put_once(objects, known, snapshot.manifest_list, content)
+        uploads.add(snapshot.manifest_list, content)
         if note is not None:
             alias, copy = _copy_as_alias(snapshot, note, content, location)
-            _put_once(objects, known, alias.manifest_list, copy)
+            uploads.add(alias.manifest_list, copy)
             aliases.append(alias)
     return aliases
-
-
-def _put_once(objects: Objects, known: set[str], uri: str, content: bytes) -> None:
-    if uri not in known:
-        objects.put_new(uri, content)
-        known.add(uri)
 
 
 def _copy_as_alias(snapshot: Snapshot, note: SnapshotNote, content: bytes, location: str) -> tuple[Snapshot, bytes]:

@@ -130,9 +130,10 @@ def _load(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None, *, l
         turn = held.enter_context(writing(warehouse.lake)) if locks_numbering else None
         if turn is not None:
             lock_numbering(turn, table.table_id)
-        conn = held.enter_context(reading(warehouse.lake))
+        read = held.enter_context(ExitStack())
+        conn = read.enter_context(reading(warehouse.lake))
         now, seen = check_cache(conn, warehouse, ident, (table, cache))
-        return now, _publish(PublishContext(warehouse, conn, turn), cache, now, seen.position)
+        return now, _publish(PublishContext(warehouse, conn, read.close, turn), cache, now, seen.position)
 
 
 def check_cache(

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from duckicelake.catalog.manifests import FEW, SLICE
+from duckicelake.catalog.manifests import SINGLY_MAX, SLICE
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import Unsupported
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, load, open_static
 from tests.support.lakes import FreshLake
 
-FILES = FEW + 12
+FILES = SINGLY_MAX + 12
 ROW = """i AS id, 's' || i AS name, i * 1.5 AS price, i::DOUBLE / 3 AS weight, DATE '2026-01-01' + (i % 400)::INTEGER AS day,
     TIMESTAMP '2026-01-01 10:00:00' + to_microseconds(i * 1001) AS at, i % 2 = 0 AS active, [i, NULL] AS items"""
 

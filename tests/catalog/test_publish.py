@@ -7,6 +7,7 @@ import pytest
 from duckicelake.catalog.tables import LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchTable, NotFound, Unsupported
+from duckicelake.store.s3 import S3Bucket
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, ids_by_duckdb, ids_by_iceberg, load, open_static
 from tests.support.lakes import FreshLake
@@ -55,6 +56,27 @@ def test_every_snapshot_has_the_rows_duckdb_sees(lake: FreshLake, warehouse: War
         "append",
         "delete",
     ]
+
+
+def test_a_load_holds_no_connection_while_it_writes_objects(
+    lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow store would otherwise use up the pool of Postgres connections."""
+    idle: list[bool] = []
+    write = S3Bucket.put_new
+
+    def write_and_count(store: S3Bucket, key: str, content: bytes) -> bool:
+        statistics = warehouse.lake.pool.get_stats()
+        idle.append(statistics["pool_available"] == statistics["pool_size"])
+        return write(store, key, content)
+
+    monkeypatch.setattr(S3Bucket, "put_new", write_and_count)
+    conn = lake.duckdb()
+    for statement in HISTORY[:5]:
+        conn.execute(statement)
+        load(warehouse)
+    assert len(idle) > 5
+    assert all(idle)
 
 
 def test_maintenance_changes_no_rows(lake: FreshLake, warehouse: Warehouse) -> None:

@@ -5,7 +5,7 @@ Finished manifests may be verified earlier, while executors write the others.
 
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -107,7 +107,8 @@ def _check_untouched(conn: psycopg.Connection, ident: Ident, table_id: int, posi
 def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: Mapping[str, SubmittedManifest]) -> None:
     table, _ = query_once(warehouse.lake, lambda conn: read_live_table(conn, ident))
     cache = warehouse.caches.of(table.table_id)
-    with cache.lock, reading(warehouse.lake) as conn:
+    with cache.lock, ExitStack() as read:
+        conn = read.enter_context(reading(warehouse.lake))
         now, seen = check_cache(conn, warehouse, ident, (table, cache))
         _check_untouched(conn, ident, now.table_id, (planned, seen.position))
         cached_plan = _take_plan(conn, warehouse, now.table_id, seen.position)
@@ -118,7 +119,7 @@ def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: M
             cached_plan.verified if cached_plan else VerifiedManifests(draw_lot(random.choice(sorted(manifests))) if manifests else 0),
         )
         try:
-            published = publish(PublishContext(warehouse, conn), now, own, cached_plan.reading if cached_plan else None)
+            published = publish(PublishContext(warehouse, conn, read.close), now, own, cached_plan.reading if cached_plan else None)
         finally:
             own.submission = None
     if own is cache:
