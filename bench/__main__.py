@@ -20,6 +20,7 @@ from bench.jobs.starting import measure_start
 from bench.jobs.verifying import measure_verify
 from bench.publishing import measure_publish
 from bench.report import Result, print_result, write_json
+from bench.routes import measure_routes
 from bench.scale import FULL, SMALL, USUAL, Scale
 from bench.stand import Stand, open_stand, temporary_home
 
@@ -38,6 +39,7 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "writers": measure_writers,
     "commit_files": measure_many_files,
     "deletes": measure_deletes,
+    "routes": measure_routes,
 }
 WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {
     "publish": measure_publish,

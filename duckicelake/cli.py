@@ -262,7 +262,10 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
 
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
-Securable = Annotated[str, typer.Argument(help="warehouse, namespace:a.b, table:a.b.t or view:a.b.v.")]
+Securable = Annotated[
+    str,
+    typer.Argument(help="warehouse, namespace:a.b, table:a.b.t or view:a.b.v; in another catalog route:NAME, route:NAME/namespace:a.b."),
+]
 Grantee = Annotated[str, typer.Argument(help="A principal, or role:name.")]
 
 

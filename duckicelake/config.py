@@ -30,6 +30,7 @@ PREFIX = "DUCKICELAKE_"
 DEFAULT_CONFIG = "duckicelake.toml"
 LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 WAREHOUSE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+RESERVED_NAMES = frozenset({"config", "oauth", "aws", "namespaces", "tables", "views", "transactions"})
 LOCATION_PATTERN = r"^(\*|s3[an]?://.+|(file:)?/.*)$"
 
 _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
@@ -302,6 +303,8 @@ class Settings(BaseSettings):
         if self.catch_all is not None and self.catch_all not in self.routes:
             raise ValueError(f"catch_all names the route {self.catch_all!r}, and there is no [routes.{self.catch_all}]")
         for name, route in self.routes.items():
+            if name in RESERVED_NAMES:
+                raise ValueError(f"routes.{name} has a name that paths of the API have in that place; choose another one")
             if name in lakes:
                 raise ValueError(f"routes.{name} has the name of a lake; requests could not tell them apart")
             if route.lake is not None and route.lake not in lakes:

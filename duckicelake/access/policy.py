@@ -1,19 +1,22 @@
 """The policy of a lake: its accounts, and the privileges of its principals and roles, as of one snapshot of its tables.
 
 `catalog/access_rules.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
-Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`).
+Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`);
+the same in another catalog: `route:<name>` and `route:<name>/namespace:<levels>`.
 Principals and roles of an OIDC issuer are `<issuer>:<name>`; names in settings and in lakes have no colon.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
 from duckicelake.access.clients import Client
 from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_name
 
 WAREHOUSE, NAMESPACE, TABLE, VIEW = "warehouse", "namespace", "table", "view"
+ROUTE = "route"
+ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 KINDS = frozenset({WAREHOUSE, NAMESPACE, TABLE, VIEW})
 PRIVILEGES: Mapping[str, Rights] = {
     "list": Rights.LIST,
@@ -34,13 +37,25 @@ ON_OBJECTS = frozenset(PRIVILEGES) - {"create"}
 
 @dataclass(frozen=True, slots=True)
 class Securable:
-    """An object of privileges: the warehouse (no levels), a namespace, or a table or view by namespace and name."""
+    """An object of privileges: the warehouse (no levels), a namespace, or a table or view by namespace and name.
+
+    `route`: the route to the other catalog that has the object, and then the warehouse is that catalog; empty for a lake's object.
+    """
 
     kind: str
     levels: Levels = ()
+    route: str = ""
 
     def __str__(self) -> str:
-        return self.kind if self.kind == WAREHOUSE else f"{self.kind}:{format_name(self.levels)}"
+        named = "" if self.kind == WAREHOUSE else f"{self.kind}:{format_name(self.levels)}"
+        if self.route:
+            return f"{ROUTE}:{self.route}{'/' + named if named else ''}"
+        return named or WAREHOUSE
+
+    @property
+    def stored_kind(self) -> str:
+        """The kind of the object in `iceberg_grant`; objects of other catalogs have no uuid here, so it holds their names, case-folded."""
+        return str(replace(self, levels=fold_levels(self.levels))) if self.route else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +82,15 @@ NO_RIGHTS = HeldRights()
 
 @dataclass(frozen=True, slots=True)
 class LakePolicy:
-    """A lake's accounts by client id, the rights of each principal (those of its roles included), and the rights of each role."""
+    """A lake's accounts by client id, the rights of each principal (those of its roles included), and the rights of each role.
+
+    `routes`: the rights that the lake gives in other catalogs, by the name of the route.
+    """
 
     accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])
     held: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
     roles: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
+    routes: Mapping[str, "LakePolicy"] = field(default_factory=dict[str, "LakePolicy"])
 
     def get_rights(self, client_id: str, roles: Iterable[str] = ()) -> HeldRights:
         """Return the rights of a principal and of the roles in its token; roles that the lake does not have are ignored."""
@@ -90,6 +109,8 @@ def join_rights(*each: HeldRights) -> HeldRights:
 
 def parse_securable(text: str) -> Securable:
     """Return the securable that a text names. Raises: BadGrant."""
+    if text.startswith(f"{ROUTE}:"):
+        return parse_route_securable(text)
     kind, colon, name = text.partition(":")
     if kind not in KINDS or bool(colon) == (kind == WAREHOUSE) or BROKEN_ESCAPE.search(name):
         raise BadGrant(f"{text[:100]!r} is nothing to have rights on; write `warehouse`, `namespace:a.b`, `table:a.b.t` or `view:a.b.v`.")
@@ -102,6 +123,14 @@ def parse_securable(text: str) -> Securable:
     if not all(levels) or (kind != NAMESPACE and len(levels) == 1):
         raise BadGrant(f"{text[:100]!r} has an empty level, or no namespace; write a dot within a name as %2E.")
     return Securable(kind, levels)
+
+
+def parse_route_securable(text: str) -> Securable:
+    """Return the other catalog that a text names (`route:NAME`), or an object of it (`route:NAME/namespace:a.b`). Raises: BadGrant."""
+    route, slash, rest = text.removeprefix(f"{ROUTE}:").partition("/")
+    if ROUTE_NAME.fullmatch(route) is None or bool(slash) != bool(rest) or rest.partition(":")[0] in (WAREHOUSE, ROUTE):
+        raise BadGrant(f"{text[:100]!r} is no object of another catalog; write `route:NAME` or `route:NAME/namespace:a.b`.")
+    return replace(parse_securable(rest or WAREHOUSE), route=route)
 
 
 def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
@@ -119,7 +148,6 @@ def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
 
 
 ROUTE_GRANT = re.compile(r"(?P<privileges>.+?) on (?P<object>\S+) to (?P<grantee>\S+)")
-ROUTE = "route"
 
 
 def parse_route_grants(texts: Iterable[str]) -> LakePolicy:

@@ -4,12 +4,13 @@ Called by `rest` for each request, on the event loop.
 """
 
 import hashlib
+import operator
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, Grants, Levels, Rights, fold_levels, parse_grants
-from duckicelake.access.policy import HeldRights, LakePolicy, build_object_key
+from duckicelake.access.policy import HeldRights, LakePolicy, build_object_key, join_rights
 
 MOST_CACHED_PATHS = 4096
 WHOLE_SCOPES = frozenset({"", "*", "catalog", "sign", "PRINCIPAL_ROLE:ALL"})
@@ -88,6 +89,9 @@ class Bearer:
     roles: tuple[str, ...] = ()
     ends_at_s: float = float("inf")
     bound: dict[str, tuple[LakePolicy, Session]] = field(default_factory=dict[str, tuple[LakePolicy, Session]], compare=False, repr=False)
+    bound_routes: dict[str, tuple[tuple[LakePolicy, ...], Session]] = field(
+        default_factory=dict[str, tuple[tuple[LakePolicy, ...], Session]], compare=False, repr=False
+    )
 
     @property
     def lake_name(self) -> str:
@@ -119,20 +123,20 @@ class Bearer:
         objects = {key: left for key, rights in held.objects.items() if (left := rights & self.scope.on(key[1][:-1])) is not Rights.NONE}
         return Session(mine.client_id, join_grants(mine.grants, more), mine.expires_at_s, objects, lake_name)
 
-    def within_route(self, route_name: str, policy: LakePolicy, lake_name: str) -> Session:
-        """Return the session in another catalog that is served over a route: with the route's grants.
+    def within_route(self, route_name: str, policies: tuple[LakePolicy, ...], lake_name: str) -> Session:
+        """Return the session in another catalog that is served over a route: with the rights that the policies give there.
 
-        `lake_name`: the lake whose accounts the grants may name. Of the grants in settings only `*` is valid over routes: the others name
-        namespaces of lakes. So does a token's scope, which limits the rights here too.
+        `lake_name`: the lake whose accounts may have such rights. Of the grants in settings only `*` is valid over routes: the others name
+        namespaces of lakes. A token's scope limits the rights here too.
         """
-        known = self.bound.get(route_name)
-        if known is not None and known[0] is policy:
+        known = self.bound_routes.get(route_name)
+        if known is not None and len(known[0]) == len(policies) and all(map(operator.is_, known[0], policies)):
             return known[1]
-        mine = self.session
-        held = policy.get_rights(mine.client_id, self.roles) if self.lake_name in ("", lake_name) else HeldRights()
+        mine, is_known = self.session, self.lake_name in ("", lake_name)
+        held = join_rights(*(policy.get_rights(mine.client_id, self.roles) for policy in policies)) if is_known else HeldRights()
         own = mine.grants if Rights.ALL in mine.grants.on(()) else NO_GRANTS
-        session = Bearer(Session(mine.client_id, own, mine.expires_at_s), self.scope, roles=self.roles)._add(held, route_name)
-        self.bound[route_name] = policy, session
+        session = Bearer(Session(mine.client_id, own, mine.expires_at_s), self.scope)._add(held, route_name)
+        self.bound_routes[route_name] = policies, session
         return session
 
 

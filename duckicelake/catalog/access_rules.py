@@ -1,6 +1,6 @@
 """Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
@@ -11,14 +11,17 @@ from duckicelake.access.clients import Client, make_secret
 from duckicelake.access.grants import NO_GRANTS, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_object
 from duckicelake.access.policy import (
     NAMESPACE,
+    ROUTE,
     TABLE,
     WAREHOUSE,
     Grantee,
     HeldRights,
     LakePolicy,
     Securable,
+    build_held,
     build_object_key,
     is_issuer_name,
+    join_rights,
     parse_grantee,
     parse_name,
     parse_privileges,
@@ -39,6 +42,8 @@ from duckicelake.lake.writing.registration import find_live_table_name
 from duckicelake.translate.namespaces import to_levels
 
 WAREHOUSE_UUID = UUID(int=0)
+IN_ROUTE = f"{ROUTE}:"
+"""The beginning of the kind of a grant on another catalog, or on an object of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
     what, privileges, to = parse_grant_text(given)
 
     def act(conn: psycopg.Connection) -> bool:
-        known = what.kind, _get_uuid(conn, what, alone=gives)
+        known = what.stored_kind, _get_uuid(conn, what, alone=gives)
         return access_rules.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
 
     access_rules.change_rules(lake, act, takes=not gives)
@@ -159,6 +164,8 @@ def read_access_rules(lake: Lake) -> AccessRules:
 
 
 def _to_securable(row: GrantRow) -> Securable:
+    if row.kind.startswith(IN_ROUTE):
+        return parse_securable(row.kind)
     levels = () if row.schema_name is None else to_levels(row.schema_name)
     return Securable(row.kind, levels if row.name is None else (*levels, row.name))
 
@@ -193,7 +200,7 @@ def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
 
 def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID:
     """Return the uuid that grants refer to. With `alone`, refuse a uuid that two tables share: a grant could not distinguish them."""
-    if what.kind == WAREHOUSE:
+    if what.kind == WAREHOUSE or what.route:
         return WAREHOUSE_UUID
     if what.kind == NAMESPACE:
         schema = find_schema(conn, what.levels)
@@ -217,7 +224,7 @@ def with_asker(lake: Lake, audit_context: AuditContext, objects: Sequence[str]) 
 def list_audit_objects(given: GrantText) -> tuple[str, ...]:
     """Return the grantee and the object that the audit log names for a change of grants. Raises: BadRequest."""
     what, _, to = parse_grant_text(given)
-    return (str(to), what.kind if what.kind == WAREHOUSE else format_object(what.levels))
+    return (str(to), what.stored_kind if what.kind == WAREHOUSE or what.route else format_object(what.levels))
 
 
 Key = TypeVar("Key")
@@ -243,9 +250,28 @@ def to_policy(lake_name: str, rows: RuleRows) -> LakePolicy:
             joined[member.principal_id] += granted.get(member.role_id, ())
     accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None and not is_issuer_name(row.name)}
     held = {row.name: to_object_rights(joined[row.principal_id]) for row in principals}
+    of_roles = {row.name: granted.get(row.principal_id, ()) for row in rows.principals if row.is_role}
+    of_principals = {row.name: joined[row.principal_id] for row in principals}
     return LakePolicy(
-        accounts, held, {row.name: to_object_rights(granted.get(row.principal_id, ())) for row in rows.principals if row.is_role}
+        accounts,
+        held,
+        {name: to_object_rights(grants) for name, grants in of_roles.items()},
+        {
+            route: LakePolicy(held=to_route_rights(route, of_principals), roles=to_route_rights(route, of_roles))
+            for route in {parse_securable(row.kind).route for row in rows.grants if row.kind.startswith(IN_ROUTE)}
+        },
     )
+
+
+def to_route_rights(route: str, granted: Mapping[str, Sequence[GrantRow]]) -> dict[str, HeldRights]:
+    """Return the rights that grants give in the catalog behind a route, by the name of the principal or role."""
+    found: dict[str, HeldRights] = {}
+    for name, rows in granted.items():
+        named = [(parse_securable(row.kind), row.privilege) for row in rows if row.kind.startswith(IN_ROUTE)]
+        each = [build_held(what, to_rights(privilege, what.kind)) for what, privilege in named if what.route == route]
+        if each:
+            found[name] = join_rights(*each)
+    return found
 
 
 def to_account(lake_name: str, row: PrincipalRow) -> Client:

@@ -12,7 +12,7 @@ from duckicelake.catalog.audit_log import AuditContext
 from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
-from duckicelake.config import Settings
+from duckicelake.config import Settings, SettingsError
 from duckicelake.embedded.home import open_home
 from duckicelake.lake.connect import close_lake, open_lake
 
@@ -27,6 +27,10 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
 
     Raises: CatalogError: the operation failed and changed nothing
     """
+    if operation == "grant" and texts[1].startswith("route:") and texts[1][len("route:") :].partition("/")[0] not in settings.routes:
+        raise SettingsError(
+            f"The settings have no such route: {texts[1][:100]!r}. They have: {', '.join(sorted(settings.routes)) or 'none'}."
+        )
     audit_context = AuditContext(f"cli-{secrets.token_hex(6)}", AUDIT_PRINCIPAL, operation)
     with stopping_on_signals():
         chosen = choose_lake(join_running(settings, open_home(settings.home)), warehouse)

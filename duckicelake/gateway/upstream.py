@@ -4,7 +4,6 @@ Runs on the event loop. Law: a request that was not sent fails with `RouteUnavai
 answered fails with `RouteStateUnknown`, never with an error by which a client would delete its files.
 """
 
-import asyncio
 import ssl
 import time
 import zlib
@@ -245,9 +244,8 @@ class Upstream:
         except (RouteUnavailable, RouteTimeout, RouteStateUnknown):
             self._breaker.count_failure(time.monotonic())
             raise
-        except (CatalogError, asyncio.CancelledError):
+        finally:
             self._breaker.end_probe()
-            raise
         self._breaker.count_success()
         return answer
 
@@ -322,7 +320,7 @@ class Upstream:
             response = await self._get_session().request(
                 outgoing.method,
                 URL(outgoing.url, encoded=True),
-                headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in outgoing.headers],
+                headers=[(name.decode("latin-1"), decode_value(value)) for name, value in outgoing.headers],
                 data=outgoing.body or (None if outgoing.method in READS or outgoing.method == "DELETE" else b""),
                 allow_redirects=False,
                 skip_auto_headers=SKIPPED,
@@ -367,6 +365,14 @@ def decompress(body: bytes, coding: bytes | None, most_bytes: int) -> bytes:
     if len(unpacked) > most_bytes or not unpacking.eof:
         raise BadRouteAnswer(f"The catalog behind the route answers with more than {most_bytes} bytes, or with half a body.")
     return unpacked
+
+
+def decode_value(value: bytes) -> str:
+    """Return a header's value as aiohttp takes it: it encodes text as UTF-8 again."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def describe(error: Exception) -> str:

@@ -227,6 +227,10 @@ SELECT g.principal_id, g.kind, g.privilege, s.schema_name, v.view_name
   FROM iceberg_grant g JOIN ducklake_view v ON coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) = g.object_uuid
   JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
  WHERE g.kind = 'view' AND v.end_snapshot IS NULL
+ UNION ALL
+-- objects of other catalogs, whose names the kind holds
+SELECT g.principal_id, g.kind, g.privilege, NULL, NULL
+  FROM iceberg_grant g WHERE starts_with(g.kind, 'route:')
 """
 
 

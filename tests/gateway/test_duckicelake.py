@@ -244,3 +244,29 @@ def test_check_and_connect_know_routes(lake: FreshLake, other_lake: FreshLake, c
     assert "'warehouse': 'other'" in format_snippet(facts, "pyiceberg")
     with pytest.raises(SettingsError):
         format_snippet(hide_secrets(facts), "ducklake")
+
+
+def test_grants_of_the_routes_lake_are_valid_at_once(guarded_route: GuardedRoute) -> None:
+    """For its own accounts and roles; given and taken over REST, listed, and refused for routes that are not there."""
+    router, place = guarded_route.router, "/management/v1/lake"
+    secret = router.ask("admin", "POST", f"{place}/principals", {"name": "alice"}).json["secret"]
+    token = router.ask_token({"grant_type": "client_credentials"}, ("alice", secret)).json["access_token"]
+
+    def load(name: str) -> int:
+        return router.server.get(f"/v1/other/namespaces/a/tables/{name}", {"Authorization": f"Bearer {token}"}).status
+
+    assert load("t") == 404
+    on_table = {"privileges": ["read"], "on": "route:other/table:A.t", "to": "alice"}
+    assert router.ask("admin", "POST", f"{place}/grants", on_table).status == 204
+    assert (load("t"), load("other")) == (200, 404)
+    assert on_table | {"on": "route:other/table:a.t"} in router.ask("admin", "GET", f"{place}/grants").json["grants"]
+    assert router.ask("admin", "POST", f"{place}/grants/revoke", on_table).status == 204
+    assert load("t") == 404
+    assert router.ask("admin", "POST", f"{place}/roles", {"name": "team"}).status == 204
+    assert router.ask("admin", "PUT", f"{place}/roles/team/members/alice").status == 204
+    on_route = {"privileges": ["all"], "on": "route:other", "to": "role:team"}
+    assert router.ask("admin", "POST", f"{place}/grants", on_route).status == 204
+    assert (load("t"), load("other")) == (200, 200)
+    assert router.server.get("/v1/lake/namespaces/a/tables/t", {"Authorization": f"Bearer {token}"}).status == 404
+    for principal, on, status in (("admin", "route:nothing", 404), ("admin", "route:other/warehouse", 400), ("owner", "route:other", 403)):
+        assert router.ask(principal, "POST", f"{place}/grants", on_route | {"on": on}).status == status

@@ -5,16 +5,15 @@ Law: the names that are checked are those that the upstream reads. So a JSON key
 in different ways must be permitted in each of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 from duckicelake.access.grants import Levels, Rights
-from duckicelake.access.policy import TABLE, VIEW
+from duckicelake.access.policy import TABLE, VIEW, LakePolicy
 from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
 from duckicelake.errors import BadRequest, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
-from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import Upstream
 from duckicelake.iceberg.encoding.json_body import decode_json
@@ -30,6 +29,7 @@ from duckicelake.rest.auth.permissions import (
     check_rule,
     deny,
 )
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.operations import OPERATIONS, Operation
 from duckicelake.rest.params import BROKEN_ESCAPE, SEPARATOR
 
@@ -218,21 +218,33 @@ def check_parent(session: Session, parent: str, separator: str) -> None:
         raise deny(NoSuchNamespace(f"Namespace does not exist: {'.'.join(levels)}"), levels)
 
 
-def build_route_session(bearer: Bearer | None, route: Route) -> Session:
-    """Return a caller's rights in the catalog behind a route. `bearer` None: the server requires no authentication."""
-    session = ANONYMOUS if bearer is None else bearer.within_route(route.name, route.grants, route.lake_name)
+async def build_route_session(context: ServerContext, bearer: Bearer | None, route: Route) -> Session:
+    """Return a caller's rights in the catalog behind a route. `bearer` None: the server requires no authentication.
+
+    Raises: ServiceUnavailable: the grants of the route's lake cannot be read
+    """
+    session = ANONYMOUS
+    if bearer is not None:
+        session = bearer.within_route(route.name, await list_policies(context, route), route.lake_name)
     return session if route.namespaces is None else session.limited_to(route.namespaces)
 
 
-def list_visible(gateway: Gateway | None, bearer: Bearer | None) -> list[Upstream]:
-    """Return the routes on which a caller has any right, by name."""
-    upstreams = [] if gateway is None else [upstream for _, upstream in sorted(gateway.upstreams.items())]
-    return [upstream for upstream in upstreams if sees_anything(build_route_session(bearer, upstream.route))]
+async def list_policies(context: ServerContext, route: Route) -> tuple[LakePolicy, ...]:
+    """Return what gives rights over a route: the settings, and the grants of the route's lake."""
+    lake = context.lakes.get(route.lake_name)
+    found = None if lake is None or lake.policies is None else (await lake.policies.get()).routes.get(route.name)
+    return (route.grants,) if found is None else (route.grants, found)
 
 
-def build_unknown_warehouse(name: str, lakes: Iterable[str], gateway: Gateway | None, bearer: Bearer | None) -> NoSuchWarehouse:
+async def list_visible(context: ServerContext, bearer: Bearer | None) -> list[Upstream]:
+    """Return the routes on which a caller has any right, by name. Raises: ServiceUnavailable."""
+    upstreams = [] if context.gateway is None else [upstream for _, upstream in sorted(context.gateway.upstreams.items())]
+    return [upstream for upstream in upstreams if sees_anything(await build_route_session(context, bearer, upstream.route))]
+
+
+async def build_unknown_warehouse(context: ServerContext, bearer: Bearer | None, name: str) -> NoSuchWarehouse:
     """Return the error for a warehouse that is not served, or not to this caller. It names those that the caller may use."""
-    names = sorted([*lakes, *(upstream.route.name for upstream in list_visible(gateway, bearer))])
+    names = sorted([*context.lakes, *(upstream.route.name for upstream in await list_visible(context, bearer))])
     return NoSuchWarehouse(f"Warehouse does not exist: {name[:64]!r}. You may use: {', '.join(names) or 'none'}.")
 
 

@@ -38,7 +38,7 @@ from duckicelake.gateway.answers import (
 from duckicelake.gateway.configuration import read_properties, rewrite_config
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.headers import DELEGATION, Headers, build_answer_headers, find_header, without
-from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, split_path
+from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, escape_path, split_path
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
 from duckicelake.rest.auth.audit import audit_error, describe_request
@@ -51,6 +51,7 @@ from duckicelake.rest.auth.route_permissions import (
     check_forwarded,
     check_parent,
     check_read_only,
+    find_forwarded_operation,
     is_shown_object,
     may_have_keys,
     read_names,
@@ -103,7 +104,6 @@ class ForwardingLayer:
         self._context = context
         # With accounts, the authentication layer has received the body already.
         self._forward: ASGIApp = BodyLimit(self._answer, context.body_timeout_s) if context.accounts is None else self._answer
-        self._anonymous = {name: build_route_session(None, upstream.route) for name, upstream in gateway.upstreams.items()}
         self._log = logging.getLogger("duckicelake.routes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +117,7 @@ class ForwardingLayer:
 
     def _find_route(self, scope: Scope) -> RoutedRequest | None:
         """Return the route of a request, None if it is for this server's own lakes."""
-        path = (scope.get("raw_path") or b"").decode("latin-1")
+        path = escape_path(scope.get("raw_path") or b"")
         if path == CONFIG:
             return self._find_config_route(scope)
         parts = split_path(path)
@@ -154,16 +154,16 @@ class ForwardingLayer:
             await send(message)
 
         try:
-            scope["session"] = session = self._find_session(scope, routed.upstream)
+            scope["session"] = session = await self._find_session(scope, routed.upstream)
             check_loop(routed.upstream, scope["headers"])
             caller = read_caller(scope)
-            if scope["raw_path"].decode("latin-1") == CONFIG:
+            if scope["raw_path"] == CONFIG.encode():
                 name = scope["operation"] = "getConfig"
                 response = await self._answer_config(scope, routed, session, caller)
                 await response(scope, receive, send_counted)
                 return
             separator = await self._find_separator(routed, session, caller)
-            names = read_names(scope["method"], find_rest(routed), separator)
+            names = self._read_names(scope["method"], find_rest(routed), separator, session)
             name = scope["operation"] = names.name
             await self._answer_operation(scope, receive, send_counted, ForwardedCall(routed, names, session, caller, separator))
         except CatalogError as error:
@@ -173,15 +173,12 @@ class ForwardingLayer:
             audit_error(self._context, scope, error)
             await build_catalog_error(scope, error)(scope, receive, send_counted)
 
-    def _find_session(self, scope: Scope, upstream: Upstream) -> Session:
-        """Return the caller's rights in the catalog behind a route. Raises: NoSuchWarehouse: it has none."""
-        route = upstream.route
+    async def _find_session(self, scope: Scope, upstream: Upstream) -> Session:
+        """Return the caller's rights in the catalog behind a route. Raises: NoSuchWarehouse: it has none. ServiceUnavailable."""
         bearer: Bearer | None = scope.get("bearer")
-        if bearer is None:
-            return self._anonymous[route.name]
-        session = build_route_session(bearer, route)
+        session = await build_route_session(self._context, bearer, upstream.route)
         if not sees_anything(session):
-            raise build_unknown_warehouse(route.name, self._context.lakes, self._gateway, bearer)
+            raise await build_unknown_warehouse(self._context, bearer, upstream.route.name)
         return session
 
     async def _find_separator(self, routed: RoutedRequest, session: Session, caller: Caller) -> str:
@@ -192,6 +189,15 @@ class ForwardingLayer:
         found = {**read_properties(config.body, "defaults"), **read_properties(config.body, "overrides")}
         return found.get("namespace-separator", ADVERTISED_SEPARATOR)
 
+    def _read_names(self, method: str, rest: str, separator: str, session: Session) -> ForwardedNames:
+        """Return the names in a path. Whoever may do everything may send paths that only the upstream can read."""
+        try:
+            return read_names(method, rest, separator)
+        except BadRequest:
+            if not session.may_choose_locations:
+                raise
+            return ForwardedNames(find_forwarded_operation(method, rest)[0])
+
     async def _answer_config(self, scope: Scope, routed: RoutedRequest, session: Session, caller: Caller) -> Response:
         upstream, route = routed.upstream, routed.upstream.route
         has_keys = route.vended_keys == "readers" or (session.may_choose_locations and not route.read_only)
@@ -199,7 +205,7 @@ class ForwardingLayer:
             config = await upstream.get_config(caller)
             return json_response(rewrite_config(config, quote(route.name, safe=""), has_keys=has_keys))
         check_whole(session, route.name)
-        config = await upstream.request_config(scope["query_string"].decode("latin-1"), caller)
+        config = await upstream.request_config(escape_path(scope["query_string"]), caller)
         return json_response(rewrite_config(config, None, has_keys=has_keys))
 
     async def _answer_operation(self, scope: Scope, receive: Receive, send: Send, call: "ForwardedCall") -> None:
@@ -244,7 +250,7 @@ class ForwardingLayer:
             headers = without_vended_keys(headers)
         if names.name in SEARCHED:
             headers = with_searchable_coding(headers)
-        query = scope["query_string"].decode("latin-1")
+        query = escape_path(scope["query_string"])
         changes = changes_something(scope["method"], names)
         return ForwardedRequest(scope["method"], call.routed.rest, query, headers, body, call.caller, changes)
 

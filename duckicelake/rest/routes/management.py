@@ -10,7 +10,7 @@ from duckicelake.access.policy import NAMESPACE, TABLE, WAREHOUSE, Securable
 from duckicelake.access.sessions import Session
 from duckicelake.catalog import access_rules
 from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
-from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView
+from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
 from duckicelake.rest.auth.audit import describe_request
@@ -121,9 +121,19 @@ class ManagementRoutes:
 
     def _change_grants(self, request: Request, target: Target, body: bytes, *, gives: bool) -> Response:
         given = parse_grant(body)
-        check_manages(target.session, access_rules.parse_grant_text(given)[0])
+        what = access_rules.parse_grant_text(given)[0]
+        check_manages(target.session, what)
+        if what.route and gives:
+            self._check_route(what.route, target.prefix)
         access_rules.change_grants(self._open(request, target, *access_rules.list_audit_objects(given)), given, gives=gives)
         return Response(status_code=204)
+
+    def _check_route(self, name: str, prefix: str) -> None:
+        """Raise NoSuchWarehouse unless there is a route of that name that takes accounts of the lake."""
+        gateway, lake = self._context.gateway, self._context.get_lake(prefix)
+        upstream = None if gateway is None else gateway.upstreams.get(name)
+        if upstream is None or upstream.route.lake_name != lake.prefix:
+            raise NoSuchWarehouse(f"There is no route {name!r} for accounts of {lake.prefix!r}; the settings name routes, and their lakes.")
 
     def _open(self, request: Request, target: Target, *objects: str) -> Lake:
         return access_rules.with_asker(self._context.get_lake(target.prefix).warehouse.lake, describe_request(request.scope), objects)
@@ -141,7 +151,7 @@ def check_manages(session: Session, what: Securable) -> None:
 
     Raises: Forbidden: a right is missing. NoSuchNamespace, NoSuchTable, NoSuchView: the object is hidden
     """
-    if what.kind == WAREHOUSE:
+    if what.kind == WAREHOUSE or what.route:
         check_manages_warehouse(session)
     elif what.kind == NAMESPACE:
         check_rule(session, PermissionRule(Rights.MANAGE, NoSuchNamespace), what.levels)

@@ -155,7 +155,7 @@ class ConfigRoutes:
         """List the lakes, and the routes to other catalogs on which the caller has a right, with their states."""
         reasons = await self._checks.get_reasons()
         lakes = [build_entry(name, "lake", reasons.get(name)) for name in sorted(self._context.lakes)]
-        visible = list_visible(self._context.gateway, request.scope.get("bearer"))
+        visible = await list_visible(self._context, request.scope.get("bearer"))
         return {"warehouses": [*lakes, *(build_entry(each.route.name, "route", find_failure(each)) for each in visible)]}
 
     async def get_config(
@@ -167,7 +167,7 @@ class ConfigRoutes:
         name = warehouse or self._get_only_name()
         lake = self._context.lakes.get(name)
         if lake is None:
-            raise build_unknown_warehouse(name, self._context.lakes, self._context.gateway, request.scope.get("bearer"))
+            raise await build_unknown_warehouse(self._context, request.scope.get("bearer"), name)
         absent = {CREDENTIALS, DUCKLAKE.endpoint} if lake.warehouse.vendor is None else set[str]()
         if DUCKLAKE.endpoint not in absent and not await self._may_read_ducklake(lake):
             absent.add(DUCKLAKE.endpoint)
