@@ -109,6 +109,7 @@ def ward(stack: SharedStack) -> Iterator[Ward]:
             close_warehouse(warehouse)
 
 
+@pytest.mark.whole
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_no_row_makes_the_catalog_fail(ward: Ward, draw: st.DataObject) -> None:

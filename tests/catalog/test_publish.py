@@ -79,6 +79,7 @@ def test_a_load_holds_no_connection_while_it_writes_objects(
     assert all(idle)
 
 
+@pytest.mark.whole
 def test_maintenance_changes_no_rows(lake: FreshLake, warehouse: Warehouse) -> None:
     """Flush, merge, rewrite and expiry rewrite how the past is stored, never what it holds."""
     conn = lake.duckdb()
@@ -89,6 +90,7 @@ def test_maintenance_changes_no_rows(lake: FreshLake, warehouse: Warehouse) -> N
         check_every_snapshot(lake, conn, load(warehouse))
 
 
+@pytest.mark.whole
 def test_going_on_equals_starting_over(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
     """A server that saw every step and one that sees only the last publish the same metadata, byte for byte."""
     conn = lake.duckdb()

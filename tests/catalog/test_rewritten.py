@@ -8,6 +8,7 @@ from duckicelake.lake.install import write_restored_max
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, ids_by_iceberg, load, open_static
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after, whole_after
 
 NESTED = "n STRUCT(x INTEGER, y DOUBLE[]), m MAP(VARCHAR, DECIMAL(9,2)), u UUID, z TIMESTAMPTZ, o TIME, b BLOB, j JSON, s SMALLINT"
 VALUES = """
@@ -38,7 +39,7 @@ def lists_of(lake: FreshLake, loaded: LoadedTable) -> list[tuple[int, str, str]]
     return [(s.snapshot_id, s.summary.operation.value if s.summary else "", s.manifest_list) for s in snapshots]
 
 
-@pytest.mark.parametrize("is_fresh", [pytest.param(False, id="same server"), pytest.param(True, id="new server")])
+@pytest.mark.parametrize("is_fresh", whole_after(1, [pytest.param(False, id="same server"), pytest.param(True, id="new server")]))
 def test_a_flush_leaves_published_history_as_it_is(lake: FreshLake, warehouse: Warehouse, open_server: Opener, is_fresh: bool) -> None:
     """Byte for byte, whoever publishes; the flush itself replaces the files and changes no row."""
     conn = lake.duckdb()
@@ -85,6 +86,7 @@ def test_rows_of_one_insert_are_found_in_all_files_of_a_flush(lake: FreshLake, w
     check_every_snapshot(lake, conn, loaded)
 
 
+@pytest.mark.whole
 def test_going_on_after_a_flush_equals_starting_over(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
     """Deletes on flushed and merged files, and further rewritings of them, in every order of loads."""
     conn = lake.duckdb()
@@ -120,7 +122,7 @@ def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, ware
     assert counts == [1_200_000, 2_400_000, 2_400_000]
 
 
-@pytest.mark.parametrize("order", [pytest.param((2, 3), id="old first"), pytest.param((3,), id="only the flush")])
+@pytest.mark.parametrize("order", whole_after(1, [pytest.param((2, 3), id="old first"), pytest.param((3,), id="only the flush")]))
 def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, open_server: Opener, order: tuple[int, ...]) -> None:
     """What is left reads the same, and the next snapshots go on from it."""
     conn = lake.duckdb()
@@ -139,7 +141,7 @@ def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, 
 
 @pytest.mark.parametrize(
     "together",
-    [
+    long_after(1, [
         pytest.param(["ALTER TABLE t ADD COLUMN b INTEGER", "INSERT INTO t VALUES (3, 30)"], id="new column"),
         pytest.param(["ALTER TABLE t ALTER id SET NOT NULL", "INSERT INTO t VALUES (3)"], id="not null"),
         pytest.param(
@@ -148,7 +150,7 @@ def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, 
         pytest.param(["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER"], id="before"),
         pytest.param(["ALTER TABLE t ALTER id SET DEFAULT 7", "INSERT INTO t VALUES (3)"], id="default"),
         pytest.param(["ALTER TABLE t ALTER id TYPE BIGINT", "INSERT INTO t VALUES (3)"], id="type"),
-    ],
+    ]),
 )
 def test_inserts_before_a_transaction_that_altered_and_inserted_stay_as_they_are(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, together: list[str]
@@ -209,7 +211,8 @@ CHAIN = [
 ]
 
 
-@pytest.mark.parametrize("restored_max_bytes", [0, 1_000_000], ids=["nothing is restored", "all is restored"])
+@pytest.mark.whole
+@pytest.mark.parametrize("restored_max_bytes", whole_after(1, [0, 1_000_000]), ids=["nothing is restored", "all is restored"])
 def test_merges_of_merged_files_leave_history_as_it_is(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, restored_max_bytes: int
 ) -> None:

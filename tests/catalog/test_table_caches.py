@@ -11,6 +11,7 @@ from duckicelake.errors import Unsupported
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 
 def test_sizes_are_about_right() -> None:
@@ -21,7 +22,7 @@ def test_sizes_are_about_right() -> None:
     assert estimate_bytes(()) < 100
 
 
-@pytest.mark.parametrize("limits", [WarehouseLimits(tables=1), WarehouseLimits(memory_bytes=1)], ids=["tables", "bytes"])
+@pytest.mark.parametrize("limits", whole_after(1, [WarehouseLimits(tables=1), WarehouseLimits(memory_bytes=1)]), ids=["tables", "bytes"])
 def test_what_is_forgotten_is_made_again(lake: FreshLake, warehouse: Warehouse, limits: WarehouseLimits) -> None:
     """The table used last is kept; the others give the same answers from nothing."""
     with lake.duckdb() as conn:

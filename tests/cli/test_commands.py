@@ -17,6 +17,7 @@ from tests.support.commands import run
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import ROOT, SharedStack
+from tests.support.tiers import long_after, whole_after
 
 
 def settings_for(lake: FreshLake, **more: str) -> dict[str, str]:
@@ -51,6 +52,7 @@ def dump_ducklake(lake: FreshLake) -> dict[str, list[tuple[object, ...]]]:
     return {name: conn.execute(f'SELECT * FROM public."{name}" ORDER BY 1::text'.encode()).fetchall() for (name,) in names}
 
 
+@pytest.mark.whole
 def test_init_adopts_a_lake_and_duckdb_sees_no_difference(foreign: FreshLake, tmp_path: Path) -> None:
     """Its rows stay byte for byte, DuckDB goes on writing, and ICEBERG_PATH lies beside DATA_PATH."""
     before = dump_ducklake(foreign)
@@ -66,6 +68,7 @@ def test_init_adopts_a_lake_and_duckdb_sees_no_difference(foreign: FreshLake, tm
     assert again.status == 0, again.err
 
 
+@pytest.mark.whole
 def test_init_makes_a_lake_where_there_is_none(lake: FreshLake, tmp_path: Path) -> None:
     """A data path is all it takes; without one the message names the schema that has a lake."""
     settings = settings_for(lake, metadata_schema="fresh")
@@ -83,6 +86,7 @@ def test_init_makes_a_lake_where_there_is_none(lake: FreshLake, tmp_path: Path) 
     assert list((tmp_path / "new" / "data").rglob("*.parquet"))
 
 
+@pytest.mark.whole
 def test_init_refuses_paths_that_the_lake_contradicts(lake: FreshLake, tmp_path: Path) -> None:
     """A lake's paths are its own; a setting that says otherwise is a mistake."""
     for name in ("data_path", "iceberg_path"):
@@ -112,6 +116,7 @@ def test_nothing_lies_beside_a_whole_bucket() -> None:
         get_default_iceberg_path("s3://bucket/")
 
 
+@pytest.mark.whole
 def test_check_explains_each_kind_of_damage(lake: FreshLake, tmp_path: Path) -> None:
     """Missing files and defaults that are none: each with what to do, and status 1."""
     conn = lake.duckdb()
@@ -127,6 +132,7 @@ def test_check_explains_each_kind_of_damage(lake: FreshLake, tmp_path: Path) -> 
     assert f"error main.t: the file {lake.data_path}main/t/gone.parquet is missing" in done.out
 
 
+@pytest.mark.whole
 def test_check_warns_of_what_iceberg_clients_cannot_read(lake: FreshLake, tmp_path: Path) -> None:
     """DuckDB is fine with it, so the status is 0; the column and the remedy are named."""
     with lake.duckdb() as conn:
@@ -159,6 +165,7 @@ def test_check_refuses_another_version(lake: FreshLake, tmp_path: Path) -> None:
     assert "0.3" in served.err
 
 
+@pytest.mark.whole
 def test_connect_describes_a_lake_of_yours(lake: FreshLake, tmp_path: Path) -> None:
     """Paths come from the lake itself; every form names them."""
     arguments = ("connect", "--home", str(tmp_path / "home"))
@@ -173,7 +180,7 @@ def test_connect_describes_a_lake_of_yours(lake: FreshLake, tmp_path: Path) -> N
     assert "LAKE_CREDENTIAL" not in exports
 
 
-@pytest.mark.parametrize("client", ["duckdb", "ducklake"])
+@pytest.mark.parametrize("client", whole_after(1, ["duckdb", "ducklake"]))
 def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: str) -> None:
     """What `connect` prints for DuckDB is valid SQL up to the catalog's own address."""
     text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), "--client", client, "--show-secrets", settings=settings_for(lake)).out
@@ -190,11 +197,11 @@ def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: s
 
 @pytest.mark.parametrize(
     ("client", "expected"),
-    [
+    long_after(1, [
         pytest.param("pyiceberg", "'uri': 'http://127.0.0.1:8181'", id="pyiceberg"),
         pytest.param("spark", "spark.sql.catalog.lake.uri=http://127.0.0.1:8181", id="spark"),
         pytest.param("trino", "iceberg.rest-catalog.uri=http://127.0.0.1:8181", id="trino"),
-    ],
+    ]),
 )
 def test_every_client_has_its_snippet(lake: FreshLake, tmp_path: Path, client: str, expected: str) -> None:
     """With the catalog's address and the store's keys."""
@@ -203,6 +210,7 @@ def test_every_client_has_its_snippet(lake: FreshLake, tmp_path: Path, client: s
     assert lake.store.secret_access_key in text
 
 
+@pytest.mark.whole
 def test_a_role_that_may_not_install_is_told_so(foreign: FreshLake, stack: SharedStack, tmp_path: Path) -> None:
     """The message names the remedy; once the owner ran `init`, a role that only reads and writes is enough."""
     role = f"clerk_{foreign.name}"

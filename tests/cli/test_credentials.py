@@ -14,6 +14,7 @@ from tests.cli.test_snippets import run_sql
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.commands import Done, run
 from tests.support.lakes import FreshLake, open_duckdb
+from tests.support.tiers import long_after
 
 SECRET = secret_of("admin")
 
@@ -37,7 +38,8 @@ def write_credential(folder: Path, principal: str = "admin") -> str:
     return str(folder / "me")
 
 
-@pytest.mark.parametrize("source", ["environment", "file"])
+@pytest.mark.whole
+@pytest.mark.parametrize("source", long_after(1, ["environment", "file"]))
 def test_smoke_reads_as_an_account(guarded: Guarded, tmp_path: Path, source: str) -> None:
     """Both readers have an id and a secret, and no keys but those that the catalog gives them."""
     if source == "file":
@@ -59,7 +61,10 @@ def test_smoke_says_what_it_lacks(guarded: Guarded, tmp_path: Path) -> None:
         assert credential.partition(":")[2] not in done.out + done.err
 
 
-@pytest.mark.parametrize("text", ["", "me", *(pytest.param(text, marks=pytest.mark.long) for text in ("me:", ":hunter2", "me:hun\nter2"))])
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "text", long_after(1, ["", "me", *(pytest.param(text, marks=pytest.mark.long) for text in ("me:", ":hunter2", "me:hun\nter2"))])
+)
 def test_what_is_no_credential_is_refused(guarded: Guarded, tmp_path: Path, text: str) -> None:
     """Without showing it."""
     (tmp_path / "me").write_text(text)
@@ -96,6 +101,7 @@ def test_an_unknown_account_has_its_place_in_the_text(guarded: Guarded, tmp_path
     assert json.loads(call(guarded, tmp_path, "connect", "--format", "json").out)["credential"] is None
 
 
+@pytest.mark.whole
 def test_duckdb_attaches_the_lake_with_what_a_reader_gets(guarded: Guarded, tmp_path: Path) -> None:
     """No more than it may read, and nothing with the server's own role or keys; its secrets are hidden until they are asked for."""
     arguments = ("connect", "--client", "ducklake-reader", "--credential-file", write_credential(tmp_path, "reader"))

@@ -12,6 +12,7 @@ from duckicelake.errors import CatalogError
 from tests.cli.test_commands import settings_for
 from tests.support.commands import Done, find_port, run
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 COMMANDS = (
     ("connect",),
@@ -58,7 +59,7 @@ def assert_nothing_started(home: Path) -> None:
     assert not (home / "postgres").exists()
 
 
-@pytest.mark.parametrize("was_used", [False, True], ids=["never started", "stopped"])
+@pytest.mark.parametrize("was_used", whole_after(1, [False, True]), ids=["never started", "stopped"])
 def test_every_command_says_the_same_when_nothing_runs(home: Path, *, was_used: bool) -> None:
     """One message for all commands that need the embedded servers; `connect` does not print an address where nothing listens."""
     if was_used:
@@ -84,6 +85,7 @@ def port() -> int:
     return find_port()
 
 
+@pytest.mark.whole
 def test_servers_of_yours_without_a_catalog(lake: FreshLake, tmp_path: Path, port: int) -> None:
     """`connect` describes the lake and warns; `smoke` says the same and writes nothing."""
 

@@ -60,6 +60,7 @@ def to_settings(lake: FreshLake, schema: str, **settings: Any) -> LakeSettings:
     )
 
 
+@pytest.mark.whole
 def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
     """Schema `public`, an odd name and local files: each has its own paths, rows and answers."""
     ready = [

@@ -14,6 +14,7 @@ from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
 from tests.interop.types.tables import EXTREMES, TypeTable
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 EXAMPLE = re.compile(r': ((?:ALTER TABLE|UPDATE) ".*;)$')
 SILENT = "without an error"
@@ -71,7 +72,7 @@ def test_many_tables_make_one_short_warning(lake: FreshLake, tmp_path: Path) -> 
     assert finding.problem.endswith("main.t3 (a, b, c, …), main.t4 (a, b, c, …), 3 more tables")
 
 
-@pytest.mark.parametrize("rows", [pytest.param(30, id="in files"), pytest.param(3, id="inlined")])
+@pytest.mark.parametrize("rows", whole_after(1, [pytest.param(30, id="in files"), pytest.param(3, id="inlined")]))
 def test_columns_that_older_rows_lack_are_warned_of(lake: FreshLake, tmp_path: Path, rows: int) -> None:
     """Three readers show NULL for their defaults and one shows another column, all of them silently."""
     with lake.duckdb() as conn:

@@ -52,6 +52,7 @@ def test_the_first_examples_run(lake: FreshLake, tmp_path: Path) -> None:
     assert "890" in counted
 
 
+@pytest.mark.whole
 def test_a_lake_is_made_on_servers_of_yours(lake: FreshLake, tmp_path: Path) -> None:
     """The lines of docs/own-lake.md make one in a schema without a DuckLake, once they name real servers."""
     (block,) = re.findall(r"((?:    export DUCKICELAKE_.*\n)+    scripts/duckicelake init) && scripts/serve\n", OWN_LAKE)

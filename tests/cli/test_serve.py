@@ -33,6 +33,7 @@ def json_of(server: Server) -> dict[str, str]:
     return json.loads(done.out)
 
 
+@pytest.mark.whole
 def test_the_server_answers_and_says_how_to_connect(server: Server) -> None:
     """The catalog's config, health and readiness; then a welcome with the URI and a snippet per client."""
     assert server.fetch("/healthz")[0] == 200
@@ -82,6 +83,7 @@ def test_what_is_written_through_the_command_is_read_by_other_clients(server: Se
     assert server.fetch("/v1/lake/namespaces")[1]["namespaces"] == [["main"]]
 
 
+@pytest.mark.whole
 def test_sql_runs_in_duckdb_with_the_lake_attached(server: Server) -> None:
     """From an argument, an option or standard input, one or several; a mistake is shown, ends them and makes the status 1."""
     arguments = ("duckdb", "--home", str(server.home))
@@ -102,6 +104,7 @@ def test_check_finds_the_served_lake_well(server: Server) -> None:
     assert (done.status, done.out.strip()) == (0, "lake: all is well")
 
 
+@pytest.mark.whole
 def test_a_second_server_on_one_home_is_refused(server: Server) -> None:
     """The first goes on."""
     done = run(server.home.parent, "serve", "--home", str(server.home), "--port", str(find_port()))
@@ -110,6 +113,7 @@ def test_a_second_server_on_one_home_is_refused(server: Server) -> None:
     assert server.fetch("/readyz")[0] == 200
 
 
+@pytest.mark.whole
 def test_a_busy_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     """No Postgres is made for a server that cannot listen."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -173,6 +177,7 @@ def test_a_dead_postgres_turns_readiness_red_until_it_is_back(server: Server) ->
     wait_for(lambda: server.fetch("/readyz")[0] == 200, "a green light", 60)
 
 
+@pytest.mark.whole
 def test_sigterm_stops_http_then_s3_then_postgres(tmp_path: Path) -> None:
     """Each is gone before what it needs goes; the status is 0 and nothing is left."""
     with serving(tmp_path / "home", find_port(), "--workers", "2") as server:

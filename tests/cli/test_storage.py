@@ -10,6 +10,7 @@ from tests.rest.auth.vended import open_s3
 from tests.support.commands import Done, run
 from tests.support.lakes import FreshLake
 from tests.support.sts import Asked, Given, assume, run_sts
+from tests.support.tiers import long_after
 
 LATER = "2999-01-01T00:00:00Z"
 
@@ -32,6 +33,7 @@ def list_left(lake: FreshLake) -> list[str]:
     return [found["Key"] for found in root.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())]
 
 
+@pytest.mark.whole
 def test_a_store_that_enforces_policies_holds(each_lake: FreshLake, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every line is as it must be, no secret is shown, and nothing stays."""
     lake = each_lake
@@ -102,7 +104,7 @@ def test_without_keys_there_is_nothing_to_prove(lake: FreshLake, local_lake: Fre
     assert (done.status, "is no S3" in done.out) == (1, True)
 
 
-@pytest.mark.parametrize("name", ["sts_endpoint", "s3_endpoint"])
+@pytest.mark.parametrize("name", long_after(1, ["sts_endpoint", "s3_endpoint"]))
 def test_what_does_not_answer_is_named(lake: FreshLake, tmp_path: Path, name: str) -> None:
     """Within seconds, without a trace and without a secret."""
     done = check(lake, tmp_path, **{name: "http://127.0.0.1:9"})

@@ -18,6 +18,7 @@ from tests.crashes.story import break_off, list_effects
 from tests.rest.serving import BASE, Server, make_settings
 from tests.rest.writing.client import Client, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 from tests.support.waiting import count_waiting, wait_for
 
 WRITERS = 8
@@ -50,6 +51,7 @@ def write_until(stop: Event, server: Server, table: str) -> int:
     return landed
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("commits", [pytest.param(15, id="short"), pytest.param(200, id="two hundred", marks=pytest.mark.long)])
 def test_duckdb_never_gives_up(lake: FreshLake, servers: list[Running], commits: int) -> None:
     """With its default settings, against eight clients at two servers that commit without a pause, and go on committing."""
@@ -69,7 +71,8 @@ def test_duckdb_never_gives_up(lake: FreshLake, servers: list[Running], commits:
     assert all(writer.result() for writer in writing)
 
 
-@pytest.mark.parametrize("make", [append, delete_inlined], ids=["at once", "step by step"])
+@pytest.mark.whole
+@pytest.mark.parametrize("make", long_after(1, [append, delete_inlined]), ids=["at once", "step by step"])
 def test_whoever_begins_before_our_commit_is_let_pass(lake: FreshLake, servers: list[Running], make: Callable[[Stand, str], Asked]) -> None:
     """A session that has waited for the lake reads which id is next when all of ours is written but not committed.
 

@@ -88,6 +88,7 @@ def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
     assert check_clean_up(scene)
 
 
+@pytest.mark.whole
 def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
     """Everything was done but for the answer: another server gives it, and does nothing, with a key or without."""
     effects = list_first_effects(scene, "append")

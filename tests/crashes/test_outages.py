@@ -17,6 +17,7 @@ from tests.rest.faults.gateway import Gateway
 from tests.rest.serving import make_settings
 from tests.rest.writing.client import open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 from tests.support.waiting import wait_for
 
 SEED = 20261121
@@ -128,7 +129,8 @@ def fail(place: Place, kind: str, effect: int, fault: Callable[[Place], None], s
     return name
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.whole
+@pytest.mark.parametrize("fault", long_after(1, FAULTS))
 def test_what_fails_in_a_commit_is_told_truly(place: Place, fault: str) -> None:
     """At effects chosen by lot: done, not done, or unknown; the server goes on without a restart."""
     chance = random.Random(f"{SEED} {fault}")

@@ -32,6 +32,7 @@ from tests.differential.prove import play
 from tests.differential.replay import Past, read_snapshots
 from tests.differential.sessions import Sessions
 from tests.support.readers import DuckLakeReader, Served
+from tests.support.tiers import long_after, whole_after
 
 # Where PyIceberg keeps these in a data file's record.
 PARTITION, RECORD_COUNT, FILE_SIZE_IN_BYTES, NULL_VALUE_COUNTS, LOWER_BOUNDS = 3, 4, 5, 8, 10
@@ -80,7 +81,7 @@ def wrong_property(table: IcebergTable) -> None:
     table.metadata.properties["ducklake.snapshot-id"] = "1"
 
 
-@pytest.mark.parametrize("lie", [wrong_total, wrong_parent, wrong_ref, wrong_order, wrong_property])
+@pytest.mark.parametrize("lie", long_after(1, [wrong_total, wrong_parent, wrong_ref, wrong_order, wrong_property]))
 def test_a_lie_in_the_metadata_is_found(published: IcebergTable, lie: Callable[[IcebergTable], None]) -> None:
     """Untouched metadata passes; with one lie in it, it does not."""
     assert check_metadata(published)
@@ -109,7 +110,7 @@ def wrong_nulls(entry: ManifestEntry) -> None:
     entry.data_file[NULL_VALUE_COUNTS] = {1: 1}
 
 
-@pytest.mark.parametrize("lie", [wrong_count, wrong_size, narrow_bound, wrong_nulls])
+@pytest.mark.parametrize("lie", long_after(1, [wrong_count, wrong_size, narrow_bound, wrong_nulls]))
 def test_a_lie_about_a_file_is_found(published: IcebergTable, lie: Callable[[ManifestEntry], None]) -> None:
     """What a manifest says of a file is held against the file."""
     entry = find_file(published, "p0")
@@ -127,7 +128,7 @@ def test_a_wrong_partition_is_found(published: IcebergTable) -> None:
         check_contents(published, entry, NOTHING)
 
 
-@pytest.mark.parametrize(("index", "value"), [(0, False), (2, b"p1"), (3, b"p0")], ids=["null", "lower", "upper"])
+@pytest.mark.parametrize(("index", "value"), whole_after(1, [(0, False), (2, b"p1"), (3, b"p0")]), ids=["null", "lower", "upper"])
 def test_a_lie_about_a_manifests_partitions_is_found(published: IcebergTable, index: int, value: object) -> None:
     """The range that a manifest list gives of a manifest's partitions is held against the entries."""
     snapshot = published.snapshots()[0]
@@ -211,8 +212,8 @@ def shorter_target(files: dict[str, DataFile]) -> None:
         data_file[RECORD_COUNT] = 1
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("lie", [unknown_target, shorter_target])
+@pytest.mark.parametrize("version", whole_after(1, [2, 3]))
+@pytest.mark.parametrize("lie", whole_after(1, [unknown_target, shorter_target]))
 def test_a_lie_about_deletes_is_found(served: Served, version: int, lie: Callable[[dict[str, DataFile]], None]) -> None:
     """Positions, in a file of their own or in a deletion vector, are held against the data file that they mean."""
     conn = served.lake.duckdb()
@@ -273,7 +274,7 @@ def test_nulls_among_uuids_are_asked_of_readers_that_can_filter_by_them(served: 
             check_nulls(wrong, reader)
 
 
-@pytest.mark.parametrize("said", [{RUN_ID: "20200101T000000_dead"}, {}], ids=["a run of ingest", "nobody known"])
+@pytest.mark.parametrize("said", whole_after(1, [{RUN_ID: "20200101T000000_dead"}, {}]), ids=["a run of ingest", "nobody known"])
 def test_a_snapshot_without_changes_is_as_its_author_says(served: Served, said: dict[str, str]) -> None:
     """A run of `ingest` may append nothing; of others it is held to be wrong."""
     served.lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")

@@ -226,6 +226,7 @@ def test_duckdb_iceberg_alters_no_table_whose_columns_are_older_ones(later: tupl
     assert bool(without_returned(lake, steps).tables) == is_left
 
 
+@pytest.mark.whole
 def test_histories_reach_every_operation() -> None:
     """Nothing is left out by its weights, nor by PyIceberg. What hypothesis draws depends on what else is imported: it may try again."""
     wanted: Kinds = set()
@@ -271,6 +272,7 @@ def test_a_history_replays_from_its_script(lake: FreshLake) -> None:
         assert plain_rows(table.columns, conn.execute(f"FROM {table.sql_name}").to_arrow_table(), Dialect.DUCKLAKE) == table.plain_rows()
 
 
+@pytest.mark.whole
 def test_duckdb_agrees_with_the_model_at_every_lake_snapshot(stack: SharedStack) -> None:
     """The oracle itself: where DuckDB and the model differ, one of them is wrong, and no reader is to blame."""
 

@@ -12,6 +12,7 @@ from tests.differential.generator.operations import Insert
 from tests.differential.generator.schemas import draw_columns
 from tests.differential.generator.values import draw_value
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 _TABLES = 8
 _ROWS = 6
@@ -26,7 +27,7 @@ def draw_struct_columns(rng: Random) -> tuple[Column, ...]:
             return key, *structs
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", long_after(1, range(3)))
 def test_inlined_structs_are_published_as_they_were_inserted(served: Served, number: int) -> None:
     """Every leaf type, with its edge values, through the text that DuckDB leaves in Postgres."""
     rng = Random(number)

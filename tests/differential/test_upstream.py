@@ -11,6 +11,7 @@ from tests.differential.replay import find_doubled
 from tests.differential.sessions import Sessions
 from tests.differential.upstream import T, published, run
 from tests.support.readers import Served
+from tests.support.tiers import long_after, whole_after
 
 
 def test_nul_byte_makes_duckdb_forget_rows(served: Served) -> None:
@@ -111,12 +112,12 @@ def test_a_flush_by_another_session_breaks_one_that_knows_a_changed_table(served
 
 @pytest.mark.parametrize(
     "call",
-    [
+    long_after(1, [
         pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
         pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
         pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
         pytest.param("CHECKPOINT", id="checkpoint"),
-    ],
+    ]),
 )
 def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_maintained(served: Served, call: str) -> None:
     """DuckDB looks for the column among the file's; without the order it maintains the table, and what is published stays the same."""
@@ -131,11 +132,11 @@ def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_mainta
 
 @pytest.mark.parametrize(
     "call",
-    [
+    long_after(1, [
         pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
         pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
         pytest.param("CHECKPOINT", id="checkpoint"),
-    ],
+    ]),
 )
 def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(served: Served, call: str) -> None:
     """DuckDB looks for the column in the place of the lost one; without the order it maintains the table."""
@@ -150,10 +151,10 @@ def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(se
 
 @pytest.mark.parametrize(
     "call",
-    [
+    whole_after(1, [
         pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
         pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
-    ],
+    ]),
 )
 def test_files_with_nulls_in_a_not_null_column_are_not_put_together(served: Served, call: str) -> None:
     """DuckDB takes such files in and checks NOT NULL when it writes their rows anew, until there is no NULL."""
@@ -226,8 +227,8 @@ def test_rows_merged_into_those_just_added_have_their_row_ids(served: Served) ->
     assert published(served, "x") == [3]
 
 
-@pytest.mark.parametrize("change", ["RENAME COLUMN x TO", "ADD COLUMN"])
-@pytest.mark.parametrize("name", ["l" * 64, "ü" * 32])
+@pytest.mark.parametrize("change", whole_after(1, ["RENAME COLUMN x TO", "ADD COLUMN"]))
+@pytest.mark.parametrize("name", whole_after(1, ["l" * 64, "ü" * 32]))
 def test_rows_inlined_before_a_column_gets_a_long_name_cannot_be_committed(served: Served, change: str, name: str) -> None:
     """From 64 bytes on DuckDB makes no table for inlined rows, but writes into it; with 63 all is well."""
     conn = run(served, "CREATE TABLE t (id INTEGER, x INTEGER)")
@@ -241,7 +242,9 @@ def test_rows_inlined_before_a_column_gets_a_long_name_cannot_be_committed(serve
     assert published(served, "id") == [2]
 
 
-@pytest.mark.parametrize(("change", "value"), [("ADD COLUMN y INTEGER", "1, 1"), ("ALTER COLUMN x TYPE BIGINT", "5_000_000_000")])
+@pytest.mark.parametrize(
+    ("change", "value"), whole_after(1, [("ADD COLUMN y INTEGER", "1, 1"), ("ALTER COLUMN x TYPE BIGINT", "5_000_000_000")])
+)
 def test_rows_cannot_be_inlined_when_columns_changed_while_no_rows_were(served: Served, change: str, value: str) -> None:
     """DuckDB makes no table for inlined rows at a limit of 0; after the limit is raised it writes into the older one."""
     limit = "CALL lake.set_option('data_inlining_row_limit', {}, schema => 'main', table_name => 't')"
@@ -253,7 +256,7 @@ def test_rows_cannot_be_inlined_when_columns_changed_while_no_rows_were(served: 
     assert published(served, "z") == [7]
 
 
-@pytest.mark.parametrize("change", ["RENAME COLUMN id TO name", "ADD COLUMN name INTEGER"])
+@pytest.mark.parametrize("change", whole_after(1, ["RENAME COLUMN id TO name", "ADD COLUMN name INTEGER"]))
 def test_files_are_not_rewritten_when_older_inlined_rows_lack_a_column(served: Served, change: str) -> None:
     """DuckDB asks every table of inlined rows for all columns of today; nothing is changed by it."""
     conn = run(
@@ -330,12 +333,12 @@ def test_duckdb_takes_the_text_null_for_no_default(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "message"),
-    [
+    whole_after(1, [
         ("ALTER TABLE t ADD COLUMN y INTEGER DEFAULT (1 + 1)", "non-literal default"),
         ("ALTER TABLE t ALTER COLUMN x SET DEFAULT (1 + 1)", "non-literal default"),
         ("ALTER TABLE t SET SORTED BY (x)", "transaction-local inlined data"),
         ("ALTER TABLE t SET PARTITIONED BY (x)", "transaction-local inlined data"),
-    ],
+    ]),
 )
 def test_duckdb_refuses(served: Served, statement: str, message: str) -> None:
     """What histories leave out because DuckLake has no word for it."""
@@ -344,7 +347,7 @@ def test_duckdb_refuses(served: Served, statement: str, message: str) -> None:
         conn.execute(statement)
 
 
-@pytest.mark.parametrize("change", ["RENAME COLUMN s.u TO v", "ALTER COLUMN s TYPE STRUCT(d DOUBLE, u INTEGER)"])
+@pytest.mark.parametrize("change", whole_after(1, ["RENAME COLUMN s.u TO v", "ALTER COLUMN s TYPE STRUCT(d DOUBLE, u INTEGER)"]))
 def test_a_field_loses_its_default_when_it_is_changed(served: Served, change: str) -> None:
     """Older rows had the default until then, and have NULL from then on; a column keeps its own."""
     create = ("CREATE TABLE t (s STRUCT(d DOUBLE))", "INSERT INTO t VALUES ({'d': 1.5})")

@@ -9,6 +9,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from tests.differential.upstream import T, published, run
 from tests.support.readers import Served
 from tests.support.spark import Spark, SparkRefused
+from tests.support.tiers import whole_after
 
 
 def test_pyiceberg_reads_a_missing_list_of_structs_as_empty(served: Served) -> None:
@@ -36,7 +37,9 @@ def test_pyiceberg_keeps_nan_where_it_deletes_what_is_not_null(served: Served) -
     assert sorted(published(served, "id")) == [1, 3]
 
 
-@pytest.mark.parametrize("units", [("year", "month"), ("year", "month", "day")], ids=lambda units: units[-1])
+@pytest.mark.parametrize(
+    "units", whole_after(1, [pytest.param(("year", "month"), id="month"), pytest.param(("year", "month", "day"), id="day")])
+)
 def test_duckdb_iceberg_misses_days_before_1970(served: Served, units: tuple[str, ...]) -> None:
     """Its conditions take a timestamp before 1970 for one of the month or day after; PyIceberg finds the row."""
     keys = ", ".join(f"{unit}(x)" for unit in units)
@@ -61,11 +64,11 @@ def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
+    whole_after(1, [
         pytest.param(("rename_column", "x", "y"), id="renamed"),
         pytest.param(("delete_column", "x"), id="dropped"),
         pytest.param(("move_first", "z"), id="moved"),
-    ],
+    ]),
 )
 def test_pyiceberg_upserts_nothing_after_a_change_of_columns(served: Served, change: tuple[str, ...]) -> None:
     """It reads by the schema of the current snapshot, until there is one with the new columns."""
@@ -92,11 +95,11 @@ def test_an_alter_of_duckdb_iceberg_takes_all_comments_of_columns(served: Served
 
 @pytest.mark.parametrize(
     ("prepare", "statement", "error", "message"),
-    [
+    whole_after(1, [
         pytest.param("SET SORTED BY (id)", "INSERT INTO {} VALUES (3, NULL)", duckdb.NotImplementedException, "sorted", id="sorted"),
         pytest.param("SET PARTITIONED BY (id)", "UPDATE {} SET id = 3", duckdb.Error, "partition info", id="partitioned"),
         pytest.param("ADD COLUMN y INTEGER", "INSERT INTO {} VALUES (3, NULL, 1)", duckdb.ConstraintException, "key", id="maps"),
-    ],
+    ]),
 )
 def test_duckdb_iceberg_cannot_write(served: Served, prepare: str, statement: str, error: type[duckdb.Error], message: str) -> None:
     """Rows into sorted tables, changes of rows that are older than a partitioning, NULL lists of maps."""

@@ -42,6 +42,7 @@ def name_settings(lake: FreshLake, home: Path) -> dict[str, str]:
     return {f"DUCKICELAKE_{name}": text for name, text in named.items()}
 
 
+@pytest.mark.whole
 def test_it_runs_on_a_server_of_its_own() -> None:
     """Nothing given, nothing left out but Spark: all agree."""
     done = run_demo({}, "--no-spark")
@@ -64,6 +65,7 @@ def test_spark_agrees_on_a_server_that_runs(served: Served, tmp_path: Path) -> N
     assert "exists" in again.err
 
 
+@pytest.mark.long
 def test_a_difference_is_shown_and_fails(served: Served, other_lake: FreshLake, tmp_path: Path) -> None:
     """A catalog in front of another lake does not have the tables: every line says so, and the status is 1."""
     done = run_demo(name_settings(other_lake, tmp_path), "--uri", served.server.uri, "--no-spark")

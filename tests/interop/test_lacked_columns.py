@@ -9,6 +9,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files  # pyright: ignore[rep
 
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.readers import Ident, Served
+from tests.support.tiers import whole_after
 
 T: Ident = ("main", "t")
 
@@ -26,7 +27,8 @@ def check_alike(served: Served, said: str) -> None:
     assert [rows == duck for rows in others] == [True, True], (said, duck, others)
 
 
-@pytest.mark.parametrize("limit", [pytest.param(0, id="files"), pytest.param(10, id="inlined")])
+@pytest.mark.whole
+@pytest.mark.parametrize("limit", whole_after(1, [pytest.param(0, id="files"), pytest.param(10, id="inlined")]))
 def test_rewritten_files_have_none_of_a_later_column(served: Served, limit: int) -> None:
     """DuckLake rewrites files by the columns that they had: when the older ones have expired, only the new ones tell."""
     duck = served.lake.duckdb()

@@ -8,6 +8,7 @@ from pyiceberg.table import StaticTable
 from tests.interop.rich_lake import RichLake
 from tests.support.readers import PyIcebergReader
 from tests.support.spark import Spark
+from tests.support.tiers import long_after, whole_after
 
 NAMES = ["trips", "visits", "measures"]
 
@@ -18,7 +19,8 @@ def locate(reader: PyIcebergReader, name: str) -> tuple[str, str]:
     return table.location(), table.metadata_location
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", long_after(1, NAMES))
 def test_a_metadata_file_is_a_table(rich: RichLake, pyiceberg: PyIcebergReader, name: str) -> None:
     """PyIceberg's StaticTable and DuckDB's iceberg_scan read it, at head and at a snapshot."""
     _, metadata_file = locate(pyiceberg, name)
@@ -34,7 +36,7 @@ def test_a_metadata_file_is_a_table(rich: RichLake, pyiceberg: PyIcebergReader, 
     rich.check_same(expected, conn.execute(f"FROM iceberg_scan('{metadata_file}', snapshot_from_id => {snapshot_id})").to_arrow_table())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", whole_after(1, NAMES))
 def test_a_location_is_a_table(rich: RichLake, pyiceberg: PyIcebergReader, name: str) -> None:
     """`version-hint.text` leads to the current metadata file."""
     location, _ = locate(pyiceberg, name)
@@ -71,6 +73,7 @@ TIDYING = {
 """What a lake's owner does to a table, one after the other."""
 
 
+@pytest.mark.whole
 def test_readers_of_paths_follow_what_is_done_to_the_table(local: RichLake) -> None:
     """After each load the location shows DuckDB's rows, through deletes of every form, version 3 and a new table."""
     pyiceberg, conn = local.served.pyiceberg(), local.served.lake.bare_duckdb()

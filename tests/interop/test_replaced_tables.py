@@ -13,6 +13,7 @@ from tests.interop.rich_lake import EVERYTHING, RichLake, fill_lake
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.readers import DuckLakeReader, Ident, Served
+from tests.support.tiers import long_after
 
 NO_AGE = tuple(f"CALL lake.set_option('{option}', '0 seconds')" for option in ("expire_older_than", "delete_older_than"))
 """CHECKPOINT then expires every snapshot but the newest, and deletes every file that nothing names, however young."""
@@ -77,14 +78,15 @@ def list_published(lake: FreshLake) -> dict[str, bytes]:
     return {uri: objects.read(uri) for uri, _ in objects.list_under(lake.iceberg_path) if not uri.endswith(".text")}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "swap",
-    [
+    long_after(1, [
         pytest.param(("DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="drop and create"),
         pytest.param(("BEGIN", "DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)", "COMMIT"), id="in one transaction"),
         pytest.param(("CREATE OR REPLACE TABLE t (id BIGINT, name VARCHAR)",), id="replace"),
         pytest.param(("ALTER TABLE t RENAME TO old", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="rename and create"),
-    ],
+    ]),
 )
 def test_a_new_table_under_an_old_name_is_another_table(served: Served, swap: tuple[str, ...]) -> None:
     """DuckDB uses the folder of the old one again; ids, locations and objects are apart, and each table has its own rows."""
@@ -129,6 +131,7 @@ def test_two_tables_swap_their_names(served: Served) -> None:
         served.pyiceberg().catalog.load_table(("main", "middle"))
 
 
+@pytest.mark.whole
 def test_a_namespace_dropped_and_made_again_starts_anew(served: Served) -> None:
     """DuckDB uses its folder again too."""
     conn = served.lake.duckdb()
@@ -141,7 +144,7 @@ def test_a_namespace_dropped_and_made_again_starts_anew(served: Served) -> None:
     check_apart([before, read_both(served, ("shop", "t"))[0]])
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_checkpoint_with_no_age_deletes_nothing_of_ours(lake: FreshLake) -> None:
     """Every snapshot but the newest expires, every file nobody names is deleted; what a fresh load names is all there."""
     truth = fill_lake(lake, EVERYTHING)

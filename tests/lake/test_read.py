@@ -10,6 +10,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path,
 from duckicelake.lake.read_table import LastRead, read_table
 from duckicelake.lake.rows import TableRow, TableState
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import wait_for
 
 SELECT_WAITING = (
@@ -157,7 +158,7 @@ def test_one_state_although_duckdb_commits_in_between(opened: Lake, lake: FreshL
     assert load(opened, "t") != whole
 
 
-@pytest.mark.parametrize("name", ["ducklake_inlined_data_{table_id}_1", "ducklake_inlined_delete_{table_id}"])
+@pytest.mark.parametrize("name", whole_after(1, ["ducklake_inlined_data_{table_id}_1", "ducklake_inlined_delete_{table_id}"]))
 def test_a_table_that_vanishes_while_it_is_read_is_read_again(opened: Lake, lake: FreshLake, name: str) -> None:
     """DuckLake drops inlined tables; a transaction that had not read them yet cannot."""
     session, dropper, watcher = lake.duckdb(), lake.psycopg(autocommit=False), lake.psycopg()

@@ -176,6 +176,7 @@ def test_a_role_without_rights_on_our_notes_may_expire(lake: FreshLake, stack: S
     assert lake.psycopg().execute(SELECT_CHANGES).fetchall() == [(1, "expire", None)]
 
 
+@pytest.mark.whole
 def test_eight_duckdb_writers_all_succeed(lake: FreshLake) -> None:
     """Nothing of ours runs when DuckDB commits, so its own retries are enough."""
     session = lake.duckdb()

@@ -144,6 +144,7 @@ def table_id(lake: FreshLake, name: str) -> int:
     return row[0]
 
 
+@pytest.mark.whole
 def test_a_table_is_current_until_duckdb_changes_it(lake: FreshLake) -> None:
     """Rows, columns, comments, names: each change ends what was read before, for that table alone."""
     session = lake.duckdb()

@@ -18,6 +18,7 @@ from tests.support.trino.server import cache_folder
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("rck")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_duckicelake_behind_a_route_passes_the_kit(lake: FreshLake, other_lake: FreshLake, kind: Kind) -> None:
     """No test fails, and no more are skipped than without the route."""

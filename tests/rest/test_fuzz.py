@@ -116,6 +116,7 @@ def check_answer(method: str, status: int, body: bytes) -> None:
 
 
 # the server runs in this process, and its connection pool draws random numbers of its own meanwhile
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(method=METHODS, path=FREE_PATH | TABLE_PATH | NAMESPACE_PATH, query=QUERY, tag=HEADER_VALUES, encoding=HEADER_VALUES, body=BODIES)

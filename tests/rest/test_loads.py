@@ -8,6 +8,7 @@ import pytest
 
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 PATH = "namespaces/main/tables/t"
 
@@ -64,7 +65,7 @@ def test_a_cached_answer_has_the_headers_of_a_fresh_one(server: Server, table: s
     assert first == second
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["fresh", "cached"])
+@pytest.mark.parametrize("warm", whole_after(1, [False, True]), ids=["fresh", "cached"])
 def test_an_unchanged_table_is_not_sent_again(server: Server, table: str, warm: bool) -> None:
     """304 without a body for the tag itself, its strong form, a list and `*`; 200 for any other."""
     tag = server.get(table).headers["etag"]
@@ -99,7 +100,7 @@ def test_each_shape_is_kept_apart(server: Server, lake: FreshLake, table: str) -
         assert server.get(table).body == everything.body
 
 
-@pytest.mark.parametrize("query", ["", "?unknown=1"], ids=["cached", "fresh"])
+@pytest.mark.parametrize("query", whole_after(1, ["", "?unknown=1"]), ids=["cached", "fresh"])
 def test_a_long_answer_is_compressed_for_those_who_take_it(server: Server, wide_table: str, query: str) -> None:
     """The same body, plain or gzipped, under one tag."""
     plain = server.get(wide_table + query)

@@ -63,6 +63,7 @@ def test_values_of_every_type_come_back(tables: Tables, columns: list[list[objec
     tables.check(LEAVES, columns)
 
 
+@pytest.mark.whole
 @REAL_LAKE
 @given(data=st.data())
 def test_nested_values_come_back(tables: Tables, data: st.DataObject) -> None:

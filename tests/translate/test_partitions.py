@@ -155,6 +155,7 @@ def test_a_null_component_may_be_an_infinite_date(room: Room, value: str) -> Non
     assert place(room, fill(room, "DATE", "year(k)", [value, "'2020-01-01'"])).transforms.count(("year",)) == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("column_type", "value", "is_alike"),
     [

@@ -16,6 +16,7 @@ from duckicelake.errors import NoSuchPlanId, NoSuchPlanTask, NoSuchTable
 from duckicelake.iceberg.scanning.requests import ScanRequest, parse_scan_request
 from tests.catalog.conftest import Opener
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 T = Ident(("main",), "t")
 SMALL = ScanLimits(tasks=7, entries=11, spans=3)
@@ -69,7 +70,9 @@ def is_(kind: str, value: int) -> ScanRequest:
     return parse_scan_request({"filter": {"type": kind, "term": "k", "value": value}})
 
 
-@pytest.mark.parametrize("request_", [ScanRequest(), is_("lt", 20), is_("eq", 5), is_("not-eq", 5)], ids=["all", "half", "few", "most"])
+@pytest.mark.parametrize(
+    "request_", long_after(1, [ScanRequest(), is_("lt", 20), is_("eq", 5), is_("not-eq", 5)]), ids=["all", "half", "few", "most"]
+)
 def test_all_parts_are_the_whole_and_none_is_larger_than_it_may_be(
     table: FreshLake, warehouse: Warehouse, open_server: Opener, request_: ScanRequest
 ) -> None:

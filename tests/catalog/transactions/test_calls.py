@@ -14,6 +14,7 @@ from duckicelake.store.objects import open_objects
 from duckicelake.store.s3 import StoreSettings
 from tests.rest.serving import BASE, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 WARM_UP, COMMITS, MOST_COMMITS = 7, 5, 40
 """psycopg prepares what it has sent five times. A busy machine is given more of them to have a quiet one among them."""
@@ -64,7 +65,7 @@ def counted(lake: FreshLake) -> Iterator[tuple[Client, Calls]]:
         threading.setprofile(None)  # pyright: ignore[reportArgumentType]  what takes it away
 
 
-@pytest.mark.parametrize("kind", MOST_CALLS)
+@pytest.mark.parametrize("kind", whole_after(1, MOST_CALLS))
 def test_a_small_commit_is_few_calls(counted: tuple[Client, Calls], kind: str) -> None:
     """The least of several: now and then a thread of the pool, or of the memory's scales, does something beside it."""
     client, calls = counted

@@ -21,6 +21,7 @@ from duckicelake.lake.notes import lock_numbering
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 JOURNEYS = 4
@@ -103,11 +104,11 @@ def move(warehouse: Warehouse) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
+    whole_after(1, [
         pytest.param(partial(set_property, value="second"), id="property"),
         pytest.param(add_column, id="column"),
         pytest.param(move, id="location"),
-    ],
+    ]),
 )
 def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
     loaded: Warehouse, lake: FreshLake, change: Callable[[Warehouse], None]
@@ -126,7 +127,7 @@ def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
     assert load(loaded).metadata != first.metadata
 
 
-@pytest.mark.parametrize("is_numbered", [pytest.param(True, id="numbered"), pytest.param(False, id="never numbered")])
+@pytest.mark.parametrize("is_numbered", whole_after(1, [pytest.param(True, id="numbered"), pytest.param(False, id="never numbered")]))
 def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehouse, lake: FreshLake, is_numbered: bool) -> None:
     """A read is no conflict: it is told that the catalog is busy. Nor is a table without versions numbered by two at a time."""
     table_id = load(loaded).table_id
@@ -187,7 +188,8 @@ def find_snapshot(metadata: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "tries"), [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, commit.COMMIT_TRIES, id="time enough")]
+    ("seconds", "tries"),
+    whole_after(1, [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, commit.COMMIT_TRIES, id="time enough")]),
 )
 def test_a_table_that_never_stands_still_ends_in_time(
     loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch, seconds: float, tries: int

@@ -50,6 +50,7 @@ def test_what_is_not_its_own_is_not_there(guarded: Guarded) -> None:
         attach(guarded, "reader").execute("FROM ice.b.t")
 
 
+@pytest.mark.whole
 def test_a_writer_writes(guarded: Guarded) -> None:
     """Into a table of the lake and into one of its own, and DuckLake's users see the rows."""
     conn, truth = attach(guarded, "writer"), guarded.lake.duckdb()

@@ -18,6 +18,7 @@ from tests.support.lakes import FreshLake, open_duckdb
 from tests.support.oidc.provider import SECRET
 from tests.support.oidc.running import Issuing, issuing
 from tests.support.spark import Spark
+from tests.support.tiers import long_after
 from tests.support.trino.server import Trino, TrinoRefused
 
 ROWS = ("a", "rows")
@@ -108,7 +109,7 @@ def test_spark_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, 
         spark.session.sql(f"CREATE TABLE {alice}.a.mine (i BIGINT)")
 
 
-@pytest.mark.parametrize("way", ["token", "credential"])
+@pytest.mark.parametrize("way", long_after(1, ["token", "credential"]))
 def test_duckdb_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, way: str) -> None:
     """It writes as `etl`; with the token of one who reads it is refused."""
     conn = open_duckdb()

@@ -71,6 +71,7 @@ def test_what_is_not_its_own_is_not_there(guarded: Guarded) -> None:
         catalog.list_tables("b")
 
 
+@pytest.mark.whole
 def test_a_writer_writes(guarded: Guarded) -> None:
     """Into a table of DuckDB's and into one of its own, and DuckDB sees the rows."""
     catalog = open_catalog(guarded, "writer")

@@ -81,6 +81,7 @@ def test_rows_are_appended_and_deleted(served: Served, spec: PartitionSpec, prop
     story.check([])
 
 
+@pytest.mark.whole
 def test_rows_are_overwritten_and_upserted(served: Served) -> None:
     """With a filter, by partition, by key, and all of them."""
     story = Story(served)
@@ -98,7 +99,7 @@ def test_rows_are_overwritten_and_upserted(served: Served) -> None:
     story.check([1])
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_transactions_and_upgrades(served: Served) -> None:
     """Several snapshots in one commit, the one that makes the table too; a table of version 2 becomes one of 3 with its rows."""
     story = Story(served, PartitionSpec())

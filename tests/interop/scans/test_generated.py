@@ -191,6 +191,7 @@ def list_deletes(plan: Any) -> dict[str, list[str]]:
     return {task["data-file"]["file-path"]: [paths[at] for at in task.get("delete-file-references", [])] for task in tasks}
 
 
+@pytest.mark.whole
 def test_the_table_is_as_mixed_as_it_should_be(mixed: Mixed) -> None:
     """What the filters are held against."""
     tasks = mixed.planner.plan()["file-scan-tasks"]

@@ -40,6 +40,7 @@ def test_snapshots_and_history_are_one_line(rich: RichLake, trino_reader: TrinoR
     assert all(row["is_current_ancestor"] for row in history)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_but(NAMES, "trips"))
 def test_main_is_the_only_ref(trino_reader: TrinoReader, name: str) -> None:
     """It names the newest snapshot."""
@@ -105,6 +106,7 @@ def test_properties_tell_the_version(trino_reader: TrinoReader, name: str, versi
     assert found["ducklake.snapshot-id"] == str(list_snapshot_ids(trino_reader, name)[-1])
 
 
+@pytest.mark.long
 def test_a_bound_is_a_value_of_the_file(rich: RichLake, trino_reader: TrinoReader) -> None:
     """`$files` shows readable metrics; the first file's are those of the numbers 0 to 999."""
     (first,) = trino_reader.find_rows(
@@ -116,6 +118,7 @@ def test_a_bound_is_a_value_of_the_file(rich: RichLake, trino_reader: TrinoReade
     assert (int(first["low"]), int(first["high"])) == truth
 
 
+@pytest.mark.long
 def test_an_empty_table_has_no_snapshots(trino_reader: TrinoReader) -> None:
     """Where Trino 483 asks for the current snapshot without looking whether there is one, it says so."""
     for kind in ("snapshots", "history", "refs", "manifests", "entries"):
@@ -124,6 +127,7 @@ def test_an_empty_table_has_no_snapshots(trino_reader: TrinoReader) -> None:
         trino_reader.find_rows('SELECT * FROM {}.main."empty$files"')
 
 
+@pytest.mark.long
 def test_columns_are_described_as_duckdb_does(rich: RichLake, trino_reader: TrinoReader) -> None:
     """Names, types and NOT NULL."""
     found = trino_reader.find_rows(

@@ -8,16 +8,19 @@ import pytest
 from tests.interop.rich_lake import RichLake
 from tests.interop.types.tables import EXTREMES, FLAT, SHOWN, TypeTable, list_tables, name_of
 from tests.support.readers import DuckDBIcebergReader, PyIcebergReader
+from tests.support.tiers import long_after
 
 UUIDS_AS_BYTES = pa.schema([("i", pa.int32()), ("v", pa.binary(16))])
 
 
-@pytest.mark.parametrize("table", list_tables(), ids=name_of)
+@pytest.mark.whole
+@pytest.mark.parametrize("table", long_after(1, list_tables()), ids=name_of)
 def test_duckdb_iceberg_shows_ducklakes_values(typed: RichLake, typed_duckdb: DuckDBIcebergReader, table: TypeTable) -> None:
     """Extremes and NULLs, bare and inside lists, maps and structs, in files and inlined."""
     typed.check_same(table.expect(typed), typed_duckdb.read(table.ident))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("table", list_tables("UUID", "GEOMETRY"), ids=name_of)
 def test_pyiceberg_shows_ducklakes_values(typed: RichLake, typed_pyiceberg: PyIcebergReader, table: TypeTable) -> None:
     """The same rows."""

@@ -17,7 +17,7 @@ from tests.support.tiers import long_but
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 SQL = re.compile(r": (ALTER TABLE .*;)$")
-OFTEN = ("bigint", "hugeint", "varchar", "blob", "uuid", "timestamp_ms", "timestamptz", "decimal_38_10")
+OFTEN = ("bigint", "varchar", "uuid", "timestamptz", "decimal_38_10")
 REFUSED = {
     "TIME": "does not support time",
     "TIMETZ": "does not support time",

@@ -53,6 +53,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_statement_on_rows_and_columns(pair: Pair, format_version: int) -> None:
     """Rows of every type come, change and go, columns and partitions change: DuckDB agrees after each, and goes on."""
@@ -121,6 +122,7 @@ def test_transactions_are_whole(pair: Pair) -> None:
     check_going_on(pair.served, ("ns", "t"))
 
 
+@pytest.mark.whole
 def test_names_properties_and_defaults(pair: Pair) -> None:
     """Renamed, told properties, made with defaults: DuckDB has them, and inserts with them."""
     ice, lake = pair.ice, pair.lake
@@ -150,7 +152,7 @@ def test_what_the_extension_cannot_write(pair: Pair) -> None:
     assert pair.served.server.get("namespaces/ns/tables/t").json["metadata"] == before
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_columns_that_lead_back_to_older_ones(pair: Pair) -> None:
     """The extension counts schemas from the current one and refuses the next ALTER then; one of plain DuckDB helps it on."""
     pair.ice.execute("CREATE TABLE ice.ns.t (id BIGINT)")

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_after, long_but
 
 NAMES = '[{"field-id":1,"names":["id"]},{"field-id":2,"names":["name"]},{"field-id":3,"names":["part"]}]'
 DAY = datetime.date(2026, 3, 1)
@@ -155,7 +155,8 @@ class Story:
         return sorted(((row["id"], row["part"]) for row in rows), key=lambda row: row[0])
 
 
-@pytest.mark.parametrize("name", whole_but(TAKEN, "string"))
+@pytest.mark.whole
+@pytest.mark.parametrize("name", long_but(TAKEN, "string", "date"))
 def test_values_of_folders_are_those_of_partitions(served: Served, name: str) -> None:
     """To DuckDB, PyIceberg and DuckDB's Iceberg; whole, filtered, and after everything that DuckDB does to a table of its own."""
     type_, said = TAKEN[name]
@@ -174,7 +175,7 @@ def test_values_of_folders_are_those_of_partitions(served: Served, name: str) ->
     check_going_on(served, ("ns", "t"))
 
 
-@pytest.mark.parametrize(("type_", "folder", "value"), REFUSED, ids=lambda value: str(value))
+@pytest.mark.parametrize(("type_", "folder", "value"), long_after(1, REFUSED), ids=lambda value: str(value))
 def test_folders_that_would_be_read_in_two_ways_are_refused(served: Served, type_: PrimitiveType, folder: str, value: Any) -> None:
     """With the file and the column; nothing is changed."""
     story = Story(served, type_)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.interop.writing.pair import Pair
 from tests.support.going_on import check_going_on
+from tests.support.tiers import long_after
 
 NARROW = "UPDATE ducklake_table_column_stats SET max_value = '5'"
 MISCOUNTED = "UPDATE ducklake_data_file SET record_count = record_count + 1"
@@ -11,7 +12,7 @@ MOVED = "UPDATE ducklake_data_file SET begin_snapshot = begin_snapshot + 1 WHERE
 
 
 @pytest.mark.parametrize(
-    "damage", [pytest.param(NARROW, id="bounds"), pytest.param(MISCOUNTED, id="count"), pytest.param(MOVED, id="past")]
+    "damage", long_after(1, [pytest.param(NARROW, id="bounds"), pytest.param(MISCOUNTED, id="count"), pytest.param(MOVED, id="past")])
 )
 def test_a_damaged_table_is_found(pair: Pair, damage: str) -> None:
     """Wrong bounds, a wrong count and a wrong past make it fail."""

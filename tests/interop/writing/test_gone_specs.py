@@ -41,6 +41,7 @@ def list_spec_ids(table: Table) -> set[int]:
     return {task.file.spec_id for task in table.scan().plan_files()}
 
 
+@pytest.mark.whole
 def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     """In one transaction: the client's number for it is taken; the files have the table's, and it is the default from then on."""
     table, duck = load_repartitioned(served)
@@ -69,7 +70,7 @@ def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     check_going_on(served, ("ns", "t"))
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_spec_comes_with_rows_under_it_on_a_branch(served: Served) -> None:
     """The branch's manifests have the table's number for it, and main's files when it goes there."""
     table, duck = load_repartitioned(served)

@@ -9,6 +9,7 @@ from tests.rest.serving import make_settings, serve
 from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 COLUMNS = ("a", "b", "c", "d", "e")
 
@@ -24,9 +25,13 @@ def to_rows(names: list[str], rows: list[tuple[Any, ...]]) -> list[dict[str, Any
     return sorted((dict(zip(names, row, strict=True)) for row in rows), key=lambda row: sorted(row.items()))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("column", "behind", "altered"),
-    [("b", "d", "d"), ("e", "a", "e"), *(pytest.param(*moved, marks=pytest.mark.long) for moved in (("b", "d", "b"), ("a", "e", "e")))],
+    long_after(
+        1,
+        [("b", "d", "d"), ("e", "a", "e"), *(pytest.param(*moved, marks=pytest.mark.long) for moved in (("b", "d", "b"), ("a", "e", "e")))],
+    ),
 )
 def test_rows_keep_their_values(lake: FreshLake, column: str, behind: str, altered: str) -> None:
     """Inlined ones and those in files, before and after DuckDB renames a column; clients see their own order, with new columns last."""

@@ -66,6 +66,7 @@ class Story:
         check_going_on(self.served, ("ns", "t"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("spec", "properties"),
     whole_but(
@@ -119,6 +120,7 @@ def test_partitions_are_replaced_dynamically(served: Served) -> None:
     story.finish()
 
 
+@pytest.mark.whole
 def test_rows_are_upserted(served: Served) -> None:
     """By the identifier and by columns named: changed rows are replaced, new ones come, the same ones stay."""
     story = Story(served, PartitionSpec())
@@ -134,6 +136,7 @@ def test_rows_are_upserted(served: Served) -> None:
     story.finish()
 
 
+@pytest.mark.whole
 def test_files_are_added(served: Served) -> None:
     """Parquet files without field ids, written elsewhere into the table's location; DuckDB reads them by name."""
     story = Story(served, PartitionSpec())

@@ -11,6 +11,7 @@ from tests.rest.auth.test_permissions import SCHEMA
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split
 from tests.rest.serving import Answer
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 TABLES, TABLE = "namespaces/a/tables", "namespaces/a/tables/chosen"
 VENDED, SIGNED = "vended-credentials", "remote-signing"
@@ -40,7 +41,7 @@ def add_file(lake: FreshLake, location: str) -> None:
     conn.execute(f"CALL ducklake_add_data_files('lake', 'chosen', '{uri}', schema => 'a', allow_missing => true)")
 
 
-@pytest.mark.parametrize("purged", ["true", "false"])
+@pytest.mark.parametrize("purged", long_after(1, ["true", "false"]))
 def test_a_create_with_keys_is_refused_before_the_table_is_made(lake: FreshLake, purged: str) -> None:
     """As long as DuckLake knows the dropped table; its location is free when the table has been expired and cleaned up."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -62,6 +63,7 @@ def test_a_create_with_keys_is_refused_before_the_table_is_made(lake: FreshLake,
         open_vended(made["config"]).put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
 
 
+@pytest.mark.whole
 def test_a_table_where_another_was_is_read_with_keys(lake: FreshLake) -> None:
     """By whoever may write, too: with keys that read alone, until the dropped table has been expired and cleaned up."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -99,6 +101,7 @@ def test_who_may_make_a_table_may_name_the_location_that_has_its_name(lake: Fres
         assert make(guarded, location, VENDED, "writer").status == 403, "its objects are still there"
 
 
+@pytest.mark.whole
 def test_a_location_with_objects_is_not_free(lake: FreshLake) -> None:
     """Nor one that a dropped table had whose files DuckLake has not removed yet."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:

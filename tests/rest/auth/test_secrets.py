@@ -12,6 +12,7 @@ from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.store.credentials.vending import SessionCredentials, Vendor
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 DELEGATION = {"X_Iceberg_Access_Delegation": "vended-credentials"}
 PATH = "namespaces/a/tables/t"
@@ -29,7 +30,7 @@ def go_through(guarded: Guarded) -> list[str]:
     return [token, "wrong-secret", secret_of("reader"), store.access_key_id, store.secret_access_key, *keys]
 
 
-@pytest.mark.parametrize("endpoint", [pytest.param(None, id="up"), pytest.param("http://127.0.0.1:9", id="down")])
+@pytest.mark.parametrize("endpoint", whole_after(1, [pytest.param(None, id="up"), pytest.param("http://127.0.0.1:9", id="down")]))
 def test_the_log_holds_no_secret(lake: FreshLake, caplog: pytest.LogCaptureFixture, endpoint: str | None) -> None:
     """At the level of info, whatever goes right or wrong."""
     with caplog.at_level(logging.INFO), guard(lake, sts_role_arn=ROLE_ARN, sts_endpoint=endpoint) as guarded:
@@ -56,7 +57,7 @@ def test_answers_hold_no_secret_but_the_asked_for(guarded: Guarded) -> None:
         assert secret_of("reader") not in body
 
 
-@pytest.mark.parametrize("log_format", ["plain", "json"])
+@pytest.mark.parametrize("log_format", whole_after(1, ["plain", "json"]))
 def test_what_breaks_within_a_request_tells_no_secret(
     lake: FreshLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log_format: Literal["plain", "json"]
 ) -> None:

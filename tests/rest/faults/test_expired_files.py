@@ -12,6 +12,7 @@ from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 FLUSHED = (
     *(f"INSERT INTO lake.ns.t VALUES ({i}, 'n{i}')" for i in range(5)),
@@ -96,11 +97,11 @@ def story(lake: FreshLake) -> Iterator[Story]:
 
 @pytest.mark.parametrize(
     "statements",
-    [
+    long_after(1, [
         pytest.param(FLUSHED, id="flushed"),
         pytest.param(MERGED, id="merged"),
         pytest.param(DELETED_FROM, id="deleted from", marks=pytest.mark.long),
-    ],
+    ]),
 )
 def test_a_new_server_needs_no_file_of_removed_snapshots(story: Story, statements: tuple[str, ...]) -> None:
     """What no snapshot shows any more is not read: the table is shown, before it is dropped and when it is back."""
@@ -144,6 +145,7 @@ def test_a_tag_from_before_a_lost_flush_is_shown_as_it_was(story: Story) -> None
         assert read_rows(story.load(Served(story.served.lake, server))) == read_rows(found)
 
 
+@pytest.mark.whole
 def test_a_snapshot_whose_file_is_gone_is_named(story: Story) -> None:
     """No ref has noted it: a new server says which file is missing until the snapshot is removed too."""
     story.run(*FLUSHED)

@@ -7,6 +7,7 @@ import pytest
 from tests.rest.faults.gateway import Gateway, gate_to
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 PATH = "namespaces/main/tables/t"
 FULL_TRIGGER = """
@@ -33,7 +34,7 @@ def gateway(lake: FreshLake) -> Generator[Gateway]:
         yield gate
 
 
-@pytest.mark.parametrize("room_for", [0, 1, 3, 5], ids=lambda count: f"after {count} objects")
+@pytest.mark.parametrize("room_for", long_after(1, [0, 1, 3, 5]), ids=lambda count: f"after {count} objects")
 def test_a_full_store_is_said_so_until_there_is_room(lake: FreshLake, gateway: Gateway, room_for: int) -> None:
     """Nothing is answered that is not whole in the store; what was ready before stays ready."""
     with serve(make_settings(lake, s3_endpoint=f"http://127.0.0.1:{gateway.server_port}")) as server:

@@ -11,6 +11,7 @@ from tests.rest.faults.process import Process, serve_apart
 from tests.rest.serving import Answer
 from tests.rest.writing.client import COLUMNS, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 TABLES = "namespaces/main/tables"
 JSON = {"content-type": "application/json"}
@@ -36,7 +37,8 @@ def list_files(lake: FreshLake) -> dict[str, int]:
     return {str(path): path.stat().st_size for path in Path(lake.iceberg_path).rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("left_bytes", [0, 1200], ids=lambda count: f"{count} bytes left")
+@pytest.mark.whole
+@pytest.mark.parametrize("left_bytes", long_after(1, [0, 1200]), ids=lambda count: f"{count} bytes left")
 def test_a_load_says_that_the_disk_is_full(process: Process, local_lake: FreshLake, left_bytes: int) -> None:
     """503 that names the file; files that are there are whole, and the load succeeds when there is room."""
     process.fill_disk(left_bytes)
@@ -55,6 +57,7 @@ def test_a_load_says_that_the_disk_is_full(process: Process, local_lake: FreshLa
     assert loaded.json["metadata-location"].removeprefix("file://") in after
 
 
+@pytest.mark.whole
 def test_a_write_is_done_or_not(process: Process, local_lake: FreshLake) -> None:
     """What landed before the disk was full is there afterwards, and its repetition says so; a view or a table is made once."""
     assert process.server.get(f"{TABLES}/t").status == 200

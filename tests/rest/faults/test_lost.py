@@ -16,6 +16,7 @@ from tests.cli.test_commands import settings_for
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.commands import run
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after, whole_after
 from tests.support.waiting import wait_for
 
 PATH = "namespaces/main/tables/t"
@@ -74,12 +75,12 @@ def location_of(server: Server) -> str:
 
 @pytest.mark.parametrize(
     "choose",
-    [
+    long_after(1, [
         pytest.param(lambda uri: True, id="everything"),
         pytest.param(lambda uri: "/snap-" in uri, id="manifest lists"),
         pytest.param(lambda uri: uri.endswith(".parquet"), id="derived files"),
         pytest.param(lambda uri: uri.endswith("version-hint.text"), id="version hint"),
-    ],
+    ]),
 )
 def test_a_running_server_writes_published_objects_again(filled: FreshLake, objects: Objects, choose: Callable[[str], bool]) -> None:
     """Once an operator says so, with the next load and without a restart: the same names, the same answer."""
@@ -94,6 +95,7 @@ def test_a_running_server_writes_published_objects_again(filled: FreshLake, obje
         assert count_rows(server, filled) == ROWS
 
 
+@pytest.mark.whole
 def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
     """Each by its name, with the command that brings it back; other tables are not concerned."""
     settings = settings_for(filled)
@@ -114,13 +116,14 @@ def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: O
         assert count_rows(server, filled) == ROWS
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "loads",
-    [
+    long_after(1, [
         pytest.param((), id="not loaded"),
         pytest.param(("expired",), id="loaded before the clean-up"),
         pytest.param(("expired", "cleaned"), id="loaded before and after it"),
-    ],
+    ]),
 )
 def test_what_expiry_and_clean_up_remove_is_not_missing(lake: FreshLake, tmp_path: Path, loads: tuple[str, ...]) -> None:
     """Clients' data files lie at the table's location too, and manifests go on naming those that a snapshot has deleted."""
@@ -142,6 +145,7 @@ def test_what_expiry_and_clean_up_remove_is_not_missing(lake: FreshLake, tmp_pat
         assert table.refresh().scan().to_arrow().num_rows == 10
 
 
+@pytest.mark.whole
 def test_older_metadata_files_that_are_gone_leave_the_log(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
     """They cannot be made again: `check` names them as a warning, and `--repair` takes them out of the log."""
     settings, home = settings_for(filled), ("--home", str(tmp_path / "home"))
@@ -184,7 +188,7 @@ def test_a_data_file_that_is_gone_hides_nothing_else(filled: FreshLake, objects:
             count_rows(server, filled)
 
 
-@pytest.mark.parametrize("choose", [lambda uri: True, lambda uri: "/snap-" in uri], ids=["everything", "manifest lists"])
+@pytest.mark.parametrize("choose", whole_after(1, [lambda uri: True, lambda uri: "/snap-" in uri]), ids=["everything", "manifest lists"])
 def test_lost_objects_come_back_by_themselves(filled: FreshLake, objects: Objects, choose: Callable[[str], bool]) -> None:
     """A server looks after what it has published; nobody has to load the table or restart anything."""
     with serve(make_settings(filled, object_check_s=0.2)) as server:

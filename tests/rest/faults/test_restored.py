@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.cli.test_commands import settings_for
 from tests.rest.serving import make_settings, serve
@@ -23,6 +25,7 @@ def change_and_load(lake: FreshLake, *statements: str) -> tuple[str, dict[str, o
     return loaded["metadata-location"], loaded["metadata"]
 
 
+@pytest.mark.whole
 def test_check_repair_after_a_restore(stack: SharedStack, lake: FreshLake, tmp_path: Path) -> None:
     """`check` names metadata files of the lost time, `--repair` replaces them, published since or not; clients' data files stay."""
     keys = lake.store

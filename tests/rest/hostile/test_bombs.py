@@ -11,6 +11,7 @@ import pytest
 
 from tests.rest.hostile.bombs import BOMBS
 from tests.support.shared_stack import ROOT
+from tests.support.tiers import long_after
 
 MOST_MIB = 400
 """A bomb is unpacked up to the limit of a manifest, 256 MiB, and no further."""
@@ -20,7 +21,7 @@ COMMAND = (sys.executable, "-m", "tests.rest.hostile.bombs")
 
 @pytest.mark.parametrize(
     ("bomb", "said"),
-    [
+    long_after(1, [
         pytest.param("vector", "marks 4294967296 rows", id="a deletion vector of billions of rows"),
         pytest.param("keys", "Its values hold 6553600000 bytes", id="one long text in many rows"),
         pytest.param("deletes", "It has 67108864 rows", id="many positions"),
@@ -28,7 +29,7 @@ COMMAND = (sys.executable, "-m", "tests.rest.hostile.bombs")
         pytest.param("array", "hold more items than are taken", id="an array of millions"),
         pytest.param("text", "it holds more than 268435456 bytes", id="a deflated text"),
         pytest.param("nodes", "'action' is missing", id="a body of as many objects as are read"),
-    ],
+    ]),
 )
 def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: str) -> None:
     """Less than some MiB of it would take gigabytes; the process that reads it grows by no more than a manifest may hold."""
@@ -40,7 +41,7 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: st
     assert told["mib"] < MOST_MIB
 
 
-@pytest.mark.parametrize("bomb", ["zeros", "list of zeros"])
+@pytest.mark.parametrize("bomb", long_after(1, ["zeros", "list of zeros"]))
 def test_two_gigabytes_of_zeros_are_not_read(tmp_path: Path, bomb: str) -> None:
     """A manifest, or a list of them, is refused by its size: the process that is told to read it hardly grows."""
     file = tmp_path / "zeros.avro"

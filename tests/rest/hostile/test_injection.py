@@ -19,6 +19,7 @@ from tests.rest.serving import Answer
 from tests.rest.writing.client import data_file, open_client
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import whole_after
 
 TOUCHED = "injected-by-a-shell"
 DROPS = "DROP TABLE a.victim; DROP TABLE victim; DROP TABLE lake.victim;"
@@ -109,7 +110,7 @@ def is_kept(answer: Answer) -> bool:
     return False
 
 
-@pytest.mark.parametrize("text", TRIED)
+@pytest.mark.parametrize("text", whole_after(1, TRIED))
 def test_names_are_names(scene: Scene, text: str) -> None:
     """Of namespaces on each level, tables, columns, views and refs: listed, loaded, renamed and dropped, by REST and by DuckDB."""
     if is_kept(scene.ask("POST", "namespaces", {"namespace": [text]})):
@@ -155,7 +156,7 @@ def read_as_reader(scene: Scene, name: str) -> None:
     scene.managed.take("read", on, "one")
 
 
-@pytest.mark.parametrize("text", TRIED)
+@pytest.mark.parametrize("text", whole_after(1, TRIED))
 def test_values_are_values(scene: Scene, text: str) -> None:
     """Properties and comments of namespaces, tables and columns, defaults, view texts, refs and summaries come back as they went in."""
     path = "namespaces/b/tables/valued"

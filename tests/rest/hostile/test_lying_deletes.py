@@ -12,6 +12,7 @@ from tests.rest.serving import Server
 from tests.rest.writing.client import open_client, read_rows
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 FILE_PATH, POS = 2147483546, 2147483545
 GONE = (0, 5, 19)
@@ -50,7 +51,7 @@ def derived_file(stand: Stand) -> str:
     return stand.find_derived_file(stand.client.load())
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", long_after(1, LIES))
 def test_the_file_counts_and_not_what_its_manifest_says(server: Server, lake: FreshLake, lie: Lie) -> None:
     """Rows, counts and statistics are exact afterwards for both sides, or nothing has changed."""
     client = open_client(server, lake)

@@ -10,12 +10,13 @@ from tests.rest.hostile.mutations import draw_spelling, mutate
 from tests.rest.hostile.recorded import fill, read_recorded
 from tests.rest.hostile.target import Range, open_range
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import long_after
 
 COMPARED_FROM = 60
 RECORDED = [item for item in read_recorded() if item.body is not None]
 
 
-@pytest.mark.parametrize("client", sorted({item.client for item in RECORDED}))
+@pytest.mark.parametrize("client", long_after(1, sorted({item.client for item in RECORDED})))
 def test_recorded_requests_are_still_good(targets: Range, client: str) -> None:
     """Most land as they are: those made of them are wrong in what was changed, not in all the rest."""
     answers = [send(targets, item.method, item.path, item.body) for item in RECORDED[::3] if item.client == client]
@@ -30,6 +31,7 @@ def send(targets: Range, method: str, path: str, body: object) -> int:
     return answer.status
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("count", [pytest.param(60, id="some"), pytest.param(3000, id="thousands", marks=pytest.mark.long)])
 def test_a_changed_request_is_done_or_refused(stack: SharedStack, targets: Range, count: int) -> None:
     """Done whole and readable by everybody, or refused by 4xx with every row as it was; of thousands both sides read the same rows."""

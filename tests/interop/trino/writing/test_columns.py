@@ -68,6 +68,7 @@ def test_a_struct_without_any_column_of_its_file(story: Story) -> None:
     assert sorted(story.run("SELECT id, s IS NULL FROM {t}")) == [(1, True), (2, True)]
 
 
+@pytest.mark.long
 def test_defaults_of_version_three(story: Story) -> None:
     """Rows from before read as the first default, new ones of both sides as the newest."""
     story.run("CREATE TABLE {t} (id integer, made varchar DEFAULT 'here') WITH (format_version = 3)")

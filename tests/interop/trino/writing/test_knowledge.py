@@ -23,6 +23,7 @@ def filled(story: Story) -> Story:
     return story
 
 
+@pytest.mark.long
 def test_metadata_tables_add_up(filled: Story) -> None:
     """Files, entries, manifests, partitions, snapshots, history, refs and properties tell of the rows that are there."""
     count, ids = filled.check(), filled.check_past()
@@ -53,6 +54,7 @@ def test_metadata_tables_add_up(filled: Story) -> None:
     assert {path for path, _, _ in hidden} <= {path for _, path, _ in files}
 
 
+@pytest.mark.long
 def test_the_past_is_found_by_time_and_by_version(filled: Story) -> None:
     """A moment means the snapshot before it, on both sides; a table is rolled on from there by a query."""
     at = dict(filled.run(f'SELECT snapshot_id, cast(committed_at AS varchar) FROM {{c}}.ns."t$snapshots" WHERE {OWN}'))

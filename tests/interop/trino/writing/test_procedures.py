@@ -134,6 +134,7 @@ def print_catalog(story: Story) -> dict[str, str]:
     return printed
 
 
+@pytest.mark.long
 def test_the_printed_catalog_removes_no_files(story: Story) -> None:
     """Trino asks for no `gc.enabled` before it removes what metadata files do not name, so its own limit has to keep it from that."""
     story.run("CREATE TABLE {t} AS SELECT k AS id FROM UNNEST(sequence(1, 20)) AS q(k)")

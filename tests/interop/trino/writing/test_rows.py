@@ -111,6 +111,7 @@ def test_rows_of_tables_that_duckdb_made(story: Story) -> None:
     check_going_on(story.served, ("ns", "t"))
 
 
+@pytest.mark.long
 def test_rows_go_in_beside_duckdb(story: Story) -> None:
     """Each row of both writers is there once, whoever commits in between."""
     story.run("CREATE TABLE {t} (id integer)")

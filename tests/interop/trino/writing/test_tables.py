@@ -14,6 +14,7 @@ def list_tables(story: Story) -> list[tuple[str, str]]:
     return story.ask("SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = 'lake' ORDER BY ALL")
 
 
+@pytest.mark.long
 def test_namespaces(story: Story) -> None:
     """With a location, nested, dropped when empty or with all that is in them; one that is not empty stays."""
     location = f"{story.served.lake.iceberg_path}placed"
@@ -43,6 +44,7 @@ def test_namespaces(story: Story) -> None:
     assert story.ask("SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake'") == [("main",)]
 
 
+@pytest.mark.long
 def test_tables_are_described_as_they_were_made(story: Story) -> None:
     """Comments, NOT NULL, partitions, order and properties come back, and DuckDB knows what it has words for."""
     story.run(

@@ -57,6 +57,7 @@ def test_views_of_duckdb_are_listed_and_dropped(story: Story) -> None:
     assert list_views(story) == [("ns", "v", None)]
 
 
+@pytest.mark.long
 def test_materialized_views_are_refused_by_trino(story: Story) -> None:
     """Its connector has none over REST; nothing is left behind."""
     story.refuse("CREATE MATERIALIZED VIEW {c}.ns.m AS SELECT 1 AS one", "createMaterializedView is not supported for Iceberg REST catalog")

@@ -58,6 +58,7 @@ def make_evil(conn: psycopg.Connection) -> None:
                  " path_is_relative boolean)")  # fmt: skip
 
 
+@pytest.mark.whole
 def test_nobody_gives_our_functions_to_triggers_of_their_own(shared: Guarded, stack: SharedStack) -> None:
     """Neither a reader nor another role; and who may, as their owner, makes them do nothing."""
     told, admin = ask_as(shared, "reader"), shared.lake.psycopg()

@@ -56,6 +56,7 @@ def foreign(stack: SharedStack) -> Generator[Foreign]:
             yield Foreign(Managed(guarded), issuer)
 
 
+@pytest.mark.whole
 def test_what_a_principal_and_the_roles_of_its_token_are_granted_is_read_in_duckdb(foreign: Foreign) -> None:
     """And nothing else; another token of the same principal has the roles that it names itself."""
     managed = foreign.managed

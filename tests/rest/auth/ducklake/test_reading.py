@@ -46,6 +46,7 @@ def test_a_reader_sees_its_tables_and_every_row_of_them(shared: Guarded) -> None
     assert conn.execute(COUNTED).fetchone() == truth.execute(COUNTED).fetchone()
 
 
+@pytest.mark.whole
 def test_what_others_write_is_seen_and_no_writer_is_in_anybodys_way(managed: Managed) -> None:
     """New inlined tables and deletes show up in a session that is open; flush, drop, expiry and changes of columns work."""
     guarded = managed.guarded
@@ -84,6 +85,7 @@ def test_what_others_write_is_seen_and_no_writer_is_in_anybodys_way(managed: Man
     assert sorted(admin.execute(made).fetchall()) == sorted(kept)
 
 
+@pytest.mark.whole
 def test_grants_of_single_tables_show_these_alone(managed: Managed) -> None:
     """By uuid, through renames; roles, namespaces with what is nested, and a scope that narrows."""
     writer = managed.guarded.lake.duckdb()

@@ -27,6 +27,7 @@ from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import whole_after
 from tests.support.waiting import wait_for
 
 ENDPOINT = "GET /v1/{prefix}/ducklake-credentials"
@@ -175,6 +176,7 @@ def test_who_uses_all_of_its_roles_gets_no_more(managed: Managed, monkeypatch: p
     assert first.role not in list_roles(guarded)
 
 
+@pytest.mark.whole
 def test_no_lock_of_a_readers_is_in_the_servers_way(managed: Managed, tmp_path: Path) -> None:
     """They may hold advisory locks by any key: lakes are prepared, and others get credentials."""
     guarded = managed.guarded
@@ -278,7 +280,7 @@ def test_who_reads_nothing_gets_nothing(shared: Guarded) -> None:
     assert ENDPOINT in shared.server.get("/v1/config", {"Authorization": f"Bearer {shared.token('reader')}"}).json["endpoints"]
 
 
-@pytest.mark.parametrize("missing", ["CREATEROLE", "STS"])
+@pytest.mark.parametrize("missing", whole_after(1, ["CREATEROLE", "STS"]))
 def test_what_is_missing_is_said(lake: FreshLake, stack: SharedStack, missing: str) -> None:
     """501, and it is no endpoint."""
     role = sql.Identifier(f"plain_{lake.name}")
@@ -296,6 +298,7 @@ def test_what_is_missing_is_said(lake: FreshLake, stack: SharedStack, missing: s
     assert ENDPOINT not in config["endpoints"]
 
 
+@pytest.mark.whole
 def test_a_check_says_what_everybody_may_make(managed: Managed, tmp_path: Path) -> None:
     """Only where there are readers."""
     lake = to_settings(managed.guarded.lake)

@@ -20,6 +20,7 @@ from tests.rest.serving import Answer
 from tests.rest.writing.client import Client, data_file, open_client, read_rows
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import long_after
 
 MINE = "namespaces/a/tables/mine"
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
@@ -215,7 +216,7 @@ WAYS = list_ways() | {f"{way}, {PATHS[0]}": named for way, named in list_ways_to
 WRITERS = frozenset({"another table's", "a longer name", "another lake's"})
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", long_after(1, WAYS))
 def test_no_client_chooses_a_place_of_others(ground: Ground, way: str) -> None:
     """400, or 403 for who may choose none, and for who has all rights too; no keys come with it, and nothing is changed or told."""
     rows = ground.read_rows()

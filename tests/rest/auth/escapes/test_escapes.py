@@ -192,6 +192,7 @@ def test_no_part_of_others_is_copied(field: Field, place: str) -> None:
     s3.abort_multipart_upload(**name, UploadId=part["UploadId"])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("signature", ["s3v4", "s3"])

@@ -14,6 +14,7 @@ from tests.rest.auth.escapes.test_escapes import WHO, Field, open_field
 from tests.rest.auth.principals import guard
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import long_after
 
 REFUSED = frozenset({400, 403, 405, 501})
 EMPTY: Mapping[str, Mapping[str, Any]] = {
@@ -77,8 +78,9 @@ def ask(s3: Any, operation: str, method: str, key: str) -> tuple[int, Mapping[st
     return 403 if denied == ["AccessDenied"] else 200, told
 
 
+@pytest.mark.whole
 @pytest.mark.core
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("who", long_after(1, WHO))
 def test_no_operation_does_anything_to_others(field: Field, who: str) -> None:
     """Each is refused, or unknown to the store; all objects are there as before, and root may do with one what was refused."""
     s3, key = open_careless(field.open(who)), field.others["sibling"]

@@ -14,6 +14,7 @@ from tests.rest.auth.rules.managed import Managed
 from tests.rest.auth.vended import is_refused, load_with_keys, open_root, open_vended
 from tests.rest.serving import WAREHOUSE
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 TABLE = "namespaces/a/tables/t1"
 MAKE = "CREATE TABLE a.{} AS SELECT range AS i FROM range(100000)"
@@ -63,7 +64,7 @@ def drop_renamed(conn: Any) -> None:
     conn.execute("ALTER TABLE a.t1 RENAME TO former; DROP TABLE a.former")
 
 
-@pytest.mark.parametrize("drop", [drop_plainly, drop_twin, drop_renamed])
+@pytest.mark.parametrize("drop", long_after(1, [drop_plainly, drop_twin, drop_renamed]))
 def test_files_that_are_yet_to_be_removed_are_nobodys(each_lake: FreshLake, drop: Callable[[Any], None]) -> None:
     """Expired and not cleaned up, they lie in the new table's folder: that is opened file by file, and as a whole when they have gone."""
     lake = each_lake
@@ -92,6 +93,7 @@ def test_files_that_are_yet_to_be_removed_are_nobodys(each_lake: FreshLake, drop
         assert [found["Key"] for found in listed["Contents"]] == [own]
 
 
+@pytest.mark.whole
 def test_own_files_that_are_yet_to_be_removed_close_nothing(lake: FreshLake) -> None:
     """What maintenance left behind of the table's own, its folder stays its own, also when others are expired meanwhile."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -124,7 +126,8 @@ def test_a_ready_answer_ends_when_another_table_takes_the_folder(each_lake: Fres
         assert is_refused(s3.get_object, Bucket=BUCKET, Key=theirs)
 
 
-@pytest.mark.parametrize("folder", ["", "a/"])
+@pytest.mark.whole
+@pytest.mark.parametrize("folder", long_after(1, ["", "a/"]))
 def test_lakes_with_one_data_path_have_no_folders_alone(lake: FreshLake, other_lake: FreshLake, folder: str) -> None:
     """Nor with one in the other's: tables of one name lie in one folder, and each is opened file by file, by its own lake's principals."""
     theirs_at = lake.data_path + folder

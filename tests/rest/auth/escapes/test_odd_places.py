@@ -16,7 +16,7 @@ from tests.rest.auth.rules.managed import Managed
 from tests.rest.auth.vended import DELEGATION, is_refused, open_root, open_vended, split
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
-from tests.support.tiers import long_but
+from tests.support.tiers import long_but, whole_after
 
 BUCKET = "lake"
 REGISTERED = "registered"
@@ -125,7 +125,8 @@ KINDS: Mapping[str, Callable[[Tables, str], Opens | None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", whole_after(1, KINDS))
 @pytest.mark.parametrize("number", long_but(range(len(NAMES) + 1), 0))
 def test_a_key_opens_its_own_table_and_no_other(tables: Tables, kind: str, number: int) -> None:
     """Or there is none, as for a table whose name could mean more in a policy; a name that means nothing more gets one."""

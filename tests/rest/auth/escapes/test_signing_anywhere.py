@@ -30,6 +30,7 @@ def field(stack: SharedStack) -> Generator[Field]:
         yield replace(found, reader=sign_as(guarded, "reader", ANYWHERE), writer=sign_as(guarded, "writer", ANYWHERE))
 
 
+@pytest.mark.whole
 def test_what_lies_with_one_table_is_signed_for_as_there(field: Field) -> None:
     """Objects and lists for who reads, also of DuckDB's folder; writing and copying at the location for who writes."""
     for client in (field.reader, field.writer):

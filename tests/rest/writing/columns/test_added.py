@@ -14,6 +14,7 @@ from tests.rest.serving import Server
 from tests.rest.writing.client import Client, open_client, read_rows, write_file
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 
 def field(field_id: int, name: str, kind: Any = "int", **more: Any) -> dict[str, Any]:
@@ -125,7 +126,9 @@ def test_rows_have_no_value_of_a_required_column(table: Table) -> None:
     assert Table(table.client, table.lake, table.catalog, empty).change([ID, field(2, "name", "string"), key]).status == 200
 
 
-@pytest.mark.parametrize("name", ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_Last_Updated_Sequence_Number"])
+@pytest.mark.parametrize(
+    "name", whole_after(1, ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_Last_Updated_Sequence_Number"])
+)
 def test_names_of_metadata_columns_are_refused(table: Table, name: str) -> None:
     """Engines could not read such a column; a field of a struct is no such, nor what a changelog has."""
     table.refuse([ID, PLACE, field(4, name)], "metadata column")

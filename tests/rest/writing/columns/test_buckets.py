@@ -3,6 +3,7 @@
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+import pytest
 
 from tests.rest.serving import Server
 from tests.rest.writing.client import Client, assert_main, open_client, set_ref, write_file
@@ -33,6 +34,7 @@ def append(client: Client, name: str, snapshot_id: int, column: pa.Array, partit
     assert done.status == 200, done.body
 
 
+@pytest.mark.whole
 def test_rows_that_clients_add_are_found_by_their_bucket(standing: Server, standing_lake: FreshLake) -> None:
     """To clients the spec stays; DuckDB takes the table for unpartitioned, and finds what it inserts afterwards too."""
     client, name = open_client(standing, standing_lake), make_table(standing_lake, "BIGINT", "range")

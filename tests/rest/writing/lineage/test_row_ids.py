@@ -24,6 +24,7 @@ from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 FIRST, SECOND, THIRD = 9_000_000_001, 9_000_000_002, 9_000_000_003
 LONGER_AGO = timedelta(hours=73)
@@ -101,6 +102,7 @@ def live_paths(session: DuckDBPyConnection) -> list[str]:
     return [row[0].rpartition("/")[2] for row in session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()]
 
 
+@pytest.mark.whole
 def test_both_sides_know_the_ids(client: Client, lake: FreshLake, server: Server, session: DuckDBPyConnection) -> None:
     """Those that rows brought, and those that they were to get: DuckDB's MERGE finds all of them, and goes on with the table."""
     mixed = write_waiting(client, "mixed", [3, 11, 12], [3, None, None])
@@ -251,7 +253,7 @@ def beside_files(client: Client, name: str) -> list[DataFile]:
     return [entry.data_file for entries in manifests for entry in entries if not entry.data_file.file_path.endswith("/old.parquet")]
 
 
-@pytest.mark.parametrize("is_vector", [pytest.param(True, id="vector"), pytest.param(False, id="positions")])
+@pytest.mark.parametrize("is_vector", whole_after(1, [pytest.param(True, id="vector"), pytest.param(False, id="positions")]))
 def test_a_file_that_a_branch_deletes_from_stays(client: Client, *, is_vector: bool) -> None:
     """Its delete file goes on naming it, on every branch of the request: a copy would have the deleted rows again."""
     base = client.load()

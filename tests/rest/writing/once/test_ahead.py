@@ -12,6 +12,7 @@ from duckicelake.lake.writing.lookups import is_touched
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 FIRST_ID = 9_000_000_000
 
@@ -61,6 +62,7 @@ def ask_others(others: Sequence[Server]) -> list[Any]:
     return [(item["metadata-location"], item["metadata"]) for item in found]
 
 
+@pytest.mark.whole
 def test_what_a_commit_shows_is_what_others_load(client: Client, lake: FreshLake) -> None:
     """Between commits of DuckDB's to this table and to others: the same bytes of metadata, under the same number."""
     duck, numbers = lake.duckdb(), count(2)
@@ -109,7 +111,7 @@ def test_properties_have_one_order(client: Client, lake: FreshLake) -> None:
 TOLD = {"value_counts": {1: 2, 2: 2}, "null_value_counts": {1: 0, 2: 1}, "lower_bounds": {1: b"\1\0\0\0\0\0\0\0"}}
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", whole_after(1, ["2", "3"]))
 def test_what_files_say_of_themselves_is_foreseen(client: Client, lake: FreshLake, version: str) -> None:
     """Partitions, statistics and row ids: all as a server shows them that reads them from the rows."""
     spec = {"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "part", "transform": "identity"}]}

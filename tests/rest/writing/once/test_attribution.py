@@ -11,6 +11,7 @@ from duckicelake.iceberg.requests.attribution import MAX_BYTES, SUMMARY_HEADER
 from tests.rest.serving import Answer, Server
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after, whole_after
 
 SAID = {"duckicelake.job": "maintain", "duckicelake.run-id": "1é"}
 TABLE = {"namespace": ["main"], "name": "t"}
@@ -33,7 +34,7 @@ def ask(client: Client, path: str, body: Any, headers: Mapping[str, str]) -> Ans
     return client.server.ask("POST", path, {"content-type": "application/json", **headers}, json.dumps(body).encode())
 
 
-@pytest.mark.parametrize(("path", "wrap"), PATHS)
+@pytest.mark.parametrize(("path", "wrap"), whole_after(1, PATHS))
 def test_every_new_snapshot_has_it(client: Client, path: str, wrap: Any) -> None:
     """Beside its own summary, which counts where both say something; older ones stay as they are."""
     base = client.load()
@@ -51,17 +52,17 @@ def test_every_new_snapshot_has_it(client: Client, path: str, wrap: Any) -> None
     assert not any(key.startswith("duckicelake.") for key in first["summary"])
 
 
-@pytest.mark.parametrize(("path", "wrap"), PATHS)
+@pytest.mark.parametrize(("path", "wrap"), long_after(1, PATHS))
 @pytest.mark.parametrize(
     ("said", "why"),
-    [
+    long_after(1, [
         pytest.param("x", "Cannot read header X-DuckIceLake-Summary", id="no JSON"),
         pytest.param("[]", "Cannot read header X-DuckIceLake-Summary", id="no object"),
         pytest.param('{"duckicelake.n": 1}', "send an object of strings", id="number"),
         pytest.param('{"operation": "append"}', "keys begin with 'duckicelake.'", id="other key"),
         pytest.param(json.dumps({"duckicelake.n": "x" * MAX_BYTES}), f"longer than {MAX_BYTES} bytes", id="too long"),
         pytest.param("", "Cannot read header X-DuckIceLake-Summary", id="empty"),
-    ],
+    ]),
 )
 def test_what_cannot_be_read_is_refused(client: Client, path: str, wrap: Any, said: str, why: str) -> None:
     """Before anything is changed."""

@@ -9,6 +9,7 @@ from duckicelake.rest.routes.tables import MAX_JOINED_BYTES
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, creation, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 TABLE = "namespaces/main/tables/t"
 
@@ -51,7 +52,7 @@ def register(client: Client) -> Answer:
 
 
 @pytest.mark.parametrize(
-    "write", [Client.create, commit_staged, commit_file, commit_property, commit_long_property, commit_nothing, register]
+    "write", long_after(1, [Client.create, commit_staged, commit_file, commit_property, commit_long_property, commit_nothing, register])
 )
 def test_what_a_write_answered_is_not_sent_again(server: Server, lake: FreshLake, write: Callable[[Client], Answer]) -> None:
     """By this server and another one, until somebody changes the table."""

@@ -10,6 +10,7 @@ import pytest
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
@@ -54,7 +55,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+@pytest.mark.parametrize(("method", "path", "body"), whole_after(3, WRITES))
 def test_a_copy_changes_nothing(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
     """It gets the answer of the first; so it does from another server."""
     key = str(uuid4())
@@ -100,7 +101,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "path", "body"), MADE)
+@pytest.mark.parametrize(("kind", "name", "path", "body"), whole_after(1, MADE))
 def test_a_copy_never_shows_another_table(client: Client, kind: str, name: str, path: str, body: Any) -> None:
     """It is answered with what the request made, whatever has its name by now; when that is gone, that it was done."""
     key, server, here = str(uuid4()), client.server, f"namespaces/main/{kind}"
@@ -133,7 +134,7 @@ def test_a_copy_never_shows_another_table(client: Client, kind: str, name: str, 
     assert "dropped or replaced" in gone.json["error"]["message"]
 
 
-@pytest.mark.parametrize(("kind", "name", "path", "body"), MADE)
+@pytest.mark.parametrize(("kind", "name", "path", "body"), whole_after(1, MADE))
 def test_a_key_of_an_older_server_is_answered_by_name(client: Client, lake: FreshLake, kind: str, name: str, path: str, body: Any) -> None:
     """It noted no uuid: what has the name by now is shown, and when nothing has, that it was done; so is what was unregistered."""
     key, server, here = str(uuid4()), client.server, f"namespaces/main/{kind}"
@@ -186,12 +187,12 @@ LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    [
+    whole_after(1, [
         pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
         pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
         # done twice, the second would hear that nothing was there to remove
         pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, id="properties"),
-    ],
+    ]),
 )
 def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
     """All have found nothing of each other and wait for the lake: one does it, and all hear that it is done."""

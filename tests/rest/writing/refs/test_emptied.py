@@ -48,6 +48,7 @@ def read_ids(catalog: RestCatalog, snapshot_id: int | None = None) -> list[int]:
     return sorted(catalog.load_table("main.t").scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.whole
 def test_a_table_is_replaced_without_rows(client: Client, lake: FreshLake) -> None:
     """Nobody sees a row, everybody still sees those of before where they were, and both sides write on."""
     session, catalog = lake.duckdb(), Served(lake, client.server).pyiceberg().catalog
@@ -73,6 +74,7 @@ def test_a_table_is_replaced_without_rows(client: Client, lake: FreshLake) -> No
         assert open_client(other, lake).load() == client.load()
 
 
+@pytest.mark.whole
 def test_main_alone_is_taken_away(client: Client, lake: FreshLake) -> None:
     """The same: no rows; what main retained is forgotten, tags keep what they name, and main can be put back."""
     session, catalog = lake.duckdb(), Served(lake, client.server).pyiceberg().catalog

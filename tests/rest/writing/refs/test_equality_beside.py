@@ -16,6 +16,7 @@ from tests.rest.writing.client import Client, assert_main, open_client, read_row
 from tests.rest.writing.refs.maintenance import EVERYTHING, expire_everything
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after, whole_after
 
 Rows = list[tuple[int, str | None]]
 
@@ -120,6 +121,7 @@ def write_upserts(client: Client) -> Rows:
     return in_order([*kept, (3, "new"), (900, "new"), (7002, "new"), (7003, None), (3, None)])
 
 
+@pytest.mark.whole
 def test_a_branch_has_the_same_rows_for_everybody_and_as_main(
     client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_branch_has_the_same_rows_for_everybody_and_as_main(
     assert read(session) == read_iceberg(served) == rows
 
 
+@pytest.mark.whole
 def test_main_goes_to_such_a_branch_and_back_whatever_duckdb_removes(
     client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake
 ) -> None:
@@ -205,8 +208,8 @@ def test_files_written_anew_with_their_old_number_lose_what_came_meanwhile(
     assert read(session) == rows
 
 
-@pytest.mark.parametrize("is_moved", [False, True])
-@pytest.mark.parametrize("ref", ["main", "dev"])
+@pytest.mark.parametrize("is_moved", long_after(1, [False, True]))
+@pytest.mark.parametrize("ref", long_after(1, ["main", "dev"]))
 def test_files_with_the_number_of_an_earlier_snapshot_of_their_request(
     client: Client, session: DuckDBPyConnection, ref: str, is_moved: bool
 ) -> None:
@@ -232,7 +235,7 @@ def test_files_with_the_number_of_an_earlier_snapshot_of_their_request(
         assert client.load() == base
 
 
-@pytest.mark.parametrize("content", [pytest.param(0, id="data"), pytest.param(1, id="deletes")])
+@pytest.mark.parametrize("content", whole_after(1, [pytest.param(0, id="data"), pytest.param(1, id="deletes")]))
 def test_manifests_written_anew_within_a_request_keep_what_they_delete(
     client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake, content: int
 ) -> None:
@@ -284,7 +287,7 @@ COLUMNS = [
 
 @pytest.mark.parametrize(
     ("equality_ids", "more", "said"),
-    [
+    long_after(1, [
         pytest.param([2], {}, "no equality", id="floating point"),
         pytest.param([4], {}, "outside lists", id="in a list"),
         pytest.param([99], {}, "no column of the table", id="unknown column"),
@@ -292,7 +295,7 @@ COLUMNS = [
         pytest.param([1], {"file_format": "AVRO"}, "AVRO", id="Avro"),
         pytest.param([1], {"record_count": 2_000_000}, "2000000 rows", id="too many"),
         pytest.param([1], {"file_path": "s3://lake/elsewhere/x.parquet"}, "does not lie in", id="elsewhere"),
-    ],
+    ]),
 )
 def test_deletes_that_cannot_be_taken_change_nothing(
     server: Server, lake: FreshLake, equality_ids: Sequence[int], more: dict[str, Any], said: str

@@ -4,6 +4,7 @@ import pytest
 
 from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 
 def add_file(served: Served, name: str, columns: str) -> None:
@@ -13,8 +14,8 @@ def add_file(served: Served, name: str, columns: str) -> None:
     duckdb.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}', allow_missing => true)")
 
 
-@pytest.mark.parametrize("kind", ["tag", "branch"])
-@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "beside another"])
+@pytest.mark.parametrize("kind", long_after(1, ["tag", "branch"]))
+@pytest.mark.parametrize("is_alone", long_after(1, [True, False]), ids=["alone", "beside another"])
 def test_an_added_file_that_a_ref_keeps_is_read_by_name(served: Served, kind: str, is_alone: bool) -> None:
     """Its rows are rewritten for main, expired and cleaned up; another added file may have fewer columns."""
     duckdb = served.lake.duckdb()

@@ -11,6 +11,7 @@ from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.rest.writing.refs.test_branches import put_rows, read_ids
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 ASSERT_CREATE = [{"type": "assert-create"}]
 FIRST, SECOND, THIRD = 9_300_000_001, 9_300_000_002, 9_300_000_003
@@ -36,7 +37,8 @@ def stage_table(client: Client, version: int) -> tuple[Any, list[Any]]:
     return metadata, updates
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.whole
+@pytest.mark.parametrize("version", long_after(1, [2, 3]))
 def test_a_table_is_made_with_a_branch_beside_main(client: Client, lake: FreshLake, session: DuckDBPyConnection, version: int) -> None:
     """Main has its row, the branch that grew from it and a staged snapshot theirs; a retry is known; what DuckDB removes stays theirs."""
     metadata, updates = stage_table(client, version)
@@ -69,8 +71,8 @@ def test_a_table_is_made_with_a_branch_beside_main(client: Client, lake: FreshLa
     assert ids_at(table.refresh()) == read_ids(session) == [1, 2]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("is_named", [True, False], ids=["branch", "staged"])
+@pytest.mark.parametrize("version", long_after(1, [2, 3]))
+@pytest.mark.parametrize("is_named", long_after(1, [True, False]), ids=["branch", "staged"])
 def test_a_table_is_made_without_main(client: Client, lake: FreshLake, session: DuckDBPyConnection, is_named: bool, version: int) -> None:
     """Nothing for DuckDB, whose inserts are main's; what was written beside it is there, and may become main."""
     metadata, updates = stage_table(client, version)

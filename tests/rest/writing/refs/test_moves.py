@@ -14,6 +14,7 @@ from tests.rest.writing.client import Client, assert_main, open_client, read_row
 from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 
 @pytest.fixture(params=[2, 3])
@@ -52,6 +53,7 @@ def write_history(session: DuckDBPyConnection) -> dict[int, list[Any]]:
     return rows
 
 
+@pytest.mark.whole
 def test_main_goes_back_anywhere_and_forth(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """DuckDB and Iceberg see the rows of every snapshot that main is put on, under its id, with each next change on top."""
     session = lake.duckdb()
@@ -78,6 +80,7 @@ def test_main_goes_back_anywhere_and_forth(client: Client, catalog: RestCatalog,
         assert open_client(other, lake).load() == client.load()
 
 
+@pytest.mark.whole
 def test_both_sides_go_on_after_it(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """Deletes of returned rows, by DuckDB and by clients, hit what was meant, and maintenance changes no row."""
     session = lake.duckdb()
@@ -114,6 +117,7 @@ FLUSHED = (
 )
 
 
+@pytest.mark.whole
 def test_files_that_come_back_stay_out_of_the_past(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """Rows of flushed and of derived files carry lake snapshots of their own: merged with others they are not there again."""
     session = lake.duckdb()
@@ -130,7 +134,8 @@ def test_files_that_come_back_stay_out_of_the_past(client: Client, catalog: Rest
     check_history(catalog, session, {key: known for key, known in rows.items() if key != list(rows)[2]})
 
 
-@pytest.mark.parametrize("flushes", [pytest.param(True, id="flushed"), pytest.param(False, id="inlined")])
+@pytest.mark.whole
+@pytest.mark.parametrize("flushes", whole_after(1, [pytest.param(True, id="flushed"), pytest.param(False, id="inlined")]))
 def test_going_back_outlives_everything_else(client: Client, catalog: RestCatalog, lake: FreshLake, flushes: bool) -> None:
     """Rolled back, everything expired and cleaned up: every reader reads, and main goes on."""
     session = lake.duckdb()
@@ -153,6 +158,7 @@ def test_going_back_outlives_everything_else(client: Client, catalog: RestCatalo
     assert table.metadata.current_snapshot_id == find_head(session)
 
 
+@pytest.mark.whole
 def test_main_goes_back_to_a_tag_that_has_expired(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """DuckLake knows nothing of those rows any more: it gets them back from the files that were kept."""
     session = lake.duckdb()
