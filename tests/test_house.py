@@ -49,7 +49,7 @@ LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
     "values": set(),
     "config": {"pydantic", "pydantic_settings"},
-    "iceberg": {"pydantic", "pyroaring", "numpy", "pyarrow"},
+    "iceberg": {"mmh3", "pydantic", "pyroaring", "numpy", "pyarrow"},
     "lake": {"psycopg", "psycopg_pool"},
     "store": {"obstore", "boto3", "botocore", "pyarrow", "numpy", "duckdb"},
     # duckdb only as a parser of SQL; see the test below.

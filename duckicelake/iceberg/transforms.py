@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
 
+import mmh3
+
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.murmur3 import hash_bytes
 from duckicelake.iceberg.types import IcebergType, PrimitiveType, find_decimal, find_fixed_length
 
 INT = PrimitiveType("int")
@@ -64,7 +65,7 @@ class Bucket:
         return INT if hashed or find_decimal(source) or find_fixed_length(source) is not None else None
 
     def apply(self, type: PrimitiveType, value: object) -> object:
-        return (hash_bytes(hashed_bytes(type, value)) & 0x7FFFFFFF) % self.bucket_count
+        return (mmh3.hash(hashed_bytes(type, value)) & 0x7FFFFFFF) % self.bucket_count
 
 
 @dataclass(frozen=True, slots=True)
