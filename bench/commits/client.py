@@ -12,7 +12,7 @@ from uuid import uuid4
 from bench.stand import REQUEST_SECONDS, Stand
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.store.objects import Objects, open_objects
@@ -106,7 +106,7 @@ class Client:
                 encoded = encode_manifest(header, entries := [ManifestEntry(ADDED, snapshot_id, None, None, file) for file in members])
                 path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
                 self.objects.put_new(path, encoded)
-                listed.insert(0, describe_manifest(header, entries, WrittenManifest(path, len(encoded), snapshot_id, number)))
+                listed.insert(0, build_manifest_file(header, entries, WrittenManifest(path, len(encoded), snapshot_id, number)))
         uri = f"{metadata['location']}/metadata/snap-{snapshot_id}-{uuid4()}.avro"
         self.objects.put_new(uri, encode_manifest_list(ManifestListHeader(snapshot_id, parent, number, version), listed))
         snapshot = {

@@ -15,7 +15,7 @@ from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot, parse_metadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema, parse_metadata
 from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
 from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
@@ -126,7 +126,7 @@ def _read_lists(reader: ManifestReader, metadata: TableMetadata) -> Sequence[Man
 
 def _check_names(metadata: TableMetadata) -> None:
     try:
-        without_duplicate_names(current_schema(metadata).fields, is_in_files=True)
+        without_duplicate_names(get_current_schema(metadata).fields, is_in_files=True)
     except Unsupported as error:
         raise BadRequest(error.message) from error
 

@@ -13,7 +13,7 @@ from duckicelake.catalog.table_cache import PublishedTable, TableCache
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, NotFound
-from duckicelake.iceberg.decoding.avro_file import OUR_OWN
+from duckicelake.iceberg.decoding.avro_file import UNLIMITED
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest import DELETED
@@ -106,11 +106,11 @@ def _list_needed(objects: Objects, location: str, metadata_version: int, present
     manifests: dict[str, ManifestFile] = {}
     for uri in lists:
         if uri in present:
-            manifests |= {manifest.manifest_path: manifest for manifest in decode_manifest_list(objects.read(uri), uri, OUR_OWN)}
+            manifests |= {manifest.manifest_path: manifest for manifest in decode_manifest_list(objects.read(uri), uri, UNLIMITED)}
     yield from manifests
     for uri in manifests:
         if uri in present:
-            entries = decode_manifest(objects.read(uri), uri, OUR_OWN)[1]
+            entries = decode_manifest(objects.read(uri), uri, UNLIMITED)[1]
             # DuckLake's clean-up removes what a snapshot has deleted, when the snapshots before it have expired
             yield from (entry.data_file.file_path for entry in entries if entry.status != DELETED)
 

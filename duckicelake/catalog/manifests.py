@@ -12,7 +12,7 @@ from duckicelake.catalog.row_files import FileDeriver
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import AnyFile, DataFile
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, manifest_list_encoder
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, build_manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_file_notes, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats, SnapshotNote, TableNote
@@ -249,7 +249,7 @@ class ManifestWriter:
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.encode_list = manifest_list_encoder(self._version)
+        self.encode_list = build_manifest_list_encoder(self._version)
         self.maker = ManifestBuilder(self.files.schemas, self.files.partitioning, self.note, self.files.cache.sequence_numbers)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:

@@ -122,7 +122,7 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
     shown = len(draft.snapshots)
     draft = with_registered_log(with_aliases(draft, aliases), state.notes.refs.registered)
-    cache.history.ahead = len(draft.snapshots) - shown
+    cache.history.alias_count = len(draft.snapshots) - shown
     token = digest_metadata(draft, cache.history)
     return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads)
 

@@ -26,7 +26,7 @@ from duckicelake.catalog.table_changes import load_committed_table, to_state_unk
 from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, NoSuchTable
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import find_field
 from duckicelake.lake.changes import kinds_of_table
@@ -293,12 +293,12 @@ def _add_files(step: TableStep, writer: FileWriter, external: ExternalTable) -> 
     if not taken:
         return
     first = FirstIds(ids.take_file_ids(len(taken)), next_row_id)
-    step.rows += add_files(table_id, taken, current_schema(metadata), first)
+    step.rows += add_files(table_id, taken, get_current_schema(metadata), first)
     by_path = {file.file.file_path: data_file_id for data_file_id, file in enumerate(taken, first.data_file_id)}
     if metadata.format_version > 1:
         step.rows += [NumberedRow(by_path[found.live.file.file_path], found.number) for found in external.files]
     writer.made.update({path: [data_file_id] for path, data_file_id in by_path.items()})
-    live = {field.field_id for field in current_schema(metadata).fields}
+    live = {field.field_id for field in get_current_schema(metadata).fields}
     mappings = {names: ids.take_file_ids(1) for names in dict.fromkeys(external.names.values())}
     for names, mapping_id in mappings.items():
         step.rows += add_mapping(table_id, mapping_id, names, live)
@@ -318,7 +318,7 @@ def _to_taken_file(found: SequencedFile, metadata: TableMetadata) -> AddedFile:
         raise BadRequest(f"{where} is written for partition spec {spec_id}, which the table has not.")
     if len(spec.fields) != len(file.partition):
         raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
-    schema = current_schema(metadata)
+    schema = get_current_schema(metadata)
     if any(find_field(schema, item.source_id) is None for item in spec.fields):
         file, spec = replace(file, partition=()), PartitionSpec(spec_id, ())
     check_partition(where, spec, schema, file.partition)

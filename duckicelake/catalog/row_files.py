@@ -11,7 +11,7 @@ from operator import attrgetter
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
+from duckicelake.iceberg.deletion_vector import decode_deletion_vector, to_positions
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
@@ -210,7 +210,7 @@ def decode_deletes(row: DeleteFileRow, content: bytes) -> tuple[Longs, Longs | N
                 return read_positions(content)
         case "puffin":
             with naming_file("Delete file", row.path):
-                return positions_of(decode_deletion_vector(content)), None
+                return to_positions(decode_deletion_vector(content)), None
         case other:
             raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know. {COPY_ADVICE}")
 

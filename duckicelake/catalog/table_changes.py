@@ -27,7 +27,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, Forbidden, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
+from duckicelake.iceberg.requests.creation import NewIdentity, build_new_metadata
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.locations import write_staged
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
@@ -108,7 +108,7 @@ def _is_named(warehouse: Warehouse, ident: Ident, location: str) -> bool:
 def _describe(conn: psycopg.Connection, place: TableTarget, asked: CreateTable, choice: _LocationRules) -> TableMetadata:
     """Return the metadata of the table that is asked for."""
     uuid = uuid4()
-    new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
+    new = build_new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
     location = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
     if asked.location is not None:
         location = check_table_location(conn, asked.location, choice.roots)

@@ -18,8 +18,8 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import CommitView, CreateView
 from duckicelake.iceberg.requests.creation import NewIdentity
 from duckicelake.iceberg.requests.requirements import check_view_requirements
-from duckicelake.iceberg.views.view_application import apply_view_updates, new_view
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, encode_view, parse_view
+from duckicelake.iceberg.views.view_application import apply_view_updates, build_new_view
+from duckicelake.iceberg.views.view_metadata import ViewMetadata, encode_view, get_current_version, parse_view
 from duckicelake.lake.connect import reading
 from duckicelake.lake.note_rows import DroppedView, LiveView
 from duckicelake.lake.read import find_table, read_iceberg_path
@@ -56,7 +56,7 @@ def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> Loaded
         location = default if asked.location is None else check_location(conn, asked.location, warehouse.roots)
     if asked.location is not None:
         check_store(warehouse, location, None)
-    _create(warehouse, ident, new_view(asked, NewIdentity(str(uuid), location, _now_ms())), None)
+    _create(warehouse, ident, build_new_view(asked, NewIdentity(str(uuid), location, _now_ms())), None)
     return load_committed_view(warehouse, ident, uuid)
 
 
@@ -179,7 +179,7 @@ def _plan(warehouse: Warehouse, found: FoundView, asked: CommitView, ready: Pars
     if new == found.view:
         return None
     live = found.live
-    if current_version(new) == current_version(found.view) and not found.is_told:
+    if get_current_version(new) == get_current_version(found.view) and not found.is_told:
         held, is_told = DuckLakeView(live.sql, live.column_aliases), False
     else:
         held, is_told = _parse_texts_once(warehouse, new, ready), True
@@ -187,7 +187,7 @@ def _plan(warehouse: Warehouse, found: FoundView, asked: CommitView, ready: Pars
 
 
 def _parse_texts_once(warehouse: Warehouse, view: ViewMetadata, ready: ParsedTexts) -> DuckLakeView:
-    version = current_version(view)
+    version = get_current_version(view)
     schemas = tuple(replace(item, schema_id=0) for item in view.schemas if item.schema_id == version.schema_id)
     plain = replace(version, version_id=0, schema_id=0, timestamp_ms=0)
     key = encode_view(replace(view, schemas=schemas, versions=(plain,), version_log=(), current_version_id=0))

@@ -13,7 +13,7 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, CommitStateUnknown, LakeMoved, NoSuchView
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version
+from duckicelake.iceberg.views.view_metadata import ViewMetadata, get_current_version
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import read_iceberg_path
@@ -229,7 +229,7 @@ class ColumnReader:
         if note is None or not is_unchanged(view, note):
             return self.read(view, depth - 1)
         told = parse_view_note(note)
-        schema_id = current_version(told).schema_id
+        schema_id = get_current_version(told).schema_id
         return [ViewColumn(item.name, item.type) for schema in told.schemas if schema.schema_id == schema_id for item in schema.fields]
 
     def _format_expression(self, item: Tree) -> str:

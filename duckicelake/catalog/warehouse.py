@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
-from duckicelake.iceberg.decoding.avro_types import Readers
+from duckicelake.iceberg.decoding.avro_types import ReaderPool
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
@@ -70,7 +70,7 @@ class Warehouse:
     vendor: Vendor | None = None
     signer: RequestSigner | None = None
     neighbours: OtherDataPaths = field(default_factory=lambda: OtherDataPaths(tuple))
-    readers: Readers = field(default_factory=Readers)
+    readers: ReaderPool = field(default_factory=ReaderPool)
     scans: ScanCache = field(default_factory=ScanCache)
     plans: PlanCache = field(default_factory=PlanCache)
 

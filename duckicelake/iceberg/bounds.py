@@ -13,7 +13,7 @@ from decimal import Decimal
 import numpy
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.transforms import DAY_MICROS, decimal_value, minimal_bytes, scale_of, unscaled_value
+from duckicelake.iceberg.transforms import DAY_MICROS, encode_minimal, get_scale, to_decimal, to_unscaled
 from duckicelake.iceberg.types import PrimitiveType, find_decimal, find_fixed_length
 
 BOUND_LENGTH = 16
@@ -55,7 +55,7 @@ def decode_value(type: PrimitiveType, content: bytes) -> object:
     if name == "boolean" and len(content) == 1:
         return content != b"\0"
     if find_decimal(type) and content:
-        return decimal_value(int.from_bytes(content, "big", signed=True), scale_of(type))
+        return to_decimal(int.from_bytes(content, "big", signed=True), get_scale(type))
     if name == "string":
         return _decode_text(content)
     if name == "binary" or len(content) == _byte_length(type):
@@ -86,7 +86,7 @@ def upper_bound(type: PrimitiveType, value: object) -> bytes | None:
     """
     match value:
         case str() if type.name == "string" and len(value) > BOUND_LENGTH:
-            following = _next_text(value[:BOUND_LENGTH])
+            following = _find_next_text(value[:BOUND_LENGTH])
             return None if following is None else _encode(type, following)
         case bytes() if type.name == "binary" and len(value) > BOUND_LENGTH:
             kept = value[:BOUND_LENGTH].rstrip(b"\xff")
@@ -153,9 +153,9 @@ def _encode_decimal(type: PrimitiveType, value: Decimal) -> bytes | None:
     if found is None or not value.is_finite():
         return None
     precision, scale = found
-    unscaled = unscaled_value(value, scale)
-    exact = decimal_value(unscaled, scale) == value
-    return minimal_bytes(unscaled) if exact and abs(unscaled) < 10**precision else None
+    unscaled = to_unscaled(value, scale)
+    exact = to_decimal(unscaled, scale) == value
+    return encode_minimal(unscaled) if exact and abs(unscaled) < 10**precision else None
 
 
 def _decode_text(content: bytes) -> str:
@@ -169,7 +169,7 @@ def _byte_length(type: PrimitiveType) -> int | None:
     return 16 if type.name == "uuid" else find_fixed_length(type)
 
 
-def _next_text(text: str) -> str | None:
+def _find_next_text(text: str) -> str | None:
     """The least string above every string that begins with this one, without surrogates."""
     for end in range(len(text), 0, -1):
         code = ord(text[end - 1]) + 1

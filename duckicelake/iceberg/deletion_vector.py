@@ -11,7 +11,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from duckicelake.errors import BadRequest
 
-MAGIC = bytes.fromhex("D1D33964")
+VECTOR_MAGIC = bytes.fromhex("D1D33964")
 
 Positions: TypeAlias = BitMap64 | FrozenBitMap64 | NDArray[numpy.int64] | Iterable[int]
 
@@ -22,7 +22,7 @@ def encode_deletion_vector(positions: Positions) -> bytes:
     Shape:  see `decode_deletion_vector`
     Raises: BadRequest — a negative position
     """
-    marked = MAGIC + BitMap64(bitmap_of(positions), optimize=True).serialize()
+    marked = VECTOR_MAGIC + BitMap64(to_bitmap(positions), optimize=True).serialize()
     return len(marked).to_bytes(4, "big") + marked + zlib.crc32(marked).to_bytes(4, "big")
 
 
@@ -36,16 +36,16 @@ def decode_deletion_vector(blob: bytes) -> FrozenBitMap64:
     """
     length = len(blob) - 8
     marked = blob[4:-4]
-    if length < len(MAGIC) or int.from_bytes(blob[:4], "big") != length:
+    if length < len(VECTOR_MAGIC) or int.from_bytes(blob[:4], "big") != length:
         raise BadRequest(f"Cannot read deletion vector: {len(blob)} bytes are not what its length says; give the exact blob")
-    if not marked.startswith(MAGIC):
+    if not marked.startswith(VECTOR_MAGIC):
         raise BadRequest("Cannot read deletion vector: its magic number is wrong; give a deletion-vector-v1 blob")
     if zlib.crc32(marked) != int.from_bytes(blob[-4:], "big"):
         raise BadRequest("Cannot read deletion vector: its checksum is wrong; the file is damaged")
-    return _decode_bitmap(marked[len(MAGIC) :])
+    return _decode_bitmap(marked[len(VECTOR_MAGIC) :])
 
 
-def bitmap_of(positions: Positions) -> BitMap64 | FrozenBitMap64:
+def to_bitmap(positions: Positions) -> BitMap64 | FrozenBitMap64:
     """The positions as a bitmap. Raises BadRequest when one is negative."""
     if isinstance(positions, BitMap64 | FrozenBitMap64):
         return positions
@@ -57,7 +57,7 @@ def bitmap_of(positions: Positions) -> BitMap64 | FrozenBitMap64:
         raise BadRequest("Cannot mark a negative row position as deleted; positions count from 0") from error
 
 
-def positions_of(bitmap: BitMap64 | FrozenBitMap64) -> NDArray[numpy.int64]:
+def to_positions(bitmap: BitMap64 | FrozenBitMap64) -> NDArray[numpy.int64]:
     """The positions of a bitmap, ascending."""
     return numpy.frombuffer(bitmap.to_array(), dtype=numpy.uint64).astype(numpy.int64)
 

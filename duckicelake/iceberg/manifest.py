@@ -6,13 +6,13 @@ from json import dumps
 from typing import NamedTuple
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.avro import NULL, container_encoder, encode_long
+from duckicelake.iceberg.encoding.avro import NULL, build_container_encoder, encode_long
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
-from duckicelake.iceberg.encoding.manifest_schema import manifest_schema
+from duckicelake.iceberg.encoding.manifest_schema import build_manifest_schema
 from duckicelake.iceberg.partition import (
     PartitionSpec,
     format_spec_fields,
-    partition_types,
+    list_partition_types,
 )
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.types import PrimitiveType
@@ -113,23 +113,23 @@ def encode_manifest(header: ManifestHeader, entries: Iterable[AnyEntry]) -> byte
     Raises: BadRequest — delete files in version 1, or a partition value that is not of its type
     Source: Iceberg spec «Manifests»
     """
-    return manifest_encoder(header)(entries)
+    return build_manifest_encoder(header)(entries)
 
 
-def manifest_encoder(header: ManifestHeader) -> Callable[[Iterable[AnyEntry]], bytes]:
+def build_manifest_encoder(header: ManifestHeader) -> Callable[[Iterable[AnyEntry]], bytes]:
     """What encodes manifests with that header: `encode_manifest`, for many of them."""
     if header.format_version == 1 and header.content:
         raise BadRequest("Cannot write a delete manifest for format version 1; upgrade the table to version 2")
-    types = partition_types(header.spec, header.schema)
-    encode = entry_encoder(header.format_version, types)
-    encode_rows = container_encoder(_format_header(header), manifest_schema(header.format_version, header.spec, types))
+    types = list_partition_types(header.spec, header.schema)
+    encode = build_entry_encoder(header.format_version, types)
+    encode_rows = build_container_encoder(_format_header(header), build_manifest_schema(header.format_version, header.spec, types))
     return lambda entries: encode_rows(map(encode, entries))
 
 
-def entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyEntry], bytes]:
+def build_entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyEntry], bytes]:
     """What encodes the entries of a manifest of that version and those partition values."""
     parts = RowParts()
-    encode_file = _file_encoder(parts, format_version, types)
+    encode_file = _build_file_encoder(parts, format_version, types)
     longs, long = parts.longs, parts.optional_long
 
     def encode(entry: AnyEntry) -> bytes:
@@ -144,7 +144,7 @@ def entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Call
     return encode_v1 if format_version == 1 else encode
 
 
-def _file_encoder(parts: RowParts, format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyFile], bytes]:
+def _build_file_encoder(parts: RowParts, format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyFile], bytes]:
     partition_encoders = tuple(parts.value_encoder(type) for type in types)
     longs, text = parts.longs, parts.text
 
@@ -153,7 +153,7 @@ def _file_encoder(parts: RowParts, format_version: int, types: tuple[PrimitiveTy
             raise BadRequest(f"Cannot write {file.file_path}: it has {len(file.partition)} partition values, not {len(types)}")
         content = b"" if format_version == 1 else longs[file.content]
         partition = b"".join([encode(value) for encode, value in zip(partition_encoders, file.partition, strict=True)])
-        rest = file.rest if isinstance(file, EncodedFile) else _encode_rest(parts, file, format_version)
+        rest = file.rest if isinstance(file, EncodedFile) else _encode_after_partition(parts, file, format_version)
         return b"".join((content, text(file.file_path), text(file.file_format), partition, rest))
 
     return encode
@@ -165,7 +165,7 @@ def encode_files(files: Iterable[EncodedFile], metrics: Iterable[bytes], format_
     Shape: `metrics` has for each file what stands from `column_sizes` to `split_offsets`
     """
     parts = RowParts()
-    counts, long = _counts_encoder(parts, format_version), parts.optional_long
+    counts, long = _build_counts_encoder(parts, format_version), parts.optional_long
     if format_version < 3:
         end = {1: NULL, 2: NULL * 3}[format_version]
         return [EncodedFile(*file[:-1], b"".join((counts(file), part, end))) for file, part in zip(files, metrics, strict=True)]
@@ -175,16 +175,16 @@ def encode_files(files: Iterable[EncodedFile], metrics: Iterable[bytes], format_
     ]
 
 
-def _counts_encoder(parts: RowParts, format_version: int) -> Callable[[AnyFile], bytes]:
+def _build_counts_encoder(parts: RowParts, format_version: int) -> Callable[[AnyFile], bytes]:
     longs = parts.longs
     block_size = encode_long(BLOCK_SIZE_IN_BYTES) if format_version == 1 else b""
     return lambda file: longs[file.record_count] + longs[file.file_size_in_bytes] + block_size
 
 
-def _encode_rest(parts: RowParts, file: DataFile, format_version: int) -> bytes:
+def _encode_after_partition(parts: RowParts, file: DataFile, format_version: int) -> bytes:
     """What stands behind the partition tuple."""
     long = parts.optional_long
-    row = [_counts_encoder(parts, format_version)(file), encode_metrics(parts, file)]
+    row = [_build_counts_encoder(parts, format_version)(file), encode_metrics(parts, file)]
     if format_version == 1:
         return b"".join((*row, long(file.sort_order_id)))
     row += (parts.optional_longs(file.equality_ids), long(file.sort_order_id))

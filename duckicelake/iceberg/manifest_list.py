@@ -8,14 +8,14 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import encode_value, lower_bound, upper_bound
 from duckicelake.iceberg.encoding.avro import NULL, PRESENT, encode_container
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
-from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
+from duckicelake.iceberg.encoding.manifest_schema import build_manifest_list_schema
 from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, AnyEntry, DataFile, ManifestEntry, ManifestHeader
-from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.values import replace
 
 UNKNOWN_COUNT = -1
-MEMO_MAX = 4096
+CACHED_MANIFEST_FILES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +76,17 @@ def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFil
     Raises: BadRequest — a delete manifest in version 1, or an unknown count in a later one
     Source: Iceberg spec «Manifest Lists»
     """
-    return manifest_list_encoder(header.format_version)(header, files)
+    return build_manifest_list_encoder(header.format_version)(header, files)
 
 
-def manifest_list_encoder(format_version: int) -> Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes]:
+def build_manifest_list_encoder(format_version: int) -> Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes]:
     """What encodes lists of that version: `encode_manifest_list`, for many that name the same manifests."""
-    schema = manifest_list_schema(format_version)
-    encode = Encoded(_v1_encoder() if format_version == 1 else _encoder(format_version >= 3)).__getitem__
+    schema = build_manifest_list_schema(format_version)
+    encode = EncodedManifestFiles(_build_v1_encoder() if format_version == 1 else _build_encoder(format_version >= 3)).__getitem__
     return lambda header, files: encode_container(_format_header(header), schema, map(encode, files))
 
 
-class Encoded(dict[ManifestFile, bytes]):
+class EncodedManifestFiles(dict[ManifestFile, bytes]):
     """Encoded manifests by manifest, and a bounded memory of them: one list names almost the same as the last."""
 
     def __init__(self, encode: Callable[[ManifestFile], bytes]) -> None:
@@ -94,13 +94,13 @@ class Encoded(dict[ManifestFile, bytes]):
         self._encode = encode
 
     def __missing__(self, file: ManifestFile) -> bytes:
-        if len(self) >= MEMO_MAX:
+        if len(self) >= CACHED_MANIFEST_FILES_MAX:
             self.clear()
         encoded = self[file] = self._encode(file)
         return encoded
 
 
-def describe_manifest(header: ManifestHeader, entries: Sequence[AnyEntry], written: WrittenManifest) -> ManifestFile:
+def build_manifest_file(header: ManifestHeader, entries: Sequence[AnyEntry], written: WrittenManifest) -> ManifestFile:
     """What the list says about a manifest just written: counts, sequence numbers and partition summaries."""
     files, rows = [0, 0, 0], [0, 0, 0]
     least = None
@@ -124,7 +124,7 @@ def describe_manifest(header: ManifestHeader, entries: Sequence[AnyEntry], writt
         added_rows_count=rows[ADDED],
         existing_rows_count=rows[EXISTING],
         deleted_rows_count=rows[DELETED],
-        partitions=summarise_partitions(header.spec, partition_types(header.spec, header.schema), entries),
+        partitions=summarise_partitions(header.spec, list_partition_types(header.spec, header.schema), entries),
     )
 
 
@@ -136,7 +136,7 @@ def summarise_partitions(spec: PartitionSpec, types: tuple[PrimitiveType, ...], 
     return tuple(_summarise(types[i], [values[i] for values in tuples]) for i in range(len(spec.fields)))
 
 
-def inherit(entries: Iterable[ManifestEntry], manifest: ManifestFile) -> list[ManifestEntry]:
+def inherit_from_list(entries: Iterable[ManifestEntry], manifest: ManifestFile) -> list[ManifestEntry]:
     """The entries with what they inherit from the list: snapshot id, sequence numbers of added files, first row ids.
 
     Source: Iceberg spec «Sequence Number Inheritance», «First Row ID Inheritance»
@@ -148,11 +148,11 @@ def inherit(entries: Iterable[ManifestEntry], manifest: ManifestFile) -> list[Ma
         if next_row_id is not None and file.first_row_id is None and entry.status != DELETED:
             file = replace(file, first_row_id=next_row_id)
             next_row_id += file.record_count
-        inherited.append(_inherit_numbers(entry, file, manifest))
+        inherited.append(_inherit_sequence_numbers(entry, file, manifest))
     return inherited
 
 
-def _inherit_numbers(entry: ManifestEntry, file: DataFile, manifest: ManifestFile) -> ManifestEntry:
+def _inherit_sequence_numbers(entry: ManifestEntry, file: DataFile, manifest: ManifestFile) -> ManifestEntry:
     takes = entry.status == ADDED or manifest.sequence_number == 0
     number, file_number = entry.sequence_number, entry.file_sequence_number
     return ManifestEntry(
@@ -186,7 +186,7 @@ def _format_header(header: ManifestListHeader) -> dict[str, str]:
     return pairs | {"format-version": str(header.format_version)}
 
 
-def _encoder(lineage: bool) -> Callable[[ManifestFile], bytes]:
+def _build_encoder(lineage: bool) -> Callable[[ManifestFile], bytes]:
     parts = RowParts()
     longs = parts.longs
 
@@ -212,7 +212,7 @@ def _encoder(lineage: bool) -> Callable[[ManifestFile], bytes]:
     return encode
 
 
-def _v1_encoder() -> Callable[[ManifestFile], bytes]:
+def _build_v1_encoder() -> Callable[[ManifestFile], bytes]:
     parts = RowParts()
     longs = parts.longs
 

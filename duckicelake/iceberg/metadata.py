@@ -8,7 +8,7 @@ from operator import is_
 from typing import TypeVar
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.growing_list import GrowingList
+from duckicelake.iceberg.encoding.growing_list import EncodedList
 from duckicelake.iceberg.encoding.json_reader import (
     as_object,
     find_int,
@@ -27,7 +27,7 @@ from duckicelake.iceberg.partition import (
     assign_field_ids,
     format_spec,
     format_spec_fields,
-    last_field_id,
+    get_last_field_id,
     parse_spec,
     parse_spec_fields,
 )
@@ -43,7 +43,7 @@ from duckicelake.iceberg.snapshots import (
     format_ref,
     format_snapshot,
     format_statistics,
-    may_have,
+    may_contain,
     parse_partition_statistics,
     parse_ref,
     parse_snapshot,
@@ -54,7 +54,7 @@ from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, 
 FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-FILE_ENTRIES_MAX, FILE_ENTRY_BYTES = 250, 512
+CACHED_LOG_ENTRIES_MAX, LOG_ENTRY_BYTES = 250, 512
 """How many entries of metadata logs are kept encoded for each table, and about what one takes."""
 Item = TypeVar("Item")
 
@@ -91,19 +91,19 @@ class TableMetadata:
     encryption_keys: tuple[Mapping[str, object], ...] = field(default=(), hash=False)
 
 
-def current_schema(metadata: TableMetadata) -> Schema:
+def get_current_schema(metadata: TableMetadata) -> Schema:
     """The schema new rows are written with."""
     return next(schema for schema in metadata.schemas if schema.schema_id == metadata.current_schema_id)
 
 
-def default_spec(metadata: TableMetadata) -> PartitionSpec:
+def get_default_spec(metadata: TableMetadata) -> PartitionSpec:
     """The partition spec new files are written with."""
     return next(spec for spec in metadata.partition_specs if spec.spec_id == metadata.default_spec_id)
 
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
     """The snapshot of that id, looked for from the newest on."""
-    if snapshot_id is None or not may_have(metadata.snapshots, snapshot_id):
+    if snapshot_id is None or not may_contain(metadata.snapshots, snapshot_id):
         return None
     return next((item for item in reversed(metadata.snapshots) if item.snapshot_id == snapshot_id), None)
 
@@ -121,14 +121,14 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
 class EncodedHistory:
     """What is kept of a table's JSON between two encodings of its metadata: the history, and parts that seldom change.
 
-    `ahead` is how many of the snapshots stand before those that only grow.
+    `alias_count` is how many of the snapshots stand before those that only grow.
     """
 
     def __init__(self) -> None:
-        self.ahead = 0
-        self.snapshots = GrowingList(encode_snapshot)
-        self.log = GrowingList(_encode_log_entry)
-        self.files = _FileEntries()
+        self.alias_count = 0
+        self.snapshots = EncodedList(encode_snapshot)
+        self.log = EncodedList(_encode_log_entry)
+        self.files = _EncodedLogEntries()
         self._schemas: tuple[Schema, ...] = ()
         self._schemas_json = b"[]"
         self._shapes: tuple[object, object] = ((), ())
@@ -137,7 +137,7 @@ class EncodedHistory:
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json) + FILE_ENTRY_BYTES * len(self.files)
+        return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json) + LOG_ENTRY_BYTES * len(self.files)
 
     def encode_schemas(self, schemas: tuple[Schema, ...]) -> bytes:
         """The schemas, encoded again when one is not the very same: defaults that are equal may be written differently."""
@@ -153,11 +153,11 @@ class EncodedHistory:
         return self._shapes_json
 
 
-class _FileEntries(dict[tuple[int, str], bytes]):
+class _EncodedLogEntries(dict[tuple[int, str], bytes]):
     """Entries of metadata logs, encoded once; those of a log are many, and one of them is new."""
 
     def __missing__(self, entry: tuple[int, str]) -> bytes:
-        if len(self) >= FILE_ENTRIES_MAX:
+        if len(self) >= CACHED_LOG_ENTRIES_MAX:
             self.clear()
         encoded = self[entry] = b'{"timestamp-ms":%d,"metadata-file":%b}' % (entry[0], _compact(entry[1]))
         return encoded
@@ -174,7 +174,7 @@ def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 def encode_with_digest(metadata: TableMetadata, history: EncodedHistory) -> tuple[bytes, bytes]:
     """Table metadata as JSON, and a digest that differs whenever the JSON does: it takes no look at what is kept of the history."""
     head, tail = _encode_head(metadata, history), _encode_tail(metadata, history)
-    snapshots = history.snapshots.follow(metadata.snapshots, history.ahead)
+    snapshots = history.snapshots.follow(metadata.snapshots, history.alias_count)
     log = history.log.follow(metadata.snapshot_log)
     encoded = b"".join((b"{", head, b',"snapshots":[', *snapshots, b'],"snapshot-log":[', *log, b"],", tail, b"}"))
     return encoded, _digest(head, tail, metadata, history)
@@ -187,7 +187,7 @@ def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 
 
 def _digest(head: bytes, tail: bytes, metadata: TableMetadata, history: EncodedHistory) -> bytes:
-    lists = history.snapshots.digest(metadata.snapshots, history.ahead) + history.log.digest(metadata.snapshot_log)
+    lists = history.snapshots.digest(metadata.snapshots, history.alias_count) + history.log.digest(metadata.snapshot_log)
     return sha256(b"{%b}{%b}%b" % (head, tail, lists)).digest()
 
 
@@ -207,7 +207,7 @@ def parse_metadata(value: object) -> TableMetadata:
         raise BadRequest(f"Cannot read table metadata: format version {version} is not supported; write it as version 1, 2 or 3")
     schemas, current_schema_id = _parse_schemas(node)
     specs, default_spec_id = _parse_specs(node)
-    current_snapshot_id = _find_current(node)
+    current_snapshot_id = _find_current_snapshot_id(node)
     last_partition_id = find_int(node, "last-partition-id", WHAT)
     metadata = TableMetadata(
         format_version=version,
@@ -220,7 +220,7 @@ def parse_metadata(value: object) -> TableMetadata:
         current_schema_id=current_schema_id,
         partition_specs=specs,
         default_spec_id=default_spec_id,
-        last_partition_id=last_field_id(specs) if last_partition_id is None else last_partition_id,
+        last_partition_id=get_last_field_id(specs) if last_partition_id is None else last_partition_id,
         sort_orders=_parse_each(node, "sort-orders", parse_sort_order) or (UNSORTED,),
         default_sort_order_id=find_int(node, "default-sort-order-id", WHAT) or 0,
         properties=find_text_map(node, "properties", WHAT) or {},
@@ -324,10 +324,10 @@ def _format_head(metadata: TableMetadata) -> dict[str, object]:
         "last-sequence-number": metadata.last_sequence_number if version > 1 else None,
         "last-updated-ms": metadata.last_updated_ms,
         "last-column-id": metadata.last_column_id,
-        "schema": format_schema(current_schema(metadata)) if version == 1 else None,
+        "schema": format_schema(get_current_schema(metadata)) if version == 1 else None,
         "schemas": [format_schema(item) for item in metadata.schemas],
         "current-schema-id": metadata.current_schema_id,
-        "partition-spec": format_spec_fields(default_spec(metadata)) if version == 1 else None,
+        "partition-spec": format_spec_fields(get_default_spec(metadata)) if version == 1 else None,
         "partition-specs": [format_spec(item) for item in metadata.partition_specs],
         "default-spec-id": metadata.default_spec_id,
         "last-partition-id": metadata.last_partition_id,
@@ -357,7 +357,7 @@ def _parse_each(node: Mapping[str, object], key: str, parse: Callable[[object], 
     return tuple(parse(item) for item in find_list(node, key, WHAT) or [])
 
 
-def _find_current(node: Mapping[str, object]) -> int | None:
+def _find_current_snapshot_id(node: Mapping[str, object]) -> int | None:
     found = find_long(node, "current-snapshot-id", WHAT)
     return None if found == -1 else found
 
@@ -372,12 +372,12 @@ def _parse_schemas(node: Mapping[str, object]) -> tuple[tuple[Schema, ...], int]
 
 def _parse_specs(node: Mapping[str, object]) -> tuple[tuple[PartitionSpec, ...], int]:
     if node["format-version"] == 1 and node.get("partition-specs") is None:
-        return (_number(PartitionSpec(0, parse_spec_fields(node.get("partition-spec")))),), 0
-    specs = tuple(_number(parse_spec(item)) for item in get_list(node, "partition-specs", WHAT))
+        return (_assign_field_ids(PartitionSpec(0, parse_spec_fields(node.get("partition-spec")))),), 0
+    specs = tuple(_assign_field_ids(parse_spec(item)) for item in get_list(node, "partition-specs", WHAT))
     return specs, get_int(node, "default-spec-id", WHAT)
 
 
-def _number(spec: PartitionSpec) -> PartitionSpec:
+def _assign_field_ids(spec: PartitionSpec) -> PartitionSpec:
     return assign_field_ids(spec, 0)
 
 

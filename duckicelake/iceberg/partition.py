@@ -85,12 +85,12 @@ def assign_field_ids(spec: PartitionSpec, last_partition_id: int) -> PartitionSp
     return replace(spec, fields=tuple(replace(item, field_id=first + i) for i, item in enumerate(spec.fields)))
 
 
-def last_field_id(specs: tuple[PartitionSpec, ...]) -> int:
+def get_last_field_id(specs: tuple[PartitionSpec, ...]) -> int:
     """The greatest partition field id in use; 999 when there is none."""
     return max((item.field_id for spec in specs for item in spec.fields), default=FIRST_FIELD_ID - 1)
 
 
-def partition_types(spec: PartitionSpec, schema: Schema) -> tuple[PrimitiveType, ...]:
+def list_partition_types(spec: PartitionSpec, schema: Schema) -> tuple[PrimitiveType, ...]:
     """The type of each value of the partition tuple.
 
     Raises: BadRequest — the source column is not in the schema and the transform does not fix its result type
@@ -98,7 +98,7 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> tuple[PrimitiveType,
     return tuple(_result_type(item, schema) for item in spec.fields)
 
 
-def same_spec(a: PartitionSpec, b: PartitionSpec) -> bool:
+def is_same_spec(a: PartitionSpec, b: PartitionSpec) -> bool:
     """True when both split the same way under the same names: ids are no difference."""
     return [(f.source_id, f.name, f.transform) for f in a.fields] == [(f.source_id, f.name, f.transform) for f in b.fields]
 

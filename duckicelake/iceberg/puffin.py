@@ -8,7 +8,7 @@ import pyarrow
 from pyroaring import BitMap64, FrozenBitMap64
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.deletion_vector import Positions, bitmap_of, encode_deletion_vector
+from duckicelake.iceberg.deletion_vector import Positions, encode_deletion_vector, to_bitmap
 from duckicelake.iceberg.encoding.json_reader import (
     as_object,
     find_text,
@@ -19,7 +19,7 @@ from duckicelake.iceberg.encoding.json_reader import (
     list_objects,
 )
 
-MAGIC = b"PFA1"
+PUFFIN_MAGIC = b"PFA1"
 FOOTER_TAIL_BYTES = 12
 DELETION_VECTOR = "deletion-vector-v1"
 REFERENCED_DATA_FILE = "referenced-data-file"
@@ -30,7 +30,7 @@ BLOB_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class PuffinBlob:
     """One blob of a Puffin file: what it is, and where it lies there."""
 
     type: str
@@ -48,7 +48,7 @@ class PuffinFile:
     """A Puffin file as bytes, and where its blobs lie in them. `footer_bytes` is the footer's whole size."""
 
     content: bytes
-    blobs: tuple[Blob, ...]
+    blobs: tuple[PuffinBlob, ...]
     footer_bytes: int
 
 
@@ -57,7 +57,7 @@ def encode_deletion_vectors(vectors: Sequence[tuple[str, Positions]]) -> PuffinF
 
     The blobs come in the given order; offset, length and cardinality are what the manifest entry must repeat.
     """
-    return _encode_vectors(MAGIC, vectors)
+    return _encode_vectors(PUFFIN_MAGIC, vectors)
 
 
 def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
@@ -67,11 +67,11 @@ def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
             DuckLake takes PFA1 for the length, which it does not check, and reads the first copy;
             readers of Puffin follow the footer, or the manifest's offset, to the second.
     """
-    bitmap = bitmap_of(positions)
-    return _encode_vectors(MAGIC + encode_deletion_vector(bitmap)[4:], [(data_file, bitmap)])
+    bitmap = to_bitmap(positions)
+    return _encode_vectors(PUFFIN_MAGIC + encode_deletion_vector(bitmap)[4:], [(data_file, bitmap)])
 
 
-def decode_puffin(content: bytes) -> tuple[Blob, ...]:
+def decode_puffin(content: bytes) -> tuple[PuffinBlob, ...]:
     """The blobs that a Puffin file's footer names. `content` may also be only the file's end, footer included.
 
     Shape:  "PFA1" | blobs | "PFA1" | JSON | its size i32 LE | flags (4 bytes) | "PFA1"
@@ -80,7 +80,7 @@ def decode_puffin(content: bytes) -> tuple[Blob, ...]:
     """
     size = int.from_bytes(content[-12:-8], "little", signed=True)
     start = len(content) - FOOTER_TAIL_BYTES - size
-    if content[-4:] != MAGIC or size < 0 or start < 4 or content[start - 4 : start] != MAGIC:
+    if content[-4:] != PUFFIN_MAGIC or size < 0 or start < 4 or content[start - 4 : start] != PUFFIN_MAGIC:
         raise BadRequest("Cannot read Puffin file: its magic number or footer is wrong; write it again")
     if any(content[-8:-4]):
         raise Unsupported("Cannot read Puffin file: its footer is compressed; write it without compression")
@@ -91,7 +91,7 @@ def decode_puffin(content: bytes) -> tuple[Blob, ...]:
     return tuple(_parse_blob(node) for node in list_objects(footer, "blobs", "Puffin footer"))
 
 
-def read_blob(content: bytes, blob: Blob) -> bytes:
+def read_blob(content: bytes, blob: PuffinBlob) -> bytes:
     """The blob's own bytes out of the whole file's.
 
     Raises: BadRequest — the file is too short or the blob damaged · Unsupported — compressed with another codec than zstd
@@ -111,20 +111,20 @@ def read_blob(content: bytes, blob: Blob) -> bytes:
 
 def _encode_vectors(head: bytes, vectors: Sequence[tuple[str, Positions]]) -> PuffinFile:
     parts = [head]
-    blobs: list[Blob] = []
+    blobs: list[PuffinBlob] = []
     offset = len(head)
     for data_file, positions in vectors:
-        bitmap = bitmap_of(positions)
+        bitmap = to_bitmap(positions)
         encoded = encode_deletion_vector(bitmap)
-        blobs.append(_vector_blob(data_file, bitmap, offset, len(encoded)))
+        blobs.append(_build_vector_blob(data_file, bitmap, offset, len(encoded)))
         parts.append(encoded)
         offset += len(encoded)
     footer = _encode_footer(blobs)
     return PuffinFile(b"".join([*parts, footer]), tuple(blobs), len(footer))
 
 
-def _vector_blob(data_file: str, bitmap: BitMap64 | FrozenBitMap64, offset: int, length: int) -> Blob:
-    return Blob(
+def _build_vector_blob(data_file: str, bitmap: BitMap64 | FrozenBitMap64, offset: int, length: int) -> PuffinBlob:
+    return PuffinBlob(
         type=DELETION_VECTOR,
         fields=(ROW_POSITION_FIELD_ID,),
         snapshot_id=-1,
@@ -135,13 +135,13 @@ def _vector_blob(data_file: str, bitmap: BitMap64 | FrozenBitMap64, offset: int,
     )
 
 
-def _encode_footer(blobs: Sequence[Blob]) -> bytes:
+def _encode_footer(blobs: Sequence[PuffinBlob]) -> bytes:
     node = {"blobs": [_format_blob(blob) for blob in blobs], "properties": CREATED_BY}
     payload = dumps(node, ensure_ascii=False, separators=(",", ":")).encode()
-    return b"".join([MAGIC, payload, len(payload).to_bytes(4, "little"), bytes(4), MAGIC])
+    return b"".join([PUFFIN_MAGIC, payload, len(payload).to_bytes(4, "little"), bytes(4), PUFFIN_MAGIC])
 
 
-def _format_blob(blob: Blob) -> dict[str, object]:
+def _format_blob(blob: PuffinBlob) -> dict[str, object]:
     return {
         "type": blob.type,
         "fields": list(blob.fields),
@@ -153,9 +153,9 @@ def _format_blob(blob: Blob) -> dict[str, object]:
     }
 
 
-def _parse_blob(node: Mapping[str, object]) -> Blob:
+def _parse_blob(node: Mapping[str, object]) -> PuffinBlob:
     what = "Puffin blob"
-    blob = Blob(
+    blob = PuffinBlob(
         type=get_text(node, "type", what),
         fields=list_ints(node, "fields", what),
         snapshot_id=get_long(node, "snapshot-id", what),

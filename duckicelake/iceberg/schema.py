@@ -62,19 +62,19 @@ def parse_schema(value: object) -> Schema:
     return schema
 
 
-def highest_field_id(schema: Schema) -> int:
+def get_highest_field_id(schema: Schema) -> int:
     """The greatest id in use at any level; 0 when there is no column."""
     return max((item.field_id for _, item in walk_fields(schema.fields)), default=0)
 
 
-def leaf_fields(schema: Schema) -> Iterator[tuple[int, PrimitiveType]]:
+def list_leaf_fields(schema: Schema) -> Iterator[tuple[int, PrimitiveType]]:
     """Id and type of every primitive at any level: what has bounds and counts in a manifest."""
     for _, item in walk_fields(schema.fields):
         if isinstance(item.type, PrimitiveType):
             yield item.field_id, item.type
 
 
-def list_repeated(schema: Schema) -> frozenset[int]:
+def list_repeated_ids(schema: Schema) -> frozenset[int]:
     """Ids of the fields within a list or map: a row has any number of their values, and of every other's one."""
     tops = (item for _, item in walk_fields(schema.fields) if isinstance(item.type, ListType | MapType))
     return frozenset(item.field_id for top in tops for _, item in walk_fields(child_fields(top.type)))
@@ -90,7 +90,7 @@ def find_column_path(schema: Schema, field_id: int) -> str | None:
     return next((path for path, item in walk_fields(schema.fields) if item.field_id == field_id), None)
 
 
-def same_schema(a: Schema, b: Schema) -> bool:
+def is_same_schema(a: Schema, b: Schema) -> bool:
     """True when both are the same but for the schema's id; the order of identifier fields is no difference."""
     return a.fields == b.fields and set(a.identifier_field_ids) == set(b.identifier_field_ids)
 

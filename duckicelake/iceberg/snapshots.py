@@ -69,14 +69,14 @@ class Snapshots(tuple[Snapshot, ...]):
         return Snapshots(tuple(aliases) + self, max([self.highest_id, *(item.snapshot_id for item in aliases)]), self)
 
 
-def may_have(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:
+def may_contain(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:
     """Tell whether a snapshot of that id may be among these."""
     return not isinstance(snapshots, Snapshots) or snapshot_id <= snapshots.highest_id
 
 
-def find_ids(snapshots: Sequence[Snapshot], ids: Iterable[int]) -> set[int]:
+def select_known_ids(snapshots: Sequence[Snapshot], ids: Iterable[int]) -> set[int]:
     """Return those of the ids that these have, looked for from the newest on: mostly they are asked for."""
-    left = {snapshot_id for snapshot_id in ids if may_have(snapshots, snapshot_id)}
+    left = {snapshot_id for snapshot_id in ids if may_contain(snapshots, snapshot_id)}
     found = set[int]()
     for snapshot in reversed(snapshots):
         if len(found) == len(left):
@@ -138,7 +138,7 @@ def format_snapshot(snapshot: Snapshot) -> dict[str, object]:
         "timestamp-ms": snapshot.timestamp_ms,
         "manifest-list": snapshot.manifest_list or None,
         "manifests": list(snapshot.manifests) or None,
-        "summary": _operation_first(snapshot.summary) or None,
+        "summary": _put_operation_first(snapshot.summary) or None,
         "schema-id": snapshot.schema_id,
         "first-row-id": snapshot.first_row_id,
         "added-rows": snapshot.added_rows,
@@ -254,7 +254,7 @@ def parse_partition_statistics(value: object) -> PartitionStatisticsFile:
     )
 
 
-def _operation_first(summary: Mapping[str, str]) -> dict[str, str]:
+def _put_operation_first(summary: Mapping[str, str]) -> dict[str, str]:
     first = {"operation": summary["operation"]} if "operation" in summary else {}
     return first | dict(summary)
 

@@ -18,11 +18,11 @@ INT = PrimitiveType("int")
 DATE = PrimitiveType("date")
 DAY_MICROS = 86_400_000_000
 HOUR_MICROS = 3_600_000_000
-MICRO_STAMPS = ("timestamp", "timestamptz")
-NANO_STAMPS = ("timestamp_ns", "timestamptz_ns")
-STAMPS = (*MICRO_STAMPS, *NANO_STAMPS)
+MICRO_TIMESTAMPS = ("timestamp", "timestamptz")
+NANO_TIMESTAMPS = ("timestamp_ns", "timestamptz_ns")
+TIMESTAMPS = (*MICRO_TIMESTAMPS, *NANO_TIMESTAMPS)
 WHOLE = ("int", "long")
-HASHED_AS_LONG = (*WHOLE, "date", "time", *STAMPS)
+HASHED_AS_LONG = (*WHOLE, "date", "time", *TIMESTAMPS)
 
 
 class Transform(Protocol):
@@ -65,7 +65,7 @@ class Bucket:
         return INT if hashed or find_decimal(source) or find_fixed_length(source) is not None else None
 
     def apply(self, type: PrimitiveType, value: object) -> object:
-        return (mmh3.hash(hashed_bytes(type, value)) & 0x7FFFFFFF) % self.bucket_count
+        return (mmh3.hash(encode_for_hash(type, value)) & 0x7FFFFFFF) % self.bucket_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Truncate:
             case str() | bytes():
                 return value[: self.width]
             case Decimal():
-                scale = scale_of(type)
-                unscaled = unscaled_value(value, scale)
-                return decimal_value(unscaled - unscaled % self.width, scale)
+                scale = get_scale(type)
+                unscaled = to_unscaled(value, scale)
+                return to_decimal(unscaled - unscaled % self.width, scale)
             case _:
                 raise BadRequest(f"Cannot truncate {value!r} of type {type}; choose another transform")
 
@@ -112,7 +112,7 @@ class TimeUnit:
         return self.result if source.name in self.sources else None
 
     def apply(self, type: PrimitiveType, value: object) -> object:
-        return self.from_micros(micros_of(type, value))
+        return self.from_micros(to_micros(type, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Void:
         return None
 
 
-def civil_date(days: int) -> tuple[int, int, int]:
+def to_civil_date(days: int) -> tuple[int, int, int]:
     """Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar without end.
 
     Source: the usual shift to years that start in March, so that the leap day comes last
@@ -142,19 +142,19 @@ def civil_date(days: int) -> tuple[int, int, int]:
     return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1
 
 
-def days_since_1970(year: int, month: int, day: int) -> int:
-    """The day `civil_date` takes apart."""
+def to_days_since_1970(year: int, month: int, day: int) -> int:
+    """The day `to_civil_date` takes apart."""
     era, year_of_era = divmod(year - (month <= 2), 400)
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
 
 
 def _years(micros: int) -> int:
-    return civil_date(micros // DAY_MICROS)[0] - 1970
+    return to_civil_date(micros // DAY_MICROS)[0] - 1970
 
 
 def _months(micros: int) -> int:
-    year, month, _ = civil_date(micros // DAY_MICROS)
+    year, month, _ = to_civil_date(micros // DAY_MICROS)
     return (year - 1970) * 12 + month - 1
 
 
@@ -162,10 +162,10 @@ TRANSFORMS: Mapping[str, Transform] = {
     str(item): item
     for item in (
         Identity(),
-        TimeUnit("year", ("date", *STAMPS), INT, _years),
-        TimeUnit("month", ("date", *STAMPS), INT, _months),
-        TimeUnit("day", ("date", *STAMPS), DATE, lambda micros: micros // DAY_MICROS),
-        TimeUnit("hour", STAMPS, INT, lambda micros: micros // HOUR_MICROS),
+        TimeUnit("year", ("date", *TIMESTAMPS), INT, _years),
+        TimeUnit("month", ("date", *TIMESTAMPS), INT, _months),
+        TimeUnit("day", ("date", *TIMESTAMPS), DATE, lambda micros: micros // DAY_MICROS),
+        TimeUnit("hour", TIMESTAMPS, INT, lambda micros: micros // HOUR_MICROS),
         Void(),
     )
 }
@@ -216,39 +216,39 @@ def apply_transform(transform: str, type: PrimitiveType, value: object) -> objec
     return None if value is None else found.apply(type, value)
 
 
-def hashed_bytes(type: PrimitiveType, value: object) -> bytes:
+def encode_for_hash(type: PrimitiveType, value: object) -> bytes:
     """The bytes that `bucket` hashes for a value.
 
     Source: Iceberg spec, appendix B «32-bit Hash Requirements»
     """
     match value:
         case int():
-            number = value // 1000 if type.name in NANO_STAMPS else value
+            number = value // 1000 if type.name in NANO_TIMESTAMPS else value
             return number.to_bytes(8, "little", signed=True)
         case str():
             return value.encode()
         case bytes():
             return value
         case Decimal():
-            return minimal_bytes(unscaled_value(value, scale_of(type)))
+            return encode_minimal(to_unscaled(value, get_scale(type)))
         case _:
             raise BadRequest(f"Cannot hash {value!r} of type {type}; choose another transform")
 
 
-def micros_of(type: PrimitiveType, value: object) -> int:
+def to_micros(type: PrimitiveType, value: object) -> int:
     """Microseconds since 1970 of a date or timestamp."""
     if not isinstance(value, int):
         raise BadRequest(f"Cannot read {value!r} as {type}; give a number of days, microseconds or nanoseconds")
-    return value * DAY_MICROS if type.name == "date" else value // 1000 if type.name in NANO_STAMPS else value
+    return value * DAY_MICROS if type.name == "date" else value // 1000 if type.name in NANO_TIMESTAMPS else value
 
 
-def scale_of(type: PrimitiveType) -> int:
+def get_scale(type: PrimitiveType) -> int:
     """Digits after the point of a decimal type."""
     found = find_decimal(type)
     return 0 if found is None else found[1]
 
 
-def unscaled_value(value: Decimal, scale: int) -> int:
+def to_unscaled(value: Decimal, scale: int) -> int:
     """The whole number that a decimal of that scale stores; digits beyond the scale are cut off."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
@@ -259,11 +259,11 @@ def unscaled_value(value: Decimal, scale: int) -> int:
     return -number if sign else number
 
 
-def decimal_value(unscaled: int, scale: int) -> Decimal:
+def to_decimal(unscaled: int, scale: int) -> Decimal:
     """The decimal of an unscaled number, exact whatever the context's precision."""
     return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
 
 
-def minimal_bytes(number: int) -> bytes:
+def encode_minimal(number: int) -> bytes:
     """Two's complement, big-endian, in as few bytes as hold it."""
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)

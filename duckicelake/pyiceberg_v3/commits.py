@@ -31,7 +31,7 @@ def commit(self: _SnapshotProducer[Any]) -> UpdatesAndRequirements:
     metadata = self._transaction.table_metadata
     if metadata.format_version < VERSION:
         return COMMIT(self)
-    first_row_id = _find_next_row_id(metadata)
+    first_row_id = _get_next_row_id(metadata)
     numbers = ListNumbers(self.snapshot_id, self._parent_snapshot_id, metadata.next_sequence_number(), first_row_id)
     manifests = self._manifests()
     path = self._transaction._table.location_provider().new_metadata_location(f"snap-{self.snapshot_id}-0-{self.commit_uuid}.avro")
@@ -49,10 +49,10 @@ def commit(self: _SnapshotProducer[Any]) -> UpdatesAndRequirements:
         first_row_id=first_row_id,
         added_rows=writer.next_row_id - first_row_id,
     )
-    return _ask(snapshot, self._target_branch, metadata.refs)
+    return _build_commit(snapshot, self._target_branch, metadata.refs)
 
 
-def _find_next_row_id(metadata: TableMetadata) -> int:
+def _get_next_row_id(metadata: TableMetadata) -> int:
     """A table that is only being made or upgraded counts nothing yet in PyIceberg."""
     told = getattr(metadata, "next_row_id", None)
     if told is not None:
@@ -60,7 +60,7 @@ def _find_next_row_id(metadata: TableMetadata) -> int:
     return max((s.first_row_id + (s.added_rows or 0) for s in metadata.snapshots if s.first_row_id is not None), default=0)
 
 
-def _ask(snapshot: Snapshot, branch: str | None, refs: Any) -> UpdatesAndRequirements:
+def _build_commit(snapshot: Snapshot, branch: str | None, refs: Any) -> UpdatesAndRequirements:
     """A snapshot without a branch is staged; for a branch it asks that this is still where it was."""
     added = AddSnapshotUpdate(snapshot=snapshot)
     if branch is None:

@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summa
 from pyiceberg.table.update.snapshot import _DeleteFiles
 
 from duckicelake.iceberg.puffin import encode_deletion_vectors
-from duckicelake.pyiceberg_v3.manifests import REFERENCED_DATA_FILE, VERSION, ManifestWriterV3, pad
+from duckicelake.pyiceberg_v3.manifests import REFERENCED_DATA_FILE, VERSION, ManifestWriterV3, pad_fields
 
 DELETE = Transaction.delete
 POSITION = "__position"
@@ -33,16 +33,18 @@ Deletes = Mapping[DataFile, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeletePlan:
     """Data files that go whole, and delete files that mark rows of others."""
 
     gone: frozenset[DataFile]
     vectors: tuple[DataFile, ...]
 
     @property
-    def touched(self) -> set[str]:
+    def rewritten_targets(self) -> set[str]:
         """The data files whose older deletion vectors go."""
-        return {file.file_path for file in self.gone} | {pad(file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] for file in self.vectors}
+        return {file.file_path for file in self.gone} | {
+            pad_fields(file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] for file in self.vectors
+        }
 
 
 def delete(
@@ -58,7 +60,7 @@ def delete(
     if self.table_metadata.format_version < VERSION:
         return DELETE(self, delete_filter, properties, case_sensitive, branch, _isolation_operation)
     wanted = _parse_row_filter(delete_filter) if isinstance(delete_filter, str) else delete_filter
-    found = _find_deletes(self, wanted, case_sensitive, branch)
+    found = _list_deletes(self, wanted, case_sensitive, branch)
     if not found:
         warnings.warn("Delete operation did not match any records", stacklevel=2)
         return None
@@ -66,14 +68,14 @@ def delete(
     vectors = _write_vectors(self, {file: found[file] for file in found if file not in whole})
     make = partial(VectorDelete, Operation.DELETE, self, self._table.io, snapshot_properties=properties, branch=branch)
     producer = make()
-    producer.plan, producer._planned_delete_files = Plan(whole, vectors), set(whole)
+    producer.plan, producer._planned_delete_files = DeletePlan(whole, vectors), set(whole)
     if _isolation_operation is not None:
         producer._isolation_operation = _isolation_operation
     producer.delete_by_predicate(wanted, case_sensitive)
     return producer.commit()
 
 
-def _find_deletes(transaction: Transaction, wanted: BooleanExpression, case_sensitive: bool, branch: str | None) -> dict[DataFile, Any]:
+def _list_deletes(transaction: Transaction, wanted: BooleanExpression, case_sensitive: bool, branch: str | None) -> dict[DataFile, Any]:
     """Every data file in which rows match that were not deleted before, with all its deleted rows, the older ones too."""
     metadata, io = transaction.table_metadata, transaction._table.io
     if metadata.snapshot_by_name(branch) is None:
@@ -126,7 +128,7 @@ def _write_vectors(transaction: Transaction, deletes: Deletes) -> tuple[DataFile
 class VectorDelete(_DeleteFiles):
     """A snapshot that drops data files and adds deletion vectors; vectors that these replace go."""
 
-    plan: Plan
+    plan: DeletePlan
 
     @property
     def files_affected(self) -> bool:
@@ -141,8 +143,8 @@ class VectorDelete(_DeleteFiles):
 
     def _without_touched(self, manifest: ManifestFile) -> ManifestFile:
         """A manifest of delete files; vectors of one Puffin file are the same to PyIceberg, so they are told apart by their targets."""
-        entries, touched = self.fetch_manifest_entry(manifest), self.plan.touched
-        is_gone = [pad(entry.data_file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] in touched for entry in entries]
+        entries, rewritten_targets = self.fetch_manifest_entry(manifest), self.plan.rewritten_targets
+        is_gone = [pad_fields(entry.data_file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] in rewritten_targets for entry in entries]
         if not any(is_gone):
             return manifest
         with self._open(manifest.partition_spec_id) as writer:

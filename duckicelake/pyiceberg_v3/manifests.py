@@ -32,7 +32,7 @@ LIST_FIELDS = [field.name for field in MANIFEST_LIST_FILE_SCHEMAS[VERSION].field
 LIST_FIRST_ROW_ID = LIST_FIELDS.index("first_row_id")
 
 
-def pad(record: Any, length: int) -> list[Any]:
+def pad_fields(record: Any, length: int) -> list[Any]:
     """A record's values, with None for the fields that its version did not have."""
     found = list(record._data)
     return found + [None] * (length - len(found))
@@ -41,7 +41,7 @@ def pad(record: Any, length: int) -> list[Any]:
 def fetch_manifest_entry(self: ManifestFile, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
     """The entries, each data file with the first row id that it has or inherits."""
     entries: list[ManifestEntry] = FETCH(self, io, discard_deleted=False)
-    next_row_id = pad(self, len(LIST_FIELDS))[LIST_FIRST_ROW_ID]
+    next_row_id = pad_fields(self, len(LIST_FIELDS))[LIST_FIRST_ROW_ID]
     for entry in entries:
         file: Any = entry.data_file
         if next_row_id is not None and file._data[FIRST_ROW_ID] is None:
@@ -68,7 +68,7 @@ class ManifestWriterV3(ManifestWriterV2):
 
     def prepare_entry(self, entry: ManifestEntry) -> ManifestEntry:
         entry = super().prepare_entry(entry)
-        entry.data_file = DataFile(*pad(entry.data_file, len(FILE_FIELDS)))
+        entry.data_file = DataFile(*pad_fields(entry.data_file, len(FILE_FIELDS)))
         return entry
 
 
@@ -104,7 +104,7 @@ class ManifestListWriterV3(ManifestListWriterV2):
         self.next_row_id = numbers.first_row_id
 
     def prepare_manifest(self, manifest_file: ManifestFile) -> ManifestFile:
-        values = pad(super().prepare_manifest(ManifestFile(*pad(manifest_file, len(LIST_FIELDS)))), len(LIST_FIELDS))
+        values = pad_fields(super().prepare_manifest(ManifestFile(*pad_fields(manifest_file, len(LIST_FIELDS)))), len(LIST_FIELDS))
         if manifest_file.content == ManifestContent.DATA and values[LIST_FIRST_ROW_ID] is None:
             values[LIST_FIRST_ROW_ID] = self.next_row_id
             self.next_row_id += (manifest_file.added_rows_count or 0) + (manifest_file.existing_rows_count or 0)

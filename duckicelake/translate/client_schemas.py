@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from duckicelake.iceberg.encoding.json_reader import as_object
 from duckicelake.iceberg.encoding.json_values import format_value, parse_value
-from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
 from duckicelake.iceberg.schema import Schema, can_identify, find_field, format_schema, parse_schema
 from duckicelake.iceberg.types import (
     IcebergType,
@@ -161,7 +161,7 @@ def without_unused_spec(found: Partitioning, is_used: bool) -> Partitioning:
 
 def format_partition(spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> str:
     """Return a partition tuple as a JSON array of single values; NaN and infinities, of which JSON has none, are strings."""
-    types = partition_types(spec, schema)
+    types = list_partition_types(spec, schema)
     return json.dumps([format_tuple_value(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
 
 
@@ -184,6 +184,6 @@ def find_client_partition(
     spec = None if note is None else partitioning.find(note.spec_id)
     if note is None or spec is None:
         return None
-    types = partition_types(to_spec(spec, schema), schema)
+    types = list_partition_types(to_spec(spec, schema), schema)
     values: list[object] = json.loads(note.partition)
     return spec, tuple(parse_tuple_value(type_, value) for type_, value in zip(types, values, strict=True))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, leaf_fields
+from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, list_leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
 from duckicelake.translate.client_schemas import carry_over_schema, format_schema_note, parse_schema_notes
@@ -158,7 +158,7 @@ def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> boo
     ints = set[int]()
     ends = [since for since, _ in timeline[1:]]
     for (_, schema), until in zip(timeline, [*ends, None], strict=True):
-        names = {field_id: leaf.name for field_id, leaf in leaf_fields(schema)}
+        names = {field_id: leaf.name for field_id, leaf in list_leaf_fields(schema)}
         if any(names.get(field_id) == "long" for field_id in ints):
             return True
         # one transaction may write rows first and then change their columns

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.requests.properties import find_previous_versions_max
+from duckicelake.iceberg.requests.properties import get_previous_versions_max
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
@@ -110,7 +110,7 @@ def next_row_id(current: Snapshot | None) -> int:
 
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:
     """Return the metadata under the newest version of its log, the older ones listed."""
-    most, own = find_previous_versions_max(metadata.properties), metadata.location
+    most, own = get_previous_versions_max(metadata.properties), metadata.location
     older = [(row.updated_ms, metadata_uri(row.earlier_location or own, row.metadata_version)) for row in log[:-1][-most:]]
     return replace(metadata, last_updated_ms=log[-1].updated_ms, metadata_log=(*metadata.metadata_log, *older)[-most:])
 

@@ -8,7 +8,7 @@ from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payl
 from pyroaring import BitMap64, FrozenBitMap64
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.deletion_vector import MAGIC, bitmap_of, decode_deletion_vector, encode_deletion_vector, positions_of
+from duckicelake.iceberg.deletion_vector import VECTOR_MAGIC, decode_deletion_vector, encode_deletion_vector, to_bitmap, to_positions
 
 # PyIceberg makes a list entry for every key below the highest, so its positions stay low.
 LOW = st.sets(st.integers(0, 2**34))
@@ -29,7 +29,7 @@ def test_positions_come_back(positions):
     """decode_deletion_vector(encode_deletion_vector(x)) = x."""
     found = decode_deletion_vector(encode_deletion_vector(positions))
     assert found == FrozenBitMap64(positions)
-    assert positions_of(found).tolist() == sorted(positions)
+    assert to_positions(found).tolist() == sorted(positions)
 
 
 @given(LOW)
@@ -73,7 +73,7 @@ def test_runs_are_stored_as_runs():
 def test_negative_positions_are_refused(positions):
     """A position is a row number from 0."""
     with pytest.raises(BadRequest):
-        bitmap_of(positions)
+        to_bitmap(positions)
 
 
 GOOD = encode_deletion_vector([1, 5, 2**40])
@@ -87,8 +87,8 @@ GOOD = encode_deletion_vector([1, 5, 2**40])
         pytest.param(GOOD + b"\0", "length", id="followed"),
         pytest.param(framed(b"WXYZ" + GOOD[8:-4]), "magic", id="magic"),
         pytest.param(framed(GOOD[4:-4], crc=1), "checksum", id="checksum"),
-        pytest.param(framed(MAGIC), "damaged", id="no-bitmap"),
-        pytest.param(framed(MAGIC + b"\1" * 30), "damaged", id="nonsense"),
+        pytest.param(framed(VECTOR_MAGIC), "damaged", id="no-bitmap"),
+        pytest.param(framed(VECTOR_MAGIC + b"\1" * 30), "damaged", id="nonsense"),
         pytest.param(framed(GOOD[4:-4] + b"zz"), "bytes follow", id="trailing"),
     ],
 )

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.decoding.manifests import decode_manifest
-from duckicelake.iceberg.encoding.manifest_schema import compatible_name, manifest_schema
+from duckicelake.iceberg.encoding.manifest_schema import build_manifest_schema, to_avro_name
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec, format_spec_fields, partition_types
+from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec, format_spec_fields, list_partition_types
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from tests.iceberg.support.oracles import duckdb_rows, fastavro_metadata, fastavro_rows, pyiceberg_entries
@@ -82,7 +82,7 @@ def parts(version, left_out=()):
 
 def spec_and_entries(version, picked):
     spec = PartitionSpec(2, tuple(SPEC.fields[i] for i in picked))
-    types = partition_types(spec, SCHEMA)
+    types = list_partition_types(spec, SCHEMA)
     return st.tuples(st.just(spec), st.lists(entries_of(types, version), max_size=3))
 
 
@@ -171,7 +171,7 @@ def test_duckdb_reads_our_manifests(version, tmp_path):
 @VERSIONS
 def test_field_ids_are_the_specifications(version):
     """Every field carries the id that readers look for; v1 lacks what came later."""
-    schema = json.loads(manifest_schema(version, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType("boolean"),)))
+    schema = json.loads(build_manifest_schema(version, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType("boolean"),)))
     assert schema["name"] == "manifest_entry"
     file = next(item for item in schema["fields"] if item["name"] == "data_file")["type"]
     partition = next(item for item in file["fields"] if item["name"] == "partition")["type"]
@@ -211,7 +211,7 @@ def test_field_ids_are_the_specifications(version):
 )
 def test_partition_values_have_the_specifications_types(type, avro_type):
     """Appendix A gives each type's form in Avro; every value is optional."""
-    schema = json.loads(manifest_schema(2, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType(type),)))
+    schema = json.loads(build_manifest_schema(2, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType(type),)))
     partition = schema["fields"][-1]["type"]["fields"][3]["type"]
     assert partition["fields"] == [
         {"name": "c_x201", "type": ["null", avro_type], "default": None, "field-id": 1000, "iceberg-field-name": "c 1"}
@@ -221,7 +221,7 @@ def test_partition_values_have_the_specifications_types(type, avro_type):
 def test_types_of_no_tuple_are_refused():
     """A variant or a shape cannot stand in a partition tuple."""
     with pytest.raises(BadRequest, match="Cannot partition by"):
-        manifest_schema(3, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType("variant"),))
+        build_manifest_schema(3, PartitionSpec(0, SPEC.fields[:1]), (PrimitiveType("variant"),))
 
 
 def test_header_says_what_the_manifest_is():
@@ -244,7 +244,7 @@ def test_header_says_what_the_manifest_is():
 )
 def test_names_become_avro_names(name, avro_name):
     """Names that Avro does not allow are spelled as Iceberg's Java library does, in UTF-16 units."""
-    assert compatible_name(name) == avro_name
+    assert to_avro_name(name) == avro_name
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=4))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import decode_value, encode_value
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
-from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
+from duckicelake.iceberg.encoding.manifest_schema import build_manifest_list_schema
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import (
     UNKNOWN_COUNT,
@@ -18,9 +18,9 @@ from duckicelake.iceberg.manifest_list import (
     ManifestFile,
     ManifestListHeader,
     WrittenManifest,
-    describe_manifest,
+    build_manifest_file,
     encode_manifest_list,
-    inherit,
+    inherit_from_list,
     summarise_partitions,
 )
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
@@ -109,7 +109,7 @@ def test_duckdb_reads_our_lists(version, tmp_path):
 @VERSIONS
 def test_field_ids_are_the_specifications(version):
     """Every field carries the id that readers look for; counts are required from v2 on."""
-    schema = json.loads(manifest_list_schema(version))
+    schema = json.loads(build_manifest_list_schema(version))
     assert schema["name"] == "manifest_file"
     ids = [item["field-id"] for item in schema["fields"]]
     later = [517, 515, 516]
@@ -149,7 +149,7 @@ def test_header_says_whose_list_it_is(version):
 def test_a_manifest_is_described_by_its_entries():
     """Counts by status, the least sequence number of live files, and what the partitions hold."""
     entries = [entry(1, 7), entry(0, 3, 20, 2), entry(2, None, 40, 1), entry(1, 5)]
-    found = describe_manifest(ManifestHeader(SCHEMA, SPEC, 2, 0), entries, WrittenManifest("s3://b/m", 99, 77, 5))
+    found = build_manifest_file(ManifestHeader(SCHEMA, SPEC, 2, 0), entries, WrittenManifest("s3://b/m", 99, 77, 5))
     assert found == ManifestFile(
         "s3://b/m", 99, 4, 0, 5, 2, 77, 2, 1, 1, 20, 20, 40, (FieldSummary(True, False, b"\x03\0\0\0", b"\x07\0\0\0"),)
     )
@@ -157,7 +157,7 @@ def test_a_manifest_is_described_by_its_entries():
 
 def test_a_manifest_of_deletions_has_its_own_sequence_number():
     """Where no file is live, the least sequence number is the commit's."""
-    found = describe_manifest(ManifestHeader(SCHEMA, SPEC, 2, 0), [entry(2, 1, number=1)], WrittenManifest("s3://b/m", 99, 77, 5))
+    found = build_manifest_file(ManifestHeader(SCHEMA, SPEC, 2, 0), [entry(2, 1, number=1)], WrittenManifest("s3://b/m", 99, 77, 5))
     assert found.min_sequence_number == 5
 
 
@@ -188,13 +188,13 @@ def test_summaries_tell_null_and_nan():
 def test_entries_inherit_from_the_list():
     """Added files take the manifest's numbers, existing ones keep theirs; first row ids run on."""
     entries = [entry(1), entry(0, 2, 20, 3), entry(2, 3, 30, 2), entry(1, 4, 5, None, 700), entry(1, 5)]
-    found = inherit(entries, replace(FILE, first_row_id=1000))
+    found = inherit_from_list(entries, replace(FILE, first_row_id=1000))
     assert [item.snapshot_id for item in found] == [77] * 5
     assert [item.sequence_number for item in found] == [5, 3, 2, 5, 5]
     assert [item.file_sequence_number for item in found] == [5, 3, 2, 5, 5]
     assert [item.data_file.first_row_id for item in found] == [1000, 1010, None, 700, 1030]
-    assert [item.sequence_number for item in inherit([entry(0)], replace(FILE, sequence_number=0))] == [0]
-    assert inherit([replace(entry(1), snapshot_id=9)], FILE)[0].snapshot_id == 9
+    assert [item.sequence_number for item in inherit_from_list([entry(0)], replace(FILE, sequence_number=0))] == [0]
+    assert inherit_from_list([replace(entry(1), snapshot_id=9)], FILE)[0].snapshot_id == 9
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.growing_list import GrowingList
+from duckicelake.iceberg.encoding.growing_list import EncodedList
 from duckicelake.iceberg.metadata import (
     EncodedHistory,
     TableMetadata,
     check_metadata,
-    current_schema,
-    default_spec,
     digest_metadata,
     encode_metadata,
     encode_with_digest,
     find_snapshot,
     format_metadata,
+    get_current_schema,
+    get_default_spec,
     parse_metadata,
 )
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
@@ -180,7 +180,7 @@ def test_every_item_is_encoded_once():
         asked.append(item)
         return b"%d" % item
 
-    growing = GrowingList(encode)
+    growing = EncodedList(encode)
     assert [b"".join(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3))] == [b"1", b"1,2", b"1,2,3"]
     assert asked == [1, 2, 3]
 
@@ -193,7 +193,7 @@ def test_items_before_those_that_grow_are_encoded_anew():
         asked.append(item)
         return b"%d" % item
 
-    growing = GrowingList(encode)
+    growing = EncodedList(encode)
     told = [b"".join(growing.follow(items, ahead)) for items, ahead in (((9, 1), 1), ((8, 1, 2), 1), ((1, 2, 3), 0), ((7,), 1))]
     assert told == [b"9,1", b"8,1,2", b"1,2,3", b"7"]
     assert asked == [9, 1, 8, 2, 3, 7]
@@ -208,8 +208,8 @@ def test_non_ascii_text_is_utf8():
 def test_look_ups():
     """Current schema, default spec and snapshots are found by their ids."""
     metadata = full(3)
-    assert current_schema(metadata) == SCHEMAS[1]
-    assert default_spec(metadata) == SPEC
+    assert get_current_schema(metadata) == SCHEMAS[1]
+    assert get_default_spec(metadata) == SPEC
     assert find_snapshot(metadata, 8) == metadata.snapshots[0]
     assert find_snapshot(metadata, 1) is None
     assert find_snapshot(metadata, None) is None

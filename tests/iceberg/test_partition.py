@@ -10,10 +10,10 @@ from duckicelake.iceberg.partition import (
     PartitionSpec,
     assign_field_ids,
     format_spec,
-    last_field_id,
+    get_last_field_id,
+    is_same_spec,
+    list_partition_types,
     parse_spec,
-    partition_types,
-    same_spec,
 )
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
@@ -61,15 +61,15 @@ def test_specs_come_back_from_their_json():
 def test_partition_types_are_pyicebergs():
     """Each transform gives the type that PyIceberg gives."""
     oracle = OracleSpec.model_validate(format_spec(SPEC)).partition_type(OracleSchema.model_validate(format_schema(SCHEMA)))
-    assert [type.name for type in partition_types(SPEC, SCHEMA)] == [str(item.field_type) for item in oracle.fields]
+    assert [type.name for type in list_partition_types(SPEC, SCHEMA)] == [str(item.field_type) for item in oracle.fields]
 
 
 def test_dropped_columns_leave_what_their_transform_fixes():
     """bucket, time and void transforms have a type without their column; the others cannot be told."""
     spec = PartitionSpec(0, tuple(PartitionField(99, 1000 + i, t, t) for i, t in enumerate(["bucket[4]", "day", "year", "void"])))
-    assert [type.name for type in partition_types(spec, SCHEMA)] == ["int", "date", "int", "int"]
+    assert [type.name for type in list_partition_types(spec, SCHEMA)] == ["int", "date", "int", "int"]
     with pytest.raises(BadRequest, match="not in the schema"):
-        partition_types(PartitionSpec(0, (PartitionField(99, 1000, "a", "identity"),)), SCHEMA)
+        list_partition_types(PartitionSpec(0, (PartitionField(99, 1000, "a", "identity"),)), SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_dropped_columns_leave_what_their_transform_fixes():
 def test_transforms_are_refused_for_other_types(source_id, transform):
     """A transform takes only the types the specification lists."""
     with pytest.raises(BadRequest, match="cannot be applied"):
-        partition_types(PartitionSpec(0, (PartitionField(source_id, 1000, "a", transform),)), SCHEMA)
+        list_partition_types(PartitionSpec(0, (PartitionField(source_id, 1000, "a", transform),)), SCHEMA)
 
 
 def test_missing_field_ids_are_assigned():
@@ -94,8 +94,8 @@ def test_missing_field_ids_are_assigned():
     assert [item.field_id for item in assign_field_ids(spec, 999).fields] == [1000, 1001]
     assert [item.field_id for item in assign_field_ids(spec, 1004).fields] == [1005, 1006]
     assert assign_field_ids(SPEC, 5000) is SPEC
-    assert last_field_id((UNPARTITIONED, SPEC)) == 1006
-    assert last_field_id((UNPARTITIONED,)) == 999
+    assert get_last_field_id((UNPARTITIONED, SPEC)) == 1006
+    assert get_last_field_id((UNPARTITIONED,)) == 999
 
 
 def test_one_source_may_come_in_a_list():
@@ -105,8 +105,10 @@ def test_one_source_may_come_in_a_list():
 
 def test_same_spec_ignores_ids():
     """Specs are compatible when they split alike under the same names."""
-    assert same_spec(PartitionSpec(0, (PartitionField(1, 1000, "a", "day"),)), PartitionSpec(4, (PartitionField(1, 1009, "a", "day"),)))
-    assert not same_spec(PartitionSpec(0, (PartitionField(1, 1000, "a", "day"),)), PartitionSpec(0, (PartitionField(1, 1000, "b", "day"),)))
+    assert is_same_spec(PartitionSpec(0, (PartitionField(1, 1000, "a", "day"),)), PartitionSpec(4, (PartitionField(1, 1009, "a", "day"),)))
+    assert not is_same_spec(
+        PartitionSpec(0, (PartitionField(1, 1000, "a", "day"),)), PartitionSpec(0, (PartitionField(1, 1000, "b", "day"),))
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pyiceberg.table.puffin import PuffinFile as OraclePuffin
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, encode_deletion_vector
-from duckicelake.iceberg.puffin import Blob, decode_puffin, encode_deletion_vectors, encode_polyglot, read_blob
+from duckicelake.iceberg.puffin import PuffinBlob, decode_puffin, encode_deletion_vectors, encode_polyglot, read_blob
 from tests.support.lakes import open_duckdb
 
 VECTORS = st.lists(st.tuples(st.text(), st.sets(st.integers(0, 2**33))), max_size=4)
@@ -102,7 +102,7 @@ def test_same_vectors_give_the_same_bytes():
 def test_compressed_blobs_are_read():
     """A statistics blob may be compressed with zstd."""
     stored = pyarrow.compress(b"sketch" * 100, "zstd", asbytes=True)
-    blob = Blob("x", (1,), 1, 1, 4, len(stored), {}, "zstd")
+    blob = PuffinBlob("x", (1,), 1, 1, 4, len(stored), {}, "zstd")
     assert read_blob(b"PFA1" + stored, blob) == b"sketch" * 100
 
 
@@ -118,8 +118,8 @@ def test_compressed_blobs_are_read():
         pytest.param(lambda: decode_puffin(with_footer(ONE.content, offset=-4)), BadRequest, id="negative-offset"),
         pytest.param(lambda: decode_puffin(with_footer(ONE.content, type=None)), BadRequest, id="no-type"),
         pytest.param(lambda: read_blob(ONE.content[:10], ONE.blobs[0]), BadRequest, id="file-too-short"),
-        pytest.param(lambda: read_blob(b"12345678", Blob("x", (), 1, 1, 0, 4, {}, "lz4")), Unsupported, id="lz4"),
-        pytest.param(lambda: read_blob(b"12345678", Blob("x", (), 1, 1, 0, 4, {}, "zstd")), BadRequest, id="no-zstd"),
+        pytest.param(lambda: read_blob(b"12345678", PuffinBlob("x", (), 1, 1, 0, 4, {}, "lz4")), Unsupported, id="lz4"),
+        pytest.param(lambda: read_blob(b"12345678", PuffinBlob("x", (), 1, 1, 0, 4, {}, "zstd")), BadRequest, id="no-zstd"),
     ],
 )
 def test_what_is_no_puffin_is_refused(build, error):

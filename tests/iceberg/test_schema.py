@@ -9,10 +9,10 @@ from duckicelake.iceberg.schema import (
     find_column_path,
     find_field,
     format_schema,
-    highest_field_id,
-    leaf_fields,
+    get_highest_field_id,
+    is_same_schema,
+    list_leaf_fields,
     parse_schema,
-    same_schema,
 )
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType
 
@@ -55,9 +55,9 @@ def test_schema_id_is_zero_when_left_out():
 
 def test_every_level_counts():
     """Ids, leaves and look-ups reach into lists, maps and structs."""
-    assert highest_field_id(SCHEMA) == 9
-    assert highest_field_id(Schema(0, ())) == 0
-    assert [field_id for field_id, _ in leaf_fields(SCHEMA)] == [1, 6, 7, 5, 9]
+    assert get_highest_field_id(SCHEMA) == 9
+    assert get_highest_field_id(Schema(0, ())) == 0
+    assert [field_id for field_id, _ in list_leaf_fields(SCHEMA)] == [1, 6, 7, 5, 9]
     assert find_field(SCHEMA, 9) == NestedField(9, "y", INT, False)
     assert find_field(SCHEMA, 10) is None
     assert find_column_path(SCHEMA, 9) == "places.value.y"
@@ -65,9 +65,9 @@ def test_every_level_counts():
 
 def test_same_schema_ignores_its_id():
     """Two schemas are the same when only their ids differ."""
-    assert same_schema(SCHEMA, Schema(8, SCHEMA.fields, (1,)))
-    assert not same_schema(SCHEMA, Schema(3, SCHEMA.fields))
-    assert not same_schema(SCHEMA, Schema(3, SCHEMA.fields[:2], (1,)))
+    assert is_same_schema(SCHEMA, Schema(8, SCHEMA.fields, (1,)))
+    assert not is_same_schema(SCHEMA, Schema(3, SCHEMA.fields))
+    assert not is_same_schema(SCHEMA, Schema(3, SCHEMA.fields[:2], (1,)))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from duckicelake.iceberg.snapshots import (
     format_ref,
     format_snapshot,
     format_statistics,
-    may_have,
+    may_contain,
     parse_partition_statistics,
     parse_ref,
     parse_snapshot,
@@ -153,6 +153,6 @@ def test_a_history_denies_no_snapshot_that_it_has(batches: list[list[int]], alia
     assert shown == tuple(map(a_snapshot, [*aliases, *ids]))
     assert shown.own is history == tuple(map(a_snapshot, ids))
     for known, members in ((history, ids), (Snapshots(history), ids), (shown, [*aliases, *ids])):
-        assert may_have(known, asked) or asked not in members
-        assert may_have(known, asked) == (asked <= max(members, default=-1))
-    assert may_have(tuple(history), asked)
+        assert may_contain(known, asked) or asked not in members
+        assert may_contain(known, asked) == (asked <= max(members, default=-1))
+    assert may_contain(tuple(history), asked)

@@ -15,14 +15,14 @@ from duckicelake.iceberg.transforms import (
     TRANSFORMS,
     Bucket,
     apply_transform,
-    civil_date,
-    days_since_1970,
-    decimal_value,
-    hashed_bytes,
-    minimal_bytes,
+    encode_for_hash,
+    encode_minimal,
     parse_transform,
     result_type,
-    unscaled_value,
+    to_civil_date,
+    to_days_since_1970,
+    to_decimal,
+    to_unscaled,
 )
 from duckicelake.iceberg.types import PrimitiveType
 from tests.iceberg.support.oracles import oracle_type
@@ -52,7 +52,7 @@ DAYS = st.integers(-719_162, 2_932_896)
 )
 def test_hashes_are_the_specifications(type, value, hashed):
     """Appendix B gives these hashes."""
-    assert mmh3.hash(hashed_bytes(PrimitiveType(type), value)) == hashed
+    assert mmh3.hash(encode_for_hash(PrimitiveType(type), value)) == hashed
     assert Bucket(2**31 - 1).apply(PrimitiveType(type), value) == (hashed & 0x7FFFFFFF) % (2**31 - 1)
 
 
@@ -103,16 +103,16 @@ def test_time_transforms_are_pyicebergs(days, micros, name):
 def test_calendar_is_pythons(days):
     """Within Python's years the calendar is Python's."""
     expected = date.fromordinal(days + 719_163)
-    assert civil_date(days) == (expected.year, expected.month, expected.day)
-    assert days_since_1970(expected.year, expected.month, expected.day) == days
+    assert to_civil_date(days) == (expected.year, expected.month, expected.day)
+    assert to_days_since_1970(expected.year, expected.month, expected.day) == days
 
 
 @given(INTS)
 def test_calendar_has_no_end(days):
     """The calendar repeats every 400 years, far beyond Python's years."""
-    year, month, day = civil_date(days)
-    assert civil_date(days + 146_097) == (year + 400, month, day)
-    assert days_since_1970(year, month, day) == days
+    year, month, day = to_civil_date(days)
+    assert to_civil_date(days + 146_097) == (year + 400, month, day)
+    assert to_days_since_1970(year, month, day) == days
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,16 +151,16 @@ def test_transforms_take_pyicebergs_types(name, type):
 @given(LONGS | st.integers(-(10**38) + 1, 10**38 - 1), st.integers(0, 38))
 def test_decimals_keep_their_digits(unscaled, scale):
     """Unscaled numbers survive, whatever precision Python's decimal context has."""
-    assert unscaled_value(decimal_value(unscaled, scale), scale) == unscaled
-    assert int.from_bytes(minimal_bytes(unscaled), "big", signed=True) == unscaled
+    assert to_unscaled(to_decimal(unscaled, scale), scale) == unscaled
+    assert int.from_bytes(encode_minimal(unscaled), "big", signed=True) == unscaled
 
 
 @given(LONGS)
 def test_minimal_bytes_are_the_fewest(number):
     """No shorter two's complement holds the number."""
-    size = len(minimal_bytes(number))
+    size = len(encode_minimal(number))
     assert size == 1 or not -(1 << (8 * size - 9)) <= number < 1 << (8 * size - 9)
-    assert struct.pack(">q", number).endswith(minimal_bytes(number))
+    assert struct.pack(">q", number).endswith(encode_minimal(number))
 
 
 def test_values_of_another_kind_are_bad_requests():

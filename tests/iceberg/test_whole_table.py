@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable
 
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.puffin import encode_deletion_vectors, encode_polyglot
@@ -67,7 +67,7 @@ class TableFolder:
         header = ManifestHeader(SCHEMA, SPEC, self.version, content)
         encoded = encode_manifest(header, entries)
         number = 0 if self.version == 1 else 1
-        found = describe_manifest(header, entries, WrittenManifest(self.write(f"metadata/{name}", encoded), len(encoded), 7, number))
+        found = build_manifest_file(header, entries, WrittenManifest(self.write(f"metadata/{name}", encoded), len(encoded), 7, number))
         return replace(found, first_row_id=0) if self.version > 2 and not content else found
 
     def publish(self, data: list[ManifestEntry], deletes: list[ManifestEntry]) -> str:

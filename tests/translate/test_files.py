@@ -14,7 +14,7 @@ from pyiceberg.types import NestedField as PyIcebergField
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import Schema, list_leaf_fields
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read_files import read_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, TableState
@@ -64,7 +64,7 @@ def describe(room: Room, column_type: str, values: list[str]) -> tuple[DataFile,
 
 def leaf_types(state: TableState) -> dict[int, PrimitiveType]:
     """The types of a table's leaves."""
-    return dict(leaf_fields(to_schemas(state, 0).current))
+    return dict(list_leaf_fields(to_schemas(state, 0).current))
 
 
 def data_file(room: Room, state: TableState, row: DataFileRow) -> DataFile:

@@ -27,7 +27,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, LakeMoved, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.requests.bodies import CommitTable
-from duckicelake.iceberg.requests.requirements import asks_to_create
+from duckicelake.iceberg.requests.requirements import is_create
 from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
@@ -256,7 +256,7 @@ def is_batch_committed(conn: psycopg.Connection, requests: Sequence[TableCommit]
 
 def _is_shown_by_table(request: TableCommit) -> bool:
     """Return True if the table itself shows that the request has been committed."""
-    return bool(list_added(request.body.updates)) or asks_to_create(request.body.requirements)
+    return bool(list_added(request.body.updates)) or is_create(request.body.requirements)
 
 
 def compute_batch_digest(requests: Sequence[TableCommit]) -> str:

@@ -26,11 +26,11 @@ from duckicelake.catalog.location_rules import (
 )
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
-from duckicelake.iceberg.requests.nulls import build_rules, check_required
-from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
+from duckicelake.iceberg.requests.nulls import build_required_columns, check_required_columns
+from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
@@ -117,7 +117,7 @@ class FileWriter:
         if not taken:
             return next_row_id
         first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
-        step.rows += add_files(planned.table_id, taken, current_schema(planned.new), first)
+        step.rows += add_files(planned.table_id, taken, get_current_schema(planned.new), first)
         numbered = dict(enumerate(taken, first.data_file_id))
         step.rows += self.names.map_files(planned.table_id, numbered, planned.new, self.ids)
         for data_file_id, file in numbered.items():
@@ -334,7 +334,7 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
     _check_new_ids(fresh, base)
     _check_not_removed(fresh, request)
     updates = map_updates(request.body.updates, lambda i: fresh[i] if i in fresh else to_lake_id(i))
-    updates = updates if base.metadata is None else name_added_specs(updates, shown)
+    updates = updates if base.metadata is None else resolve_added_specs(updates, shown)
     check_parents(base.metadata, updates)
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
@@ -347,9 +347,9 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
         new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
     for change in (*base.changes, *(prepared.change for prepared in base.branch_snapshots.values())):
         if change.added and not change.is_trusted:
-            rules = build_rules(new)
+            rules = build_required_columns(new)
             for file in change.added:
-                check_required(file, change.spec_ids[file.file_path], rules)
+                check_required_columns(file, change.spec_ids[file.file_path], rules)
         check_added_once(change.fresh)
         for manifest in change.fresh:
             check_manifest(manifest, new)
@@ -361,7 +361,7 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
 
 def _with_own_specs(base: CommitBase, updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> CommitBase:
     """Return the base with main's files under the table's ids of the specs that come with them; copies for branches have them already."""
-    spec_ids = find_spec_ids(updates, shown, new)
+    spec_ids = map_spec_ids(updates, shown, new)
     if not spec_ids or base.metadata is None:
         return base
     return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])

@@ -38,9 +38,9 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
-from duckicelake.iceberg.requests.requirements import asks_to_create, check_named, check_requirements
+from duckicelake.iceberg.requests.requirements import check_removed_refs, check_requirements, is_create
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
-from duckicelake.iceberg.snapshots import Snapshot, find_ids
+from duckicelake.iceberg.snapshots import Snapshot, select_known_ids
 from duckicelake.lake.connect import query_once, reading
 from duckicelake.lake.read import TableAtPosition, find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
@@ -145,7 +145,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
     Under the lake's lock it shows whether it is still so.
     """
     cache = warehouse.caches.find_named((to_schema_name(request.ident.namespace), request.ident.name))
-    if cache is None or cache.named is None or cache.published is None or asks_to_create(request.body.requirements):
+    if cache is None or cache.named is None or cache.published is None or is_create(request.body.requirements):
         return None
     past, published = cache.named.past, cache.published
     if published.state.table != past.seen.table:
@@ -163,7 +163,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
 def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) -> CommitBase:
     table, earlier = past.seen.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
-    creates = asks_to_create(request.body.requirements)
+    creates = is_create(request.body.requirements)
     if table is not None and _is_committed(request, table, past.known):
         return CommitBase(request.ident, table, None, NO_POSITION)
     if table is None and not creates:
@@ -401,7 +401,7 @@ def with_known_ids_under_lock(commit: Commit, requests: Sequence[TableCommit], b
 
 def list_own_ids(base: CommitBase, ids: Collection[int]) -> set[int]:
     """Return those of the ids that snapshots of the table have."""
-    return set() if base.metadata is None else find_ids(base.metadata.snapshots, ids)
+    return set() if base.metadata is None else select_known_ids(base.metadata.snapshots, ids)
 
 
 def build_id_translator(base: CommitBase) -> Callable[[int], int]:
@@ -415,7 +415,7 @@ def check_still_required(request: TableCommit, base: CommitBase) -> None:
     requirements = map_requirements(request.body.requirements, build_id_translator(base))
     check_requirements(base.metadata, requirements)
     if any([isinstance(update, RemoveSnapshots) for update in request.body.updates]):
-        check_named(base.metadata, requirements, map_updates(request.body.updates, build_id_translator(base)))
+        check_removed_refs(base.metadata, requirements, map_updates(request.body.updates, build_id_translator(base)))
 
 
 def is_committed(commit: Commit, request: TableCommit, base: CommitBase) -> bool:
@@ -432,4 +432,4 @@ def _is_committed(request: TableCommit, table: TableRow, known: Mapping[int, int
     if list_added(request.body.updates):
         return is_replay(request.body.updates, known)
     uuids = [update.uuid.lower() for update in request.body.updates if isinstance(update, AssignUuid)]
-    return asks_to_create(request.body.requirements) and str(table.table_uuid) in uuids
+    return is_create(request.body.requirements) and str(table.table_uuid) in uuids

@@ -16,14 +16,14 @@ from duckicelake.iceberg.manifest_list import (
     ManifestFile,
     ManifestListHeader,
     WrittenManifest,
-    describe_manifest,
+    build_manifest_file,
     encode_manifest_list,
-    inherit,
+    inherit_from_list,
 )
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
+from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentSchema, SetDefaultSpec, TableUpdate, UpgradeFormatVersion
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.note_rows import NewKeptSnapshot
@@ -150,7 +150,7 @@ class _Copier:
     def _describe(self, file: ManifestFile, entries: Sequence[ManifestEntry], author: tuple[int, int]) -> ManifestFile:
         """Write a part of a manifest for the snapshot of that id and number."""
         header = self.reader.read_manifest(file).header
-        told = describe_manifest(header, entries, WrittenManifest("", 0, *author))
+        told = build_manifest_file(header, entries, WrittenManifest("", 0, *author))
         return self._put(replace(told, first_row_id=file.first_row_id), entries, header)
 
     def _put(self, listed: ManifestFile, entries: Sequence[ManifestEntry], header: ManifestHeader | None = None) -> ManifestFile:
@@ -172,7 +172,7 @@ def put_manifest(reader: ManifestReader, listed: ManifestFile, header: ManifestH
     made = replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
     if header.format_version == WITHOUT_INHERITANCE:
         # under the lake's lock it is not read again
-        reader.manifests[uri] = OpenManifest(header, inherit(entries, made))
+        reader.manifests[uri] = OpenManifest(header, inherit_from_list(entries, made))
     return made
 
 
@@ -305,7 +305,7 @@ def compute_new_specs(metadata: TableMetadata, notes: TableNotes, updates: Seque
     shown = {spec.spec_id for spec in metadata.partition_specs}
     if not any(isinstance(update, AddSpec) and update.spec.spec_id not in shown for update in updates):
         return {}
-    told = name_added_specs([update for update in updates if isinstance(update, SHAPE_UPDATES)], shown)
+    told = resolve_added_specs([update for update in updates if isinstance(update, SHAPE_UPDATES)], shown)
     new = apply_updates(with_removed(metadata, notes), told, 0)
     specs = {spec.spec_id: spec for spec in new.partition_specs}
-    return {theirs: specs[ours] for theirs, ours in find_spec_ids(told, shown, new).items()}
+    return {theirs: specs[ours] for theirs, ours in map_spec_ids(told, shown, new).items()}

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.decoding.avro_file import OUR_OWN
-from duckicelake.iceberg.decoding.avro_types import Budget, Readers
-from duckicelake.iceberg.decoding.manifests import USUAL_LIMITS, decode_manifest, decode_manifest_list
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
+from duckicelake.iceberg.decoding.avro_file import UNLIMITED
+from duckicelake.iceberg.decoding.avro_types import ReadBudget, ReaderPool
+from duckicelake.iceberg.decoding.manifests import DEFAULT_LIMITS, decode_manifest, decode_manifest_list
+from duckicelake.iceberg.deletion_vector import decode_deletion_vector, to_positions
 from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
-from duckicelake.iceberg.manifest_list import ManifestFile, inherit
+from duckicelake.iceberg.manifest_list import ManifestFile, inherit_from_list
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_position_deletes
@@ -74,12 +74,12 @@ class ManifestReader:
     objects: Objects
     allowed: AllowedLocations
     published: set[str] = field(default_factory=set[str])
-    budget: Budget = field(default_factory=lambda: Budget(MAX_DECODED_BYTES, MAX_ITEMS))
+    budget: ReadBudget = field(default_factory=lambda: ReadBudget(MAX_DECODED_BYTES, MAX_ITEMS))
     entries_left: int = MAX_ENTRIES
     positions_left: int = MAX_POSITIONS
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
-    readers: Readers = field(default_factory=Readers)
+    readers: ReaderPool = field(default_factory=ReaderPool)
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
@@ -98,12 +98,12 @@ class ManifestReader:
     def _open_manifest(self, file: ManifestFile) -> OpenManifest:
         content, uri = self._read_own(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
         is_ours = uri in self.published
-        limits = (OUR_OWN, None) if is_ours else (USUAL_LIMITS, self.budget)
+        limits = (UNLIMITED, None) if is_ours else (DEFAULT_LIMITS, self.budget)
         header, entries = decode_manifest(content, file, *limits, self.readers)
         self.entries_left -= 0 if is_ours else len(entries)
         if self.entries_left < 0:
             raise BadRequest(f"The manifests of the request hold more than {MAX_ENTRIES} entries; commit in smaller steps.")
-        return OpenManifest(header, inherit(entries, file))
+        return OpenManifest(header, inherit_from_list(entries, file))
 
     def read_deletes(self, file: DataFile) -> Mapping[str, Longs]:
         """Return the deleted positions of a delete file by data file. Raises BadRequest when it is missing or malformed."""
@@ -171,4 +171,4 @@ def decode_vector(file: DataFile, content: bytes, most_positions: int) -> Mappin
             f"Deletion vector in {file.file_path!r} marks {len(vector)} rows; with those of the request's other deletes that is more "
             f"than the {MAX_POSITIONS} taken at once. Delete in smaller steps, or rewrite the data files."
         )
-    return {target: positions_of(vector)}
+    return {target: to_positions(vector)}

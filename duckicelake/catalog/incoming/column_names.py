@@ -9,7 +9,7 @@ from duckicelake.catalog.location_rules import NO_TABLE, AllowedLocations, check
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed, NotFound, Unsupported
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.requests.updates import SetProperties, TableUpdate
 from duckicelake.lake.connect import reading
 from duckicelake.lake.note_rows import MappedFile
@@ -156,7 +156,7 @@ class ColumnNames:
 
     def _list_known(self, new: TableMetadata) -> dict[NamePath, int]:
         """Return all names there are: what files are read by counts first, then what the client says, then the columns' own."""
-        own: dict[NamePath, int] = {(item.name,): item.field_id for item in current_schema(new).fields}
+        own: dict[NamePath, int] = {(item.name,): item.field_id for item in get_current_schema(new).fields}
         return {**own, **parse_name_mapping(new.properties.get(PROPERTY, "")), **self.merged}
 
 
@@ -173,7 +173,7 @@ def _find_names(
 
 def _list_folders(file: AddedFile, untold: Sequence[PartitionOnlyColumn], known: Mapping[NamePath, int], new: TableMetadata) -> Names:
     """Raise BadRequest for a folder that its writer took for another column than readers do, and what `list_partition_folders` raises."""
-    own = {item.name: item.field_id for item in current_schema(new).fields}
+    own = {item.name: item.field_id for item in get_current_schema(new).fields}
     folders = list_partition_folders(file.file, untold, known)
     for name, field_id in folders:
         if own.get(name, field_id) != field_id:
@@ -186,7 +186,7 @@ def _list_folders(file: AddedFile, untold: Sequence[PartitionOnlyColumn], known:
 
 def _check_meant(path: str, named: NamedFile, columns: FileColumns, new: TableMetadata) -> None:
     """Raise BadRequest for an unknown column, or one that its writer and the readers map to different fields."""
-    own, told = {item.name: item.field_id for item in current_schema(new).fields}, dict(named.columns)
+    own, told = {item.name: item.field_id for item in get_current_schema(new).fields}, dict(named.columns)
     for name, *_ in columns.field_ids:
         if name not in told:
             raise BadRequest(

@@ -15,7 +15,7 @@ import psycopg
 from duckicelake.catalog.incoming.file_changes import FIRST_LINEAGE_FORMAT, FileChange
 from duckicelake.errors import NotFound, Unsupported
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read import read_data_path
@@ -61,7 +61,7 @@ def list_waiting(metadata: TableMetadata, snapshot_changes: Sequence[SnapshotCha
     """
     if metadata.format_version < FIRST_LINEAGE_FORMAT:
         return []
-    columns = {field.field_id for field in current_schema(metadata).fields if isinstance(field.type, PrimitiveType)}
+    columns = {field.field_id for field in get_current_schema(metadata).fields if isinstance(field.type, PrimitiveType)}
     found: list[WaitingFile] = []
     for snapshot_change in snapshot_changes:
         snapshot, file_row_id = snapshot_change.snapshot, next_row_id

@@ -7,16 +7,16 @@ from json import JSONEncoder
 from duckicelake.catalog.scanning.sources import ManifestSource, ScanInput
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.expressions.formatting import format_bound
-from duckicelake.iceberg.expressions.metrics import Test, metrics_test
-from duckicelake.iceberg.expressions.partitions import ManifestTest, Residual, manifest_test, residual_of
-from duckicelake.iceberg.expressions.tree import Bound, weigh
+from duckicelake.iceberg.expressions.metrics import FileTest, build_metrics_test
+from duckicelake.iceberg.expressions.partitions import ManifestTest, Residual, build_manifest_test, build_residual
+from duckicelake.iceberg.expressions.tree import BoundExpression, count_comparisons
 from duckicelake.iceberg.manifest import POSITION_DELETES
 from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, ManifestFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.scanning.content import PartitionTypes, encode_file, list_partition_types, with_stats
+from duckicelake.iceberg.scanning.content import PartitionTypes, add_stats, encode_file, list_readable_types
 from duckicelake.iceberg.scanning.deletes import ScanFile
-from duckicelake.iceberg.scanning.tokens import Span
+from duckicelake.iceberg.scanning.tokens import ScanSpan
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import PrimitiveType
 
@@ -36,7 +36,7 @@ SPANS_MAX = 64
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 UNTYPED = PrimitiveType("unknown")
 Partition = tuple[int, tuple[object, ...]]
-PartitionFilter = tuple[Test, Bound]
+PartitionFilter = tuple[FileTest, BoundExpression]
 """The test of files of a partition, and the residual filter for their rows."""
 
 
@@ -56,7 +56,7 @@ class ScanTasks:
 
     tasks: list[bytes] = field(default_factory=list[bytes])
     deletes: list[bytes] = field(default_factory=list[bytes])
-    rest: list[Span] = field(default_factory=list[Span])
+    rest: list[ScanSpan] = field(default_factory=list[ScanSpan])
     size_bytes: int = 0
     sure_rows: int = 0
     _places: dict[int, int] = field(default_factory=dict[int, int])
@@ -83,7 +83,7 @@ class Scan:
     source: ManifestSource
     scan_input: ScanInput
     metadata: TableMetadata
-    bound: Bound
+    bound: BoundExpression
     stats_ids: Sequence[int] = ()
     min_rows: int | None = None
     limits: ScanLimits = field(default_factory=ScanLimits)
@@ -98,13 +98,13 @@ class Scan:
     def __post_init__(self) -> None:
         self._specs = {spec.spec_id: spec for spec in self.metadata.partition_specs}
 
-    def plan(self, span: Span) -> ScanTasks:
+    def plan(self, span: ScanSpan) -> ScanTasks:
         """Return the tasks of a part of the scan, as many as fit one answer, and the parts that are left of it."""
         found, seen, step = ScanTasks(), 0, self._compute_step()
         opened = min(OPENED_ENTRIES, step // OPENED_ENTRIES)
         for number, first, end in self._walk(span):
             if seen >= step:
-                found.rest = self._split(Span(number, first, span.end_manifest, span.end_entry), step)
+                found.rest = self._split(ScanSpan(number, first, span.end_manifest, span.end_entry), step)
                 return found
             spec, entries = self.source.read_entries(self.scan_input.manifests[number])
             seen += opened
@@ -117,7 +117,7 @@ class Scan:
                     return found
                 if len(found.tasks) >= self.limits.tasks or seen >= step or found.size_bytes > self.limits.bytes:
                     at = (number, place + 1) if place + 1 < len(entries) else (number + 1, 0)
-                    found.rest = self._split(Span(*at, span.end_manifest, span.end_entry), step)
+                    found.rest = self._split(ScanSpan(*at, span.end_manifest, span.end_entry), step)
                     return found
         return found
 
@@ -125,9 +125,9 @@ class Scan:
         """Return the number of entries that one response examines."""
         if self.bound is True:
             return min(self.limits.entries, self.limits.tasks)
-        return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // max(1, weigh(self.bound))))
+        return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // max(1, count_comparisons(self.bound))))
 
-    def _walk(self, span: Span) -> Iterator[tuple[int, int, int]]:
+    def _walk(self, span: ScanSpan) -> Iterator[tuple[int, int, int]]:
         """Yield each manifest of a part that may hold files that fit: its number, and its first entry and the end."""
         for number in range(span.first_manifest, min(span.end_manifest + 1, len(self.scan_input.manifests))):
             end = span.end_entry if number == span.end_manifest else 1 << 32
@@ -135,7 +135,7 @@ class Scan:
             if first < end and self._may_match(number):
                 yield number, first, end
 
-    def _split(self, span: Span, step: int) -> list[Span]:
+    def _split(self, span: ScanSpan, step: int) -> list[ScanSpan]:
         """Return a part of the scan in parts that are fetched side by side.
 
         Lists say how many entries manifests have; where they are wrong, parts are larger or smaller, and nothing is left out.
@@ -156,7 +156,7 @@ class Scan:
             left = at - end
         starts[0] = (span.first_manifest, span.first_entry)
         ends = [*starts[1:], (span.end_manifest, span.end_entry)]
-        return [Span(*start, *stop) for start, stop in zip(starts, ends, strict=True)]
+        return [ScanSpan(*start, *stop) for start, stop in zip(starts, ends, strict=True)]
 
     def _count(self, number: int, unknown: int) -> int:
         """Return how many entries a manifest has by its list; `unknown` where that does not say."""
@@ -177,13 +177,13 @@ class Scan:
         test = self._tests.get(spec.spec_id)
         if test is None:
             types = [UNTYPED if type is None else type for type in self._types_of(spec)]
-            test = self._tests[spec.spec_id] = manifest_test(self.bound, spec, types)
+            test = self._tests[spec.spec_id] = build_manifest_test(self.bound, spec, types)
         return test(listed.partitions)
 
     def _types_of(self, spec: PartitionSpec) -> PartitionTypes:
         found = self._types.get(spec.spec_id)
         if found is None:
-            found = self._types[spec.spec_id] = list_partition_types(spec, current_schema(self.metadata))
+            found = self._types[spec.spec_id] = list_readable_types(spec, get_current_schema(self.metadata))
         return found
 
     def _is_appended(self, item: ScanFile) -> bool:
@@ -198,7 +198,7 @@ class Scan:
             return
         data = encode_file(item, self._types_of(spec))
         if self.stats_ids:
-            data = with_stats(data, item.file, self.stats_ids)
+            data = add_stats(data, item.file, self.stats_ids)
         deletes = self.scan_input.deletes.find(item) if self.scan_input.deletes.file_count else []
         told = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
         found.add(data, self._encode_residual(item, kept[1]), told)
@@ -212,12 +212,12 @@ class Scan:
         if key not in self._partition_filters:
             residual = self._residuals.get(item.spec_id)
             if residual is None:
-                residual = self._residuals[item.spec_id] = residual_of(self.bound, spec)
+                residual = self._residuals[item.spec_id] = build_residual(self.bound, spec)
             left = residual(item.file.partition)
-            self._partition_filters[key] = None if left is False else (metrics_test(left), left)
+            self._partition_filters[key] = None if left is False else (build_metrics_test(left), left)
         return self._partition_filters[key]
 
-    def _encode_residual(self, item: ScanFile, left: Bound) -> bytes:
+    def _encode_residual(self, item: ScanFile, left: BoundExpression) -> bytes:
         """Return what is left to ask of the rows of a file's partition as JSON."""
         key = (item.spec_id, item.file.partition)
         if key not in self._encoded_residuals:

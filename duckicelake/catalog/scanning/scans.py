@@ -22,13 +22,23 @@ from duckicelake.catalog.table_cache import PublishedTable
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
-from duckicelake.iceberg.expressions.binding import Names, bind, check_selected, read_names
+from duckicelake.iceberg.expressions.binding import SchemaColumns, bind, build_schema_columns, check_selected
 from duckicelake.iceberg.expressions.formatting import format_expression
 from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.expressions.tree import BoundExpression
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.scanning.requests import ScanRequest
-from duckicelake.iceberg.scanning.tokens import WHOLE, BadToken, Pinned, Span, format_plan_id, format_task, pack, parse_plan_id, parse_task
+from duckicelake.iceberg.scanning.tokens import (
+    WHOLE_SCAN,
+    InvalidToken,
+    PinnedScan,
+    ScanSpan,
+    encode_scan,
+    format_plan_id,
+    format_task,
+    parse_plan_id,
+    parse_task,
+)
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
@@ -40,7 +50,7 @@ FILTER_BYTES_MAX = 1024 * 1024
 TASKS_BYTES_MAX = 4 * 1024 * 1024
 """About how much the plan tasks of one answer take, each with its own copy of the filter."""
 DEFAULT_SCAN_LIMITS = ScanLimits()
-Filtered = tuple[Bound, object]
+Filtered = tuple[BoundExpression, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +122,13 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
     metadata = opened.metadata
     snapshot = pick_snapshot(metadata, request, opened.find_client_id)
     schema = _pick_schema(metadata, snapshot, request)
-    names = read_names(schema, request.case_sensitive)
+    names = build_schema_columns(schema, request.case_sensitive)
     check_selected(names, request.select)
     bound, node = _read_filter(request.filter, names)
     stats_ids = tuple(dict.fromkeys(names.get(name, "'stats-fields'").field_id for name in request.stats_fields))
     scan_input, start_id = _read_input(opened, snapshot, request)
     snapshot_id = NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
-    pinned = Pinned(
+    pinned = PinnedScan(
         metadata.table_uuid,
         snapshot_id,
         start_id,
@@ -129,7 +139,7 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
         stats_ids,
         request.min_rows,
     )
-    return _plan_part(opened, pinned, Scan(opened.source, scan_input, metadata, bound, stats_ids, request.min_rows, limits), WHOLE)
+    return _plan_part(opened, pinned, Scan(opened.source, scan_input, metadata, bound, stats_ids, request.min_rows, limits), WHOLE_SCAN)
 
 
 def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
@@ -139,8 +149,8 @@ def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: ScanLim
         pinned = parse_plan_id(plan_id)
         if pinned is None:
             raise NoSuchPlanId("The plan's filter is too large to be planned again; plan the scan again.")
-        return _plan_part(opened, pinned, _reopen(opened, pinned, limits), WHOLE)
-    except (BadToken, BadRequest, NotFound) as error:
+        return _plan_part(opened, pinned, _reopen(opened, pinned, limits), WHOLE_SCAN)
+    except (InvalidToken, BadRequest, NotFound) as error:
         raise NoSuchPlanId(f"The table {ident} has no plan of this id; plan the scan again.") from error
 
 
@@ -149,7 +159,7 @@ def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
     opened = _open(warehouse, ident)
     try:
         pinned = parse_plan_id(plan_id)
-    except BadToken as error:
+    except InvalidToken as error:
         raise NoSuchPlanId(f"The table {ident} has no plan of this id.") from error
     if pinned is not None and pinned.table_uuid != opened.metadata.table_uuid:
         raise NoSuchPlanId(f"The table {ident} has no plan of this id.")
@@ -161,7 +171,7 @@ def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Scan
     try:
         pinned, span = parse_task(plan_task)
         return _plan_part(opened, pinned, _reopen(opened, pinned, limits), span)
-    except (BadToken, BadRequest, NotFound) as error:
+    except (InvalidToken, BadRequest, NotFound) as error:
         raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan again.") from error
 
 
@@ -174,7 +184,7 @@ def _pick_schema(metadata: TableMetadata, snapshot: Snapshot | None, request: Sc
     return current if found is None else found
 
 
-def _read_filter(node: object, names: Names) -> Filtered:
+def _read_filter(node: object, names: SchemaColumns) -> Filtered:
     """Return a filter for the table's columns and its JSON. Raises: BadRequest: it asks what the table has not"""
     if node is None:
         return True, None
@@ -198,7 +208,7 @@ def _read_input(opened: _ScannedTable, snapshot: Snapshot | None, request: ScanR
     return read_appended_input(opened.source, opened.metadata, start, snapshot), start
 
 
-def _reopen(opened: _ScannedTable, pinned: Pinned, limits: ScanLimits) -> Scan:
+def _reopen(opened: _ScannedTable, pinned: PinnedScan, limits: ScanLimits) -> Scan:
     """Return a scan that was planned before. Raises: BadRequest, NotFound: it is of another table, or what it is of has gone"""
     metadata = opened.metadata
     if pinned.table_uuid != metadata.table_uuid:
@@ -206,14 +216,14 @@ def _reopen(opened: _ScannedTable, pinned: Pinned, limits: ScanLimits) -> Scan:
     schema = find_schema(metadata, pinned.schema_id)
     if schema is None:
         raise NotFound("Its schema has gone.")
-    names = read_names(schema, pinned.case_sensitive)
+    names = build_schema_columns(schema, pinned.case_sensitive)
     bound, _ = _read_filter(pinned.filter, names)
     stats_ids = tuple(dict.fromkeys(item for item in pinned.stats_ids if item in names.by_id))
     scan_input = _read_input_again(opened, pinned)
     return Scan(opened.source, scan_input, metadata, bound, stats_ids, pinned.min_rows, limits)
 
 
-def _read_input_again(opened: _ScannedTable, pinned: Pinned) -> ScanInput:
+def _read_input_again(opened: _ScannedTable, pinned: PinnedScan) -> ScanInput:
     if pinned.snapshot_id == NO_SNAPSHOT:
         return EMPTY_INPUT
     if pinned.start_snapshot_id is None:
@@ -225,8 +235,8 @@ def _read_input_again(opened: _ScannedTable, pinned: Pinned) -> ScanInput:
     return scan_input
 
 
-def _plan_part(opened: _ScannedTable, pinned: Pinned, scan: Scan, span: Span) -> PlannedScan:
-    packed = pack(pinned)
+def _plan_part(opened: _ScannedTable, pinned: PinnedScan, scan: Scan, span: ScanSpan) -> PlannedScan:
+    packed = encode_scan(pinned)
     most = max(1, min(scan.limits.spans, TASKS_BYTES_MAX // max(1, len(packed) * 4 // 3)))
     scan.limits = ScanLimits(scan.limits.tasks, scan.limits.entries, scan.limits.bytes, most)
     found: ScanTasks = scan.plan(span)

@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 
 from duckicelake.catalog.table_cache import estimate_bytes
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.decoding.avro_types import Readers
+from duckicelake.iceberg.decoding.avro_types import ReaderPool
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, ManifestEntry
-from duckicelake.iceberg.manifest_list import ManifestFile, inherit
+from duckicelake.iceberg.manifest_list import ManifestFile, inherit_from_list
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, ScanFile
@@ -79,7 +79,7 @@ class ManifestSource:
 
     objects: Objects
     cache: ScanCache
-    readers: Readers
+    readers: ReaderPool
     is_own: Callable[[str], bool]
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
@@ -108,7 +108,7 @@ class ManifestSource:
                 header, entries = decode_manifest(content, listed, readers=self.readers)
             except BadRequest as error:
                 raise Unsupported(error.message) from error
-            files = [_to_scan_file(entry, header.spec) for entry in inherit(entries, listed)]
+            files = [_to_scan_file(entry, header.spec) for entry in inherit_from_list(entries, listed)]
             live = [item for item in files if item is not None]
             return (header.spec, files), max(estimate_bytes(live), len(content)) + FILE_JSON_BYTES * len(files)
 
@@ -157,7 +157,7 @@ def _without_metrics(item: ScanFile) -> ScanFile:
         lower_bounds=bounds[0],
         upper_bounds=bounds[1],
     )
-    return replace(item, file=slim, told=None)
+    return replace(item, file=slim, encoded_json=None)
 
 
 def _pick_path(bounds: Mapping[int, bytes]) -> Mapping[int, bytes]:

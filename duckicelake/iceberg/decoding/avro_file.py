@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_types import Budget, Compiled, Reader, Readers, read_bytes, read_long, read_text
+from duckicelake.iceberg.decoding.avro_types import AvroReader, CompiledReader, ReadBudget, ReaderPool, read_bytes, read_long, read_text
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -20,23 +20,34 @@ HEADER_BYTES_MAX = 16 * 1024 * 1024
 CODECS = ("null", "deflate", "snappy", "zstandard")
 
 # What bytes that are no Avro raise, here and in the codecs.
-BROKEN = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError, struct.error, zlib.error)
+DECODE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AvroLimits:
     """How much one file may hold, decompressed: a small file can say a lot. `items` are those of all its arrays and maps."""
 
     rows: int = 250_000
     bytes: int = 256 * 1024 * 1024
     items: int = 16_000_000
 
-    def budget(self) -> Budget:
+    def budget(self) -> ReadBudget:
         """Return what a single file may take."""
-        return Budget(self.bytes, self.items)
+        return ReadBudget(self.bytes, self.items)
 
 
-OUR_OWN = Limits(rows=2**40, bytes=2**40, items=2**60)
+UNLIMITED = AvroLimits(rows=2**40, bytes=2**40, items=2**60)
 """For files that we wrote ourselves: whatever is in them was in memory once."""
 
 
@@ -45,14 +56,14 @@ class AvroFile:
     """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed; `budget` is what they may take."""
 
     metadata: Mapping[str, str]
-    compiled: Compiled
+    compiled: CompiledReader
     blocks: tuple[tuple[int, bytes], ...]
     codec: str
-    budget: Budget
-    readers: Readers
+    budget: ReadBudget
+    readers: ReaderPool
 
     @property
-    def row(self) -> Reader:
+    def row(self) -> AvroReader:
         """What reads a row."""
         return self.compiled.row
 
@@ -61,7 +72,7 @@ class AvroFile:
         self.readers.give_back(self.metadata["avro.schema"], self.compiled)
 
 
-def open_avro(content: bytes, limits: Limits, shared: Budget | None = None, readers: Readers | None = None) -> AvroFile:
+def open_avro(content: bytes, limits: AvroLimits, shared: ReadBudget | None = None, readers: ReaderPool | None = None) -> AvroFile:
     """The file that those bytes are; `shared` is what it and others may take together, `readers` what has read others.
 
     Raises: BadRequest — more rows than the limit, an unknown codec · any of BROKEN — no Avro file, or a damaged one
@@ -77,7 +88,7 @@ def open_avro(content: bytes, limits: Limits, shared: Budget | None = None, read
     if row_count > limits.rows:
         raise BadRequest(f"it has {row_count} entries, more than {limits.rows}; split it")
     budget = shared or limits.budget()
-    readers = Readers() if readers is None else readers
+    readers = ReaderPool() if readers is None else readers
     compiled = readers.take(metadata["avro.schema"], budget)
     if compiled.row.empty:
         raise ValueError("rows that take no bytes")

@@ -13,17 +13,17 @@ from typing import cast
 
 from duckicelake.errors import BadRequest
 
-Read = Callable[[bytes, int], tuple[object, int]]
+ReadFunction = Callable[[bytes, int], tuple[object, int]]
 """Gives the value at a position, and the position behind it."""
 
 DEPTH_MAX = 64
 EMPTY_MAX = 64
-SCHEMAS_MAX, SCHEMA_MAX, IDLE_MAX = 64, 32 * 1024, 8
+SCHEMAS_MAX, SCHEMA_LENGTH_MAX, IDLE_READERS_MAX = 64, 32 * 1024, 8
 """How many schemas are remembered, how long they may be, and how many readers of each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class AvroReader:
     """A type. `kind` is Avro's word, or `pairs` for an array of key and value records.
 
     `empty`: its values take no bytes; `empty_count`: how many such values one of its values holds.
@@ -31,16 +31,16 @@ class Reader:
     """
 
     kind: str
-    read: Read
+    read: ReadFunction
     empty: bool = False
     empty_count: int = 0
     optional: bool = False
-    fields: Mapping[int, "Reader"] = field(default_factory=dict[int, "Reader"])
-    items: tuple["Reader", ...] = ()
+    fields: Mapping[int, "AvroReader"] = field(default_factory=dict[int, "AvroReader"])
+    items: tuple["AvroReader", ...] = ()
 
 
 @dataclass(slots=True)
-class Budget:
+class ReadBudget:
     """What is still taken: bytes once they are decompressed, and items of arrays and maps, each of which takes many more in memory."""
 
     bytes: int
@@ -54,39 +54,39 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Scope:
+class SchemaScope:
     """The named types of a file that are whole so far, and what its arrays may hold: that of the file that is being read."""
 
-    named: dict[str, Reader]
-    budget: Budget
+    named: dict[str, AvroReader]
+    budget: ReadBudget
 
 
-def build_reader(schema: object, budget: Budget) -> Reader:
+def build_reader(schema: object, budget: ReadBudget) -> AvroReader:
     """What reads values of that schema. Raises ValueError for what is no schema, or one that could take more time than its bytes."""
-    return _build(schema, Scope({}, budget), 0)
+    return _build(schema, SchemaScope({}, budget), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledReader:
     """What reads rows of one schema, a file after the other, each within the budget that its scope has then."""
 
-    row: Reader
-    scope: Scope
+    row: AvroReader
+    scope: SchemaScope
 
 
-class Readers:
+class ReaderPool:
     """What read files before, by the text of their schema: writers say the same in file after file.
 
     Whoever takes one has it alone until it comes back.
     """
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[Compiled]] = {}
+        self._idle: dict[str, list[CompiledReader]] = {}
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def take(self, schema: str, budget: Budget) -> Compiled:
+    def take(self, schema: str, budget: ReadBudget) -> CompiledReader:
         """Return what reads rows of a schema. Raises ValueError as `build_reader` does."""
         idle = self._idle.get(schema)
         try:
@@ -95,19 +95,19 @@ class Readers:
             # another thread was faster
             compiled = None
         if compiled is None:
-            scope = Scope({}, budget)
-            return Compiled(_build(loads(schema), scope, 0), scope)
+            scope = SchemaScope({}, budget)
+            return CompiledReader(_build(loads(schema), scope, 0), scope)
         compiled.scope.budget = budget
         return compiled
 
-    def give_back(self, schema: str, compiled: Compiled) -> None:
+    def give_back(self, schema: str, compiled: CompiledReader) -> None:
         """Keep it for the next file; few schemas, none of them long."""
-        if len(schema) > SCHEMA_MAX:
+        if len(schema) > SCHEMA_LENGTH_MAX:
             return
         if len(self._idle) >= SCHEMAS_MAX:
             self._idle = {}
         idle = self._idle.setdefault(schema, [])
-        if len(idle) < IDLE_MAX:
+        if len(idle) < IDLE_READERS_MAX:
             idle.append(compiled)
 
 
@@ -157,28 +157,28 @@ def _read_double(content: bytes, at: int) -> tuple[float, int]:
     return struct.unpack_from("<d", content, at)[0], at + 8
 
 
-_PRIMITIVES: Mapping[str, Reader] = {
-    "null": Reader("null", lambda _, at: (None, at), empty=True, empty_count=1),
-    "boolean": Reader("boolean", _read_flag),
-    "int": Reader("int", read_long),
-    "long": Reader("long", read_long),
-    "float": Reader("float", _read_float),
-    "double": Reader("double", _read_double),
-    "bytes": Reader("bytes", read_bytes),
-    "string": Reader("string", read_text),
+_PRIMITIVES: Mapping[str, AvroReader] = {
+    "null": AvroReader("null", lambda _, at: (None, at), empty=True, empty_count=1),
+    "boolean": AvroReader("boolean", _read_flag),
+    "int": AvroReader("int", read_long),
+    "long": AvroReader("long", read_long),
+    "float": AvroReader("float", _read_float),
+    "double": AvroReader("double", _read_double),
+    "bytes": AvroReader("bytes", read_bytes),
+    "string": AvroReader("string", read_text),
 }
 
 
-def _build(node: object, scope: Scope, depth: int) -> Reader:
+def _build(node: object, scope: SchemaScope, depth: int) -> AvroReader:
     reader = _build_unchecked(node, scope, depth)
     if depth > DEPTH_MAX or reader.empty_count > EMPTY_MAX:
         raise ValueError("a schema nested too deep" if depth > DEPTH_MAX else "a schema of too many empty values")
     return reader
 
 
-def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
+def _build_unchecked(node: object, scope: SchemaScope, depth: int) -> AvroReader:
     if isinstance(node, str):
-        return _find_named(node, scope)
+        return _get_named_reader(node, scope)
     if depth > DEPTH_MAX:
         raise ValueError("a schema nested too deep")
     if isinstance(node, list):
@@ -188,11 +188,11 @@ def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
     found = cast("dict[str, object]", node)
     match found.get("type"):
         case "record" | "error":
-            return _named(found, scope, lambda: _build_record(found, scope, depth))
+            return _build_named(found, scope, lambda: _build_record(found, scope, depth))
         case "fixed":
-            return _named(found, scope, lambda: _build_fixed(found.get("size")))
+            return _build_named(found, scope, lambda: _build_fixed(found.get("size")))
         case "enum":
-            return _named(found, scope, lambda: Reader("enum", read_long))
+            return _build_named(found, scope, lambda: AvroReader("enum", read_long))
         case "array":
             return _build_array(found.get("items"), scope, depth)
         case "map":
@@ -201,21 +201,21 @@ def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
             return _build(other, scope, depth + 1)
 
 
-def _find_named(name: str, scope: Scope) -> Reader:
+def _get_named_reader(name: str, scope: SchemaScope) -> AvroReader:
     found = _PRIMITIVES.get(name) or scope.named.get(name.rsplit(".", 1)[-1])
     if found is None:
         raise ValueError(f"type {name[:100]!r} is not defined, or holds itself")
     return found
 
 
-def _named(node: Mapping[str, object], scope: Scope, build: Callable[[], Reader]) -> Reader:
+def _build_named(node: Mapping[str, object], scope: SchemaScope, build: Callable[[], AvroReader]) -> AvroReader:
     """A type is known by its name once it is whole, so none can hold itself. PyIceberg defines a name again instead of using it."""
     reader = scope.named[str(node.get("name")).rsplit(".", 1)[-1]] = build()
     return reader
 
 
-def _build_record(node: Mapping[str, object], scope: Scope, depth: int) -> Reader:
-    parts: list[tuple[int, Reader]] = []
+def _build_record(node: Mapping[str, object], scope: SchemaScope, depth: int) -> AvroReader:
+    parts: list[tuple[int, AvroReader]] = []
     for i, item in enumerate(_list_objects(node.get("fields"))):
         field_id = item.get("field-id")
         number = field_id if isinstance(field_id, int) and field_id >= 0 else -1 - i
@@ -229,7 +229,7 @@ def _build_record(node: Mapping[str, object], scope: Scope, depth: int) -> Reade
         return found, at
 
     empty_count = sum(reader.empty_count for _, reader in parts) or int(not parts)
-    return Reader("record", read, all(reader.empty for _, reader in parts), empty_count, fields=dict(parts))
+    return AvroReader("record", read, all(reader.empty for _, reader in parts), empty_count, fields=dict(parts))
 
 
 def _list_objects(value: object) -> list[Mapping[str, object]]:
@@ -238,7 +238,7 @@ def _list_objects(value: object) -> list[Mapping[str, object]]:
     return cast("list[Mapping[str, object]]", value)
 
 
-def _build_fixed(size: object) -> Reader:
+def _build_fixed(size: object) -> AvroReader:
     if not isinstance(size, int) or size < 0:
         raise ValueError("a fixed type without size")
 
@@ -248,10 +248,10 @@ def _build_fixed(size: object) -> Reader:
             raise EOFError("bytes beyond the end")
         return content[at:end], end
 
-    return Reader("fixed", read, empty=size == 0, empty_count=int(size == 0))
+    return AvroReader("fixed", read, empty=size == 0, empty_count=int(size == 0))
 
 
-def _build_union(branches: list[Reader]) -> Reader:
+def _build_union(branches: list[AvroReader]) -> AvroReader:
     reads = [branch.read for branch in branches]
 
     def read(content: bytes, at: int) -> tuple[object, int]:
@@ -263,59 +263,59 @@ def _build_union(branches: list[Reader]) -> Reader:
     others = [branch for branch in branches if branch.kind != "null"]
     empty_count = max((branch.empty_count for branch in branches), default=0)
     if len(others) != 1:
-        return Reader("union", read, empty_count=empty_count)
+        return AvroReader("union", read, empty_count=empty_count)
     return replace(others[0], read=read, empty=False, empty_count=empty_count, optional=len(branches) > 1)
 
 
-def _build_array(node: object, scope: Scope, depth: int) -> Reader:
+def _build_array(node: object, scope: SchemaScope, depth: int) -> AvroReader:
     item = _check_takes_bytes(_build(node, scope, depth + 1))
     pair = tuple(item.fields.values())
     if item.kind == "record" and not item.optional and len(pair) == 2 and min(item.fields) >= 0:
-        return Reader("pairs", _columns_read(*pair, scope) or _pairs_read(pair[0].read, pair[1].read, scope), items=pair)
-    return Reader("array", _array_read(item.read, scope), items=(item,))
+        return AvroReader("pairs", _build_column_map_read(*pair, scope) or _build_pairs_read(pair[0].read, pair[1].read, scope), items=pair)
+    return AvroReader("array", _build_array_read(item.read, scope), items=(item,))
 
 
-def _build_map(value: Reader, scope: Scope) -> Reader:
-    return Reader("map", _pairs_read(read_text, value.read, scope), items=(value,))
+def _build_map(value: AvroReader, scope: SchemaScope) -> AvroReader:
+    return AvroReader("map", _build_pairs_read(read_text, value.read, scope), items=(value,))
 
 
-def _check_takes_bytes(item: Reader) -> Reader:
+def _check_takes_bytes(item: AvroReader) -> AvroReader:
     if item.empty:
         raise ValueError("an array of values that take no bytes")
     return item
 
 
-def _array_read(read_item: Read, scope: Scope) -> Read:
+def _build_array_read(read_item: ReadFunction, scope: SchemaScope) -> ReadFunction:
     def read(content: bytes, at: int) -> tuple[list[object], int]:
         found: list[object] = []
-        count, at = _read_block(content, at, scope)
+        count, at = _read_block_count(content, at, scope)
         while count:
             for _ in range(count):
                 item, at = read_item(content, at)
                 found.append(item)
-            count, at = _read_block(content, at, scope)
+            count, at = _read_block_count(content, at, scope)
         return found, at
 
     return read
 
 
-def _pairs_read(read_key: Read, read_value: Read, scope: Scope) -> Read:
+def _build_pairs_read(read_key: ReadFunction, read_value: ReadFunction, scope: SchemaScope) -> ReadFunction:
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at, scope)
+        count, at = _read_block_count(content, at, scope)
         while count:
             for _ in range(count):
                 key, at = read_key(content, at)
                 value, at = read_value(content, at)
                 if key is not None and value is not None:  # DuckDB lets both be null, and never means it
                     found[key] = value
-            count, at = _read_block(content, at, scope)
+            count, at = _read_block_count(content, at, scope)
         return found, at
 
     return read
 
 
-def _columns_read(key: Reader, value: Reader, scope: Scope) -> Read | None:
+def _build_column_map_read(key: AvroReader, value: AvroReader, scope: SchemaScope) -> ReadFunction | None:
     """What reads numbers or bytes by column id: most of a manifest, so its small numbers are read in place."""
     in_bytes = value.kind == "bytes"
     if key.optional or value.optional or key.kind not in ("int", "long") or value.kind not in ("int", "long", "bytes"):
@@ -323,7 +323,7 @@ def _columns_read(key: Reader, value: Reader, scope: Scope) -> Read | None:
 
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at, scope)
+        count, at = _read_block_count(content, at, scope)
         while count:
             for _ in range(count):
                 byte = content[at]
@@ -337,13 +337,13 @@ def _columns_read(key: Reader, value: Reader, scope: Scope) -> Read | None:
                     found[column_id], at = content[at:end], end
                 else:
                     found[column_id] = number
-            count, at = _read_block(content, at, scope)
+            count, at = _read_block_count(content, at, scope)
         return found, at
 
     return read
 
 
-def _read_block(content: bytes, at: int, scope: Scope) -> tuple[int, int]:
+def _read_block_count(content: bytes, at: int, scope: SchemaScope) -> tuple[int, int]:
     """How many items follow, counted; a negative count has their size in bytes behind it."""
     count, at = read_long(content, at)
     if count < 0:

@@ -12,9 +12,9 @@ from json import loads
 from typing import Any, cast
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_file import BROKEN, AvroFile, Limits, open_avro, read_rows
-from duckicelake.iceberg.decoding.avro_types import Budget, Reader, Readers
-from duckicelake.iceberg.decoding.partition_values import tuple_decoder
+from duckicelake.iceberg.decoding.avro_file import DECODE_ERRORS, AvroFile, AvroLimits, open_avro, read_rows
+from duckicelake.iceberg.decoding.avro_types import AvroReader, ReadBudget, ReaderPool
+from duckicelake.iceberg.decoding.partition_values import build_tuple_decoder
 from duckicelake.iceberg.encoding.json_reader import INT_MAX
 from duckicelake.iceberg.manifest import CONTENT_NAMES, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, FieldSummary, ManifestFile
@@ -22,8 +22,8 @@ from duckicelake.iceberg.metadata import FORMAT_VERSIONS
 from duckicelake.iceberg.partition import PartitionSpec, assign_field_ids, parse_spec_fields
 from duckicelake.iceberg.schema import Schema, parse_schema
 
-USUAL_LIMITS = Limits()
-REMEMBERED_LENGTH = 16 * 1024
+DEFAULT_LIMITS = AvroLimits()
+CACHED_SCHEMA_LENGTH_MAX = 16 * 1024
 """Characters of a schema that is remembered."""
 
 _NUMBER, _TEXT, _BYTES, _FLAG = ("int", "long"), ("string",), ("bytes", "fixed"), ("boolean",)
@@ -52,7 +52,7 @@ _FILE: Mapping[int, tuple[str, _Kinds]] = {
     **{field_id: ("counts by column", ("pairs", *_NUMBER)) for field_id in (108, 109, 110, 137)},
     **{field_id: ("bounds by column", ("pairs", *_BYTES)) for field_id in (125, 128)},
 }
-_LISTED: Mapping[int, tuple[str, _Kinds]] = {
+_MANIFEST_FILE: Mapping[int, tuple[str, _Kinds]] = {
     500: ("manifest_path", _TEXT),
     507: ("partitions", ("array", "record")),
     **{field_id: ("a number", _NUMBER) for field_id in (501, 502, 503, 504, 505, 506, 512, 513, 514, 515, 516, 517, 520)},
@@ -63,16 +63,16 @@ _SUMMARY: Mapping[int, tuple[str, _Kinds]] = {
     510: ("lower_bound", _BYTES),
     511: ("upper_bound", _BYTES),
 }
-_ENCRYPTED = 131
-_LIST_ENCRYPTED = 519
+_KEY_METADATA = 131
+_LIST_KEY_METADATA = 519
 
 
 def decode_manifest(
     content: bytes,
     listed: ManifestFile | str = "manifest",
-    limits: Limits = USUAL_LIMITS,
-    shared: Budget | None = None,
-    readers: Readers | None = None,
+    limits: AvroLimits = DEFAULT_LIMITS,
+    shared: ReadBudget | None = None,
+    readers: ReaderPool | None = None,
 ) -> tuple[ManifestHeader, list[ManifestEntry]]:
     """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
 
@@ -82,39 +82,39 @@ def decode_manifest(
 
     Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
     """
-    with _naming(listed if isinstance(listed, str) else listed.manifest_path):
+    with _mapped_errors(listed if isinstance(listed, str) else listed.manifest_path):
         file = open_avro(content, limits, shared, readers)
         header = _parse_header(file.metadata, None if isinstance(listed, str) else listed)
-        decode = _entry_decoder(file, header)
+        decode = _build_entry_decoder(file, header)
         entries = [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
         file.close()
         return header, entries
 
 
 def decode_manifest_list(
-    content: bytes, name: str = "manifest list", limits: Limits = USUAL_LIMITS, readers: Readers | None = None
+    content: bytes, name: str = "manifest list", limits: AvroLimits = DEFAULT_LIMITS, readers: ReaderPool | None = None
 ) -> list[ManifestFile]:
     """The manifests that anybody's manifest list names.
 
     Raises: BadRequest — damaged, too large or not a manifest list; it begins with the name
     """
-    with _naming(name):
+    with _mapped_errors(name):
         file = open_avro(content, limits, None, readers)
-        _check_fields(file.row, _LISTED, (500, 501, 502, 503))
+        _check_fields(file.row, _MANIFEST_FILE, (500, 501, 502, 503))
         if 507 in file.row.fields:
             _check_fields(file.row.fields[507].items[0], _SUMMARY, (509,))
-        listed = [_decode_listed(cast("dict[int, Any]", row)) for row in read_rows(file)]
+        listed = [_decode_manifest_file(cast("dict[int, Any]", row)) for row in read_rows(file)]
         file.close()
         return listed
 
 
 @contextmanager
-def _naming(name: str) -> Generator[None, None, None]:
+def _mapped_errors(name: str) -> Generator[None, None, None]:
     try:
         yield
     except BadRequest as error:
         raise BadRequest(f"Cannot read {name}: {error.message}") from error
-    except BROKEN as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(
             f"Cannot read {name}: it is no valid Avro file ({type(error).__name__}: {str(error)[:200]}); write it again"
         ) from error
@@ -127,7 +127,7 @@ def _parse_header(metadata: Mapping[str, str], listed: ManifestFile | None) -> M
         spec = PartitionSpec(int(metadata.get("partition-spec-id", default_spec_id)), fields)
         text = metadata["schema"]
         header = ManifestHeader(
-            schema=_parse_known(text) if len(text) <= REMEMBERED_LENGTH else parse_schema(loads(text)),
+            schema=_parse_cached(text) if len(text) <= CACHED_SCHEMA_LENGTH_MAX else parse_schema(loads(text)),
             spec=assign_field_ids(spec, 0),
             format_version=int(metadata.get("format-version", "1")),
             content=CONTENT_NAMES.index(metadata["content"]) if "content" in metadata else default_content,
@@ -140,12 +140,12 @@ def _parse_header(metadata: Mapping[str, str], listed: ManifestFile | None) -> M
 
 
 @lru_cache(maxsize=256)
-def _parse_known(text: str) -> Schema:
+def _parse_cached(text: str) -> Schema:
     """The schema of a header; writers send the same one with every manifest of a table."""
     return parse_schema(loads(text))
 
 
-def _check_fields(record: Reader, known: Mapping[int, tuple[str, _Kinds]], required: tuple[int, ...]) -> None:
+def _check_fields(record: AvroReader, known: Mapping[int, tuple[str, _Kinds]], required: tuple[int, ...]) -> None:
     """Raise BadRequest when a field is missing or of another kind than the specification says."""
     if record.kind != "record":
         raise BadRequest(f"its schema has a {record.kind} where a record belongs; write it again")
@@ -153,11 +153,11 @@ def _check_fields(record: Reader, known: Mapping[int, tuple[str, _Kinds]], requi
         found = record.fields.get(field_id)
         if found is None and field_id in required:
             raise BadRequest(f"its schema has no field {field_id} ({name}); write it again")
-        if found is not None and not _is_of(found, kinds):
+        if found is not None and not _has_kind(found, kinds):
             raise BadRequest(f"field {field_id} ({name}) of its schema is a {found.kind}; write it again")
 
 
-def _is_of(reader: Reader, kinds: _Kinds) -> bool:
+def _has_kind(reader: AvroReader, kinds: _Kinds) -> bool:
     """True when the type is one of those kinds; the first of several may be what holds the others."""
     match kinds:
         case ("array", *items):
@@ -168,11 +168,11 @@ def _is_of(reader: Reader, kinds: _Kinds) -> bool:
             return reader.kind in kinds
 
 
-def _entry_decoder(file: AvroFile, header: ManifestHeader) -> Callable[[Mapping[int, Any]], ManifestEntry]:
+def _build_entry_decoder(file: AvroFile, header: ManifestHeader) -> Callable[[Mapping[int, Any]], ManifestEntry]:
     _check_fields(file.row, _ENTRY, (0, 2))
     record = file.row.fields[2]
     _check_fields(record, _FILE, (100, 101, 102, 103, 104))
-    decode_tuple = tuple_decoder(header.spec, header.schema, record.fields[102])
+    decode_tuple = build_tuple_decoder(header.spec, header.schema, record.fields[102])
 
     def decode(row: Mapping[int, Any]) -> ManifestEntry:
         values: Mapping[int, Any] | None = row[2]
@@ -201,7 +201,7 @@ def _entry_decoder(file: AvroFile, header: ManifestHeader) -> Callable[[Mapping[
             content_size_in_bytes=found(145),
         )
         entry = ManifestEntry(row[0], row.get(1), row.get(3), row.get(4), file)
-        _check_entry(entry, found(_ENCRYPTED))
+        _check_entry(entry, found(_KEY_METADATA))
         return entry
 
     return decode
@@ -226,7 +226,7 @@ def _check_entry(entry: ManifestEntry, key: object) -> None:
         raise BadRequest(f"{file.file_path} is encrypted; write plain files")
 
 
-def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
+def _decode_manifest_file(row: Mapping[int, Any]) -> ManifestFile:
     counts = [UNKNOWN_COUNT if row.get(field_id) is None else row[field_id] for field_id in (504, 505, 506, 512, 513, 514)]
     numbers = [row[field_id] for field_id in (501, 502, 503)]
     # DuckDB's iceberg extension writes -1 where it does not know the lowest sequence number
@@ -236,7 +236,7 @@ def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
     numbers += [row.get(515) or 0, lowest, first_row_id or 0]
     if not row[500] or None in numbers or min(numbers) < 0 or min(counts) < UNKNOWN_COUNT or row[502] > INT_MAX:
         raise BadRequest(f"its entry {str(row[500])[:1000]!r} has a number that is missing or out of range; write it again")
-    if (row.get(517) or 0) not in (0, 1) or row.get(_LIST_ENCRYPTED) is not None:
+    if (row.get(517) or 0) not in (0, 1) or row.get(_LIST_KEY_METADATA) is not None:
         raise BadRequest(f"manifest {row[500]} is encrypted, or neither of data nor of deletes; write plain manifests")
     return ManifestFile(
         manifest_path=row[500],

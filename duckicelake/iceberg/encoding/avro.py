@@ -12,17 +12,17 @@ from hashlib import blake2b
 
 MAGIC = b"Obj\x01"
 BLOCK_BYTES = 1 << 16
-MEMO_MAX = 1 << 16
+CACHED_LONGS_MAX = 1 << 16
 NULL = b"\x00"
 PRESENT = b"\x02"
 LONG_BITS = 64
 
 
-class Longs(dict[int, bytes]):
+class EncodedLongs(dict[int, bytes]):
     """Encoded whole numbers by number: one look-up for those seen before, and a bounded memory of them."""
 
     def __missing__(self, number: int) -> bytes:
-        if len(self) >= MEMO_MAX:
+        if len(self) >= CACHED_LONGS_MAX:
             self.clear()
         encoded = self[number] = encode_long(number)
         return encoded
@@ -52,10 +52,10 @@ def encode_bytes(content: bytes) -> bytes:
 
 def encode_container(metadata: Mapping[str, str], schema: str, rows: Iterable[bytes]) -> bytes:
     """An Avro file of those rows. The same input gives the same bytes: the sync marker is the header's digest."""
-    return container_encoder(metadata, schema)(rows)
+    return build_container_encoder(metadata, schema)(rows)
 
 
-def container_encoder(metadata: Mapping[str, str], schema: str) -> Callable[[Iterable[bytes]], bytes]:
+def build_container_encoder(metadata: Mapping[str, str], schema: str) -> Callable[[Iterable[bytes]], bytes]:
     """What makes Avro files with that header, each of its rows."""
     encoded = [_encode_text(text) for pair in metadata.items() for text in pair]
     header = b"".join([MAGIC, encode_long(len(metadata) + 2), *encoded, _encode_schema(schema), NULL])

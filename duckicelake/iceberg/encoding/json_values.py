@@ -11,10 +11,10 @@ from uuid import UUID
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import encode_value
-from duckicelake.iceberg.transforms import DAY_MICROS, civil_date, days_since_1970, scale_of
+from duckicelake.iceberg.transforms import DAY_MICROS, get_scale, to_civil_date, to_days_since_1970
 from duckicelake.iceberg.types import PrimitiveType
 
-_AS_THEY_ARE = ("boolean", "int", "long", "float", "double", "string")
+_SAME_IN_JSON = ("boolean", "int", "long", "float", "double", "string")
 _DATE = re.compile(r"([+-]?\d{4,9})-(\d\d)-(\d\d)", re.ASCII)
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
@@ -39,7 +39,7 @@ def format_value(type: PrimitiveType, value: object) -> object:
         case int():
             return _FORMATS[name](value) if name in _FORMATS else value
         case Decimal():
-            return f"{value:f}" if value.as_tuple().exponent == -scale_of(type) else f"{value:.{scale_of(type)}f}"
+            return f"{value:f}" if value.as_tuple().exponent == -get_scale(type) else f"{value:.{get_scale(type)}f}"
         case bytes():
             return str(UUID(bytes=value)) if name == "uuid" else value.hex()
         case _:
@@ -67,7 +67,7 @@ def _parse(type: PrimitiveType, node: object) -> object:
         return float(node)
     if name in ("float", "double") and isinstance(node, float) and not math.isfinite(node):
         raise ValueError("not finite")
-    if name in _AS_THEY_ARE:
+    if name in _SAME_IN_JSON:
         return node
     if not isinstance(node, str):
         raise ValueError("not a string")
@@ -86,7 +86,7 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def _format_date(days: int) -> str:
-    year, month, day = civil_date(days)
+    year, month, day = to_civil_date(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 
@@ -96,7 +96,7 @@ def _format_time(count: int, digits: int = 6) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:0{digits}}"
 
 
-def _format_stamp(count: int, digits: int = 6) -> str:
+def _format_timestamp(count: int, digits: int = 6) -> str:
     days, rest = divmod(count, DAY_MICROS * 10 ** (digits - 6))
     return f"{_format_date(days)}T{_format_time(rest, digits)}"
 
@@ -104,8 +104,8 @@ def _format_stamp(count: int, digits: int = 6) -> str:
 def _parse_date(text: str) -> int:
     match = _match(_DATE, text)
     year, month, day = int(match[1]), int(match[2]), int(match[3])
-    days = days_since_1970(year, month, day)
-    if not 1 <= month <= 12 or civil_date(days) != (year, month, day):
+    days = to_days_since_1970(year, month, day)
+    if not 1 <= month <= 12 or to_civil_date(days) != (year, month, day):
         raise ValueError("no such day")
     return days
 
@@ -119,7 +119,7 @@ def _parse_time(text: str, digits: int = 6) -> int:
     return seconds * 10**digits + int(fraction[:digits].ljust(digits, "0"))
 
 
-def _parse_stamp(text: str, digits: int = 6) -> int:
+def _parse_timestamp(text: str, digits: int = 6) -> int:
     date, _, time = text.partition("T")
     return _parse_date(date) * DAY_MICROS * 10 ** (digits - 6) + _parse_time(time, digits)
 
@@ -134,17 +134,17 @@ def _without_zone(text: str) -> str:
 _FORMATS: dict[str, Callable[[int], str]] = {
     "date": _format_date,
     "time": _format_time,
-    "timestamp": _format_stamp,
-    "timestamptz": lambda count: _format_stamp(count) + "+00:00",
-    "timestamp_ns": lambda count: _format_stamp(count, 9),
-    "timestamptz_ns": lambda count: _format_stamp(count, 9) + "+00:00",
+    "timestamp": _format_timestamp,
+    "timestamptz": lambda count: _format_timestamp(count) + "+00:00",
+    "timestamp_ns": lambda count: _format_timestamp(count, 9),
+    "timestamptz_ns": lambda count: _format_timestamp(count, 9) + "+00:00",
 }
 _PARSERS: dict[str, Callable[[str], object]] = {
     "date": _parse_date,
     "time": _parse_time,
-    "timestamp": _parse_stamp,
-    "timestamptz": lambda text: _parse_stamp(_without_zone(text)),
-    "timestamp_ns": lambda text: _parse_stamp(text, 9),
-    "timestamptz_ns": lambda text: _parse_stamp(_without_zone(text), 9),
+    "timestamp": _parse_timestamp,
+    "timestamptz": lambda text: _parse_timestamp(_without_zone(text)),
+    "timestamp_ns": lambda text: _parse_timestamp(text, 9),
+    "timestamptz_ns": lambda text: _parse_timestamp(_without_zone(text), 9),
     "uuid": lambda text: UUID(_match(_UUID, text)[0]).bytes,
 }

@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import cast
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.avro import NULL, PRESENT, Longs
-from duckicelake.iceberg.encoding.manifest_schema import decimal_size, value_schema
-from duckicelake.iceberg.transforms import unscaled_value
+from duckicelake.iceberg.encoding.avro import NULL, PRESENT, EncodedLongs
+from duckicelake.iceberg.encoding.manifest_schema import compute_decimal_size, get_value_schema
+from duckicelake.iceberg.transforms import to_unscaled
 from duckicelake.iceberg.types import PrimitiveType, find_decimal, find_fixed_length
 
 Encode = Callable[[object], bytes]
@@ -20,7 +20,7 @@ class RowParts:
     __slots__ = ("longs",)
 
     def __init__(self) -> None:
-        self.longs = Longs()
+        self.longs = EncodedLongs()
 
     def text(self, value: str) -> bytes:
         """A string."""
@@ -81,11 +81,11 @@ class RowParts:
         return encode_optional
 
     def _plain_encoder(self, type: PrimitiveType) -> Encode | None:
-        avro_type = value_schema(type)
+        avro_type = get_value_schema(type)
         kind = avro_type if isinstance(avro_type, str) else avro_type["type"]
         found = find_decimal(type)
         if found is not None:
-            return _decimal_encoder(*found)
+            return _build_decimal_encoder(*found)
         match kind:
             case "null":
                 return None
@@ -101,15 +101,15 @@ class RowParts:
             case "bytes":
                 return lambda value: self.longs[len(cast("bytes", value))] + cast("bytes", value)
             case _:
-                return _fixed_encoder(16 if type.name == "uuid" else find_fixed_length(type) or 0)
+                return _build_fixed_encoder(16 if type.name == "uuid" else find_fixed_length(type) or 0)
 
 
-def _decimal_encoder(precision: int, scale: int) -> Encode:
-    size = decimal_size(precision)
-    return lambda value: unscaled_value(cast("Decimal", value), scale).to_bytes(size, "big", signed=True)
+def _build_decimal_encoder(precision: int, scale: int) -> Encode:
+    size = compute_decimal_size(precision)
+    return lambda value: to_unscaled(cast("Decimal", value), scale).to_bytes(size, "big", signed=True)
 
 
-def _fixed_encoder(length: int) -> Encode:
+def _build_fixed_encoder(length: int) -> Encode:
     def encode(value: object) -> bytes:
         if not isinstance(value, bytes) or len(value) != length:
             raise ValueError(f"not {length} bytes")

@@ -80,22 +80,22 @@ _PLAIN_TYPES = {name: name for name in ("boolean", "int", "long", "float", "doub
 
 
 @lru_cache(maxsize=256)
-def manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> str:
+def build_manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> str:
     """The Avro schema of a manifest whose files are partitioned by `spec`, with values of `types`."""
-    own = {"partition": partition_schema(spec, types)}
-    own["data_file"] = _record("r2", _DATA_FILE_FIELDS, format_version, own)
-    return _compact(_record("manifest_entry", _ENTRY_FIELDS, format_version, own))
+    own = {"partition": build_partition_schema(spec, types)}
+    own["data_file"] = _build_record("r2", _DATA_FILE_FIELDS, format_version, own)
+    return _compact(_build_record("manifest_entry", _ENTRY_FIELDS, format_version, own))
 
 
 @lru_cache
-def manifest_list_schema(format_version: int) -> str:
+def build_manifest_list_schema(format_version: int) -> str:
     """The Avro schema of a manifest list."""
-    summary = _record("r508", _FIELD_SUMMARY_FIELDS, format_version, {})
+    summary = _build_record("r508", _FIELD_SUMMARY_FIELDS, format_version, {})
     own: dict[str, object] = {"field_summaries": {"type": "array", "items": summary, "element-id": 508}}
-    return _compact(_record("manifest_file", _MANIFEST_FILE_FIELDS, format_version, own))
+    return _compact(_build_record("manifest_file", _MANIFEST_FILE_FIELDS, format_version, own))
 
 
-def partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> object:
+def build_partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> object:
     """The record of a partition tuple: every value optional, under its partition field's id.
 
     Avro names a fixed type once per file; later ones get the field id in their name, as PyIceberg reads no references
@@ -104,8 +104,8 @@ def partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> o
     fields: list[dict[str, object]] = []
     used: set[str] = set()
     for item, type in zip(spec.fields, types, strict=True):
-        name = _unused_name(compatible_name(item.name), item.field_id, used)
-        avro_type = value_schema(type)
+        name = _unused_name(to_avro_name(item.name), item.field_id, used)
+        avro_type = get_value_schema(type)
         if isinstance(avro_type, dict) and "name" in avro_type:
             avro_type = {**avro_type, "name": _unused_name(str(avro_type["name"]), item.field_id, used)}
         optional = avro_type if avro_type == "null" else ["null", avro_type]
@@ -120,7 +120,7 @@ def _unused_name(name: str, field_id: int, used: set[str]) -> str:
     return unused
 
 
-def value_schema(type: PrimitiveType) -> str | dict[str, object]:
+def get_value_schema(type: PrimitiveType) -> str | dict[str, object]:
     """The Avro type that holds values of a primitive type.
 
     Raises: BadRequest — the type cannot stand in a partition tuple
@@ -133,7 +133,7 @@ def value_schema(type: PrimitiveType) -> str | dict[str, object]:
         return {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"}
     if found := find_decimal(type):
         precision, scale = found
-        fixed = {"type": "fixed", "name": f"decimal_{precision}_{scale}", "size": decimal_size(precision)}
+        fixed = {"type": "fixed", "name": f"decimal_{precision}_{scale}", "size": compute_decimal_size(precision)}
         return {**fixed, "logicalType": "decimal", "precision": precision, "scale": scale}
     length = find_fixed_length(type)
     if length is not None:
@@ -141,18 +141,18 @@ def value_schema(type: PrimitiveType) -> str | dict[str, object]:
     raise BadRequest(f"Cannot partition by values of type {type}; choose another column or transform")
 
 
-def decimal_size(precision: int) -> int:
+def compute_decimal_size(precision: int) -> int:
     """Bytes that hold every decimal of that precision, two's complement."""
     return (10**precision).bit_length() // 8 + 1
 
 
-def compatible_name(name: str) -> str:
+def to_avro_name(name: str) -> str:
     """A partition field's name as an Avro name: other characters than letters, digits and _ as `_x` and their code.
 
     Letters beyond ASCII are replaced too: Java would keep them, but DuckDB's Avro reader refuses such names.
     """
     units = [int.from_bytes(pair, "big") for pair in _utf16_units(name)]
-    return "".join(_compatible_unit(unit, first=i == 0) for i, unit in enumerate(units))
+    return "".join(_to_avro_unit(unit, first=i == 0) for i, unit in enumerate(units))
 
 
 def _utf16_units(name: str) -> list[bytes]:
@@ -160,17 +160,17 @@ def _utf16_units(name: str) -> list[bytes]:
     return [encoded[i : i + 2] for i in range(0, len(encoded), 2)]
 
 
-def _compatible_unit(unit: int, first: bool) -> str:
+def _to_avro_unit(unit: int, first: bool) -> str:
     character = chr(unit)
     if unit < 128 and (character.isalpha() or character == "_" or (character.isdigit() and not first)):
         return character
     return f"_{character}" if "0" <= character <= "9" else f"_x{unit:X}"
 
 
-def _record(name: str, fields: _Fields, format_version: int, own: dict[str, object]) -> dict[str, object]:
+def _build_record(name: str, fields: _Fields, format_version: int, own: dict[str, object]) -> dict[str, object]:
     encoded: list[dict[str, object]] = []
     for field_id, field_name, type, presence in fields:
-        avro_type = own[type] if isinstance(type, str) and type in own else _collection(type)
+        avro_type = own[type] if isinstance(type, str) and type in own else _build_type(type)
         match presence[format_version - 1]:
             case "r":
                 encoded.append({"name": field_name, "type": avro_type, "field-id": field_id})
@@ -181,7 +181,7 @@ def _record(name: str, fields: _Fields, format_version: int, own: dict[str, obje
     return {"type": "record", "name": name, "fields": encoded}
 
 
-def _collection(type: str | tuple[int, str] | tuple[int, int, str]) -> object:
+def _build_type(type: str | tuple[int, str] | tuple[int, int, str]) -> object:
     match type:
         case str():
             return type

@@ -14,7 +14,7 @@ from duckicelake.iceberg.expressions.tree import (
     SETS,
     UNARY,
     And,
-    Bound,
+    BoundExpression,
     BoundPredicate,
     Expression,
     Not,
@@ -24,7 +24,7 @@ from duckicelake.iceberg.expressions.tree import (
     all_of,
     any_of,
 )
-from duckicelake.iceberg.schema import Schema, list_repeated
+from duckicelake.iceberg.schema import Schema, list_repeated_ids
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import IcebergType, NestedField, PrimitiveType, walk_fields
 
@@ -35,7 +35,7 @@ METADATA_COLUMNS = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partiti
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SchemaColumns:
     """The columns of a schema by dotted name and by id, for one reading of names."""
 
     by_name: Mapping[str, NestedField]
@@ -59,7 +59,7 @@ class Names:
         return found
 
 
-def read_names(schema: Schema, case_sensitive: bool) -> Names:
+def build_schema_columns(schema: Schema, case_sensitive: bool) -> SchemaColumns:
     """Return the names of a schema's columns."""
     by_name: dict[str, NestedField] = {}
     ambiguous: set[str] = set()
@@ -70,17 +70,17 @@ def read_names(schema: Schema, case_sensitive: bool) -> Names:
             ambiguous.add(key)
         by_name.setdefault(key, item)
         by_id[item.field_id] = item
-    return Names(by_name, by_id, list_repeated(schema), case_sensitive, frozenset() if case_sensitive else frozenset(ambiguous))
+    return SchemaColumns(by_name, by_id, list_repeated_ids(schema), case_sensitive, frozenset() if case_sensitive else frozenset(ambiguous))
 
 
-def check_selected(names: Names, selected: Iterable[str]) -> None:
+def check_selected(names: SchemaColumns, selected: Iterable[str]) -> None:
     """Raise BadRequest when a name is neither a column's nor one of Iceberg's own."""
     for name in selected:
         if name.split(".", 1)[0] not in METADATA_COLUMNS:
             names.get(name, "'select'")
 
 
-def bind(expression: Expression, names: Names, *, negated: bool = False) -> Bound:
+def bind(expression: Expression, names: SchemaColumns, *, negated: bool = False) -> BoundExpression:
     """Return the filter for the columns of a schema; `negated`: what holds of the rows of which it does not.
 
     Raises: BadRequest — an unknown column, a value that is not of its type, an operation that the type does not have
@@ -97,9 +97,9 @@ def bind(expression: Expression, names: Names, *, negated: bool = False) -> Boun
             return _bind_predicate(expression, names, negated)
 
 
-def _bind_predicate(predicate: Predicate, names: Names, negated: bool) -> Bound:
-    item = _find_field(predicate.term, names)
-    type = _find_type(predicate.term, item)
+def _bind_predicate(predicate: Predicate, names: SchemaColumns, negated: bool) -> BoundExpression:
+    item = _get_field(predicate.term, names)
+    type = _get_type(predicate.term, item)
     operation = NEGATED[predicate.operation] if negated else predicate.operation
     node = {**predicate.node, "type": operation}
     is_repeated = item.field_id in names.repeated
@@ -107,8 +107,8 @@ def _bind_predicate(predicate: Predicate, names: Names, negated: bool) -> Bound:
     if operation in SETS and not values:
         # nothing is in an empty set, and everything outside of it
         return operation == "not-in"
-    others = _round_values(operation, values) if isinstance(type, PrimitiveType) and type.name == "float" else None
-    return BoundPredicate(operation, item.field_id, type, values, node, others, predicate.term.transform, is_repeated)
+    rounded_values = _round_values(operation, values) if isinstance(type, PrimitiveType) and type.name == "float" else None
+    return BoundPredicate(operation, item.field_id, type, values, node, rounded_values, predicate.term.transform, is_repeated)
 
 
 def _round_values(operation: str, values: tuple[object, ...]) -> tuple[object, ...] | None:
@@ -118,7 +118,7 @@ def _round_values(operation: str, values: tuple[object, ...]) -> tuple[object, .
     return None if found == values else found
 
 
-def _find_field(term: Term, names: Names) -> NestedField:
+def _get_field(term: Term, names: SchemaColumns) -> NestedField:
     if term.name is not None:
         return names.get(term.name, "filter")
     found = names.by_id.get(-1 if term.field_id is None else term.field_id)
@@ -127,7 +127,7 @@ def _find_field(term: Term, names: Names) -> NestedField:
     return found
 
 
-def _find_type(term: Term, item: NestedField) -> IcebergType:
+def _get_type(term: Term, item: NestedField) -> IcebergType:
     if term.transform is None or term.transform == "identity":
         return item.type
     found = parse_transform(term.transform).result_type(item.type) if isinstance(item.type, PrimitiveType) else None

@@ -26,15 +26,15 @@ from duckicelake.iceberg.expressions.tree import (
 Values = tuple[Any, ...]
 
 
-def holds(operation: str, values: Values, value: Any) -> bool | None:
+def evaluate(operation: str, values: Values, value: Any) -> bool | None:
     """Tell whether a value, which may be null, is what the predicate asks for; None: readers differ, or may.
 
     Shape: null is like nothing, and whether it is unlike something readers tell differently
     """
     if value is None:
-        return _hold_null(operation)
+        return _evaluate_null(operation)
     if value != value:
-        return _hold_nan(operation)
+        return _evaluate_nan(operation)
     match operation:
         case "is-null" | "is-nan":
             return False
@@ -53,13 +53,13 @@ def _is_among(value: Any, values: Values) -> bool:
     return at < len(values) and values[at] == value
 
 
-def _hold_null(operation: str) -> bool | None:
+def _evaluate_null(operation: str) -> bool | None:
     if operation in (IS_NULL, NOT_NULL):
         return operation == IS_NULL
     return None if operation in (NOT_EQ, NOT_IN, NOT_STARTS_WITH, NOT_NAN) else False
 
 
-def _hold_nan(operation: str) -> bool | None:
+def _evaluate_nan(operation: str) -> bool | None:
     if operation in (IS_NAN, NOT_NAN):
         return operation == IS_NAN
     if operation in (IS_NULL, NOT_NULL):
@@ -87,7 +87,7 @@ def _compare(operation: str, value: Any, literal: Any) -> bool:
             return not value.startswith(literal)
 
 
-def may_hold(operation: str, values: Values, lower: Any, upper: Any) -> bool:
+def may_match_range(operation: str, values: Values, lower: Any, upper: Any) -> bool:
     """Tell whether a predicate may hold of a value from `lower` to `upper`; None is no bound. No value of the range is null or NaN."""
     match operation:
         case "lt":
@@ -114,7 +114,7 @@ def may_hold(operation: str, values: Values, lower: Any, upper: Any) -> bool:
             return True
 
 
-RANGED = frozenset({LT, LT_EQ, GT, GT_EQ, EQ, IN, STARTS_WITH})
+NEVER_NULL = frozenset({LT, LT_EQ, GT, GT_EQ, EQ, IN, STARTS_WITH})
 """What holds of no null."""
-UPWARDS = frozenset({GT, GT_EQ})
+MAY_MATCH_NAN = frozenset({GT, GT_EQ})
 """What holds of NaN for readers that put it behind all numbers."""

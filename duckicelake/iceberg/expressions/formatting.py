@@ -1,9 +1,9 @@
 """Filters as JSON again: what is left of one, in its author's own words."""
 
-from duckicelake.iceberg.expressions.tree import AllOf, And, AnyOf, Bound, BoundPredicate, Expression, Not, Or, Predicate
+from duckicelake.iceberg.expressions.tree import AllOf, And, AnyOf, BoundExpression, BoundPredicate, Expression, Not, Or, Predicate
 
 
-def format_bound(bound: Bound) -> object:
+def format_bound(bound: BoundExpression) -> object:
     """A bound filter as JSON. AND and OR become trees that are no deeper than they must be."""
     match bound:
         case bool():

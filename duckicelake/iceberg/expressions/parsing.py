@@ -19,11 +19,11 @@ DEPTH_MAX = 200
 """How deep AND, OR and NOT may change within each other; a chain of one of the two is no depth."""
 NODES_MAX = 20_000
 VALUES_MAX = 200_000
-SHOWN = 100
+SHOWN_LENGTH = 100
 
 
 @dataclass(slots=True)
-class _Room:
+class _FilterBudget:
     """How much a filter may still hold."""
 
     nodes: int = NODES_MAX
@@ -41,15 +41,15 @@ def parse_expression(value: object) -> Expression:
 
     Raises: BadRequest — malformed, of an unknown kind, nested deeper than DEPTH_MAX, or with too many parts
     """
-    return _parse(value, _Room(), 0)
+    return _parse(value, _FilterBudget(), 0)
 
 
-def _parse(value: object, room: _Room, depth: int) -> Expression:
+def _parse(value: object, budget: _FilterBudget, depth: int) -> Expression:
     if isinstance(value, bool):
         return value
     if depth > DEPTH_MAX:
         raise BadRequest(f"Cannot read {WHAT}: it is nested deeper than {DEPTH_MAX} levels; flatten it")
-    room.take(1, 0)
+    budget.take(1, 0)
     node = as_object(value, WHAT)
     kind = get_text(node, "type", WHAT).lower().replace("_", "-")
     match kind:
@@ -58,18 +58,18 @@ def _parse(value: object, room: _Room, depth: int) -> Expression:
         case "literal":
             return get_flag(node, "value", WHAT)
         case "and" | "or":
-            operands = _list_chain(node, kind, room)
+            operands = _flatten_operands(node, kind, budget)
             # so much deeper does the first one stand when they are told again in pairs
             below = depth + max(1, (len(operands) - 1).bit_length())
-            children = tuple(_parse(child, room, below) for child in operands)
+            children = tuple(_parse(child, budget, below) for child in operands)
             return And(children) if kind == "and" else Or(children)
         case "not":
-            return Not(_parse(node.get("child"), room, depth + 1))
+            return Not(_parse(node.get("child"), budget, depth + 1))
         case _:
-            return _parse_predicate(kind, node, room)
+            return _parse_predicate(kind, node, budget)
 
 
-def _list_chain(node: Mapping[str, object], kind: str, room: _Room) -> Sequence[object]:
+def _flatten_operands(node: Mapping[str, object], kind: str, budget: _FilterBudget) -> Sequence[object]:
     """The operands of AND or OR, and those of its operands that are the same, from left to right: clients nest thousands of them."""
     found: list[object] = []
     waiting: list[object] = [node]
@@ -80,30 +80,32 @@ def _list_chain(node: Mapping[str, object], kind: str, room: _Room) -> Sequence[
         if isinstance(named, str) and named.lower() == kind:
             if "left" not in known or "right" not in known:
                 raise BadRequest(f"Cannot read {WHAT}: {kind!r} needs 'left' and 'right'")
-            room.take(1, 0)
+            budget.take(1, 0)
             waiting += [known["right"], known["left"]]
         else:
             found.append(cast("object", item))
     return found
 
 
-def _parse_predicate(kind: str, node: Mapping[str, object], room: _Room) -> Predicate:
+def _parse_predicate(kind: str, node: Mapping[str, object], budget: _FilterBudget) -> Predicate:
     if kind not in OPERATIONS:
-        raise BadRequest(f"Cannot read {WHAT}: {kind[:SHOWN]!r} is unknown; send one of {', '.join(sorted(OPERATIONS))}, and, or, not")
+        raise BadRequest(
+            f"Cannot read {WHAT}: {kind[:SHOWN_LENGTH]!r} is unknown; send one of {', '.join(sorted(OPERATIONS))}, and, or, not"
+        )
     if kind in UNARY:
-        return _build(kind, _read(kind, node, "child", "term"), ())
+        return _build_predicate(kind, _get_operand(kind, node, "child", "term"), ())
     if kind in SETS:
-        value = _read(kind, node, "child", "term", "values")
+        value = _get_operand(kind, node, "child", "term", "values")
         values = _parse_values(node.get("values"))
-        room.take(0, len(values))
-        return _build(kind, value, values, {"values": list(values)})
+        budget.take(0, len(values))
+        return _build_predicate(kind, value, values, {"values": list(values)})
     older = "term" in node
-    term = _read(kind, node, "left", "term", "value" if older else "right")
+    term = _get_operand(kind, node, "left", "term", "value" if older else "right")
     literal = _parse_literal(node.get("value" if older else "right"))
-    return _build(kind, term, (literal,), {"value" if older else "right": literal})
+    return _build_predicate(kind, term, (literal,), {"value" if older else "right": literal})
 
 
-def _read(kind: str, node: Mapping[str, object], name: str, older: str, *more: str) -> tuple[str, object]:
+def _get_operand(kind: str, node: Mapping[str, object], name: str, older: str, *more: str) -> tuple[str, object]:
     """The key and what it holds of the two under which a predicate has its column; others must be there, and no more.
 
     Raises: BadRequest — it has both or none, or keys that do not belong there
@@ -114,11 +116,13 @@ def _read(kind: str, node: Mapping[str, object], name: str, older: str, *more: s
     others = sorted(node.keys() ^ {"type", found, *more})
     if others:
         what = "which does not belong there" if others[0] in node else "which is missing"
-        raise BadRequest(f"Cannot read {WHAT}: {kind!r} and {others[0][:SHOWN]!r}, {what}")
+        raise BadRequest(f"Cannot read {WHAT}: {kind!r} and {others[0][:SHOWN_LENGTH]!r}, {what}")
     return found, node[found]
 
 
-def _build(kind: str, term: tuple[str, object], values: tuple[object, ...], more: Mapping[str, object] | None = None) -> Predicate:
+def _build_predicate(
+    kind: str, term: tuple[str, object], values: tuple[object, ...], more: Mapping[str, object] | None = None
+) -> Predicate:
     """A predicate with its JSON in the words that its author chose, and no others."""
     key, told = term
     parsed = _parse_term(told)
@@ -150,7 +154,7 @@ def _parse_term(value: object) -> Term:
             return Term(inner.name, inner.field_id, str(parse_transform(get_text(node, "transform", f"term of {WHAT}"))))
         case _:
             raise BadRequest(
-                f"Cannot read {WHAT}: a term of type {kind[:SHOWN]!r} is not known here; send a column's name or a transform of it"
+                f"Cannot read {WHAT}: a term of type {kind[:SHOWN_LENGTH]!r} is not known here; send a column's name or a transform of it"
             )
 
 

@@ -1,7 +1,7 @@
 """What a predicate on a column says of a partition field's values: what must hold of them, and what is enough.
 
-A partition value is what a transform made of each of the file's values. `needed`: no row of a file fits without it.
-`enough`: every row does with it.
+A partition value is what a transform made of each of the file's values. `inclusive`: no row of a file fits without it.
+`strict`: every row does with it.
 Source: Iceberg spec «Scan Planning»; Projections and ResidualEvaluator of Iceberg 1.11
 """
 
@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from duckicelake.iceberg.bounds import WHOLE_SIZES
-from duckicelake.iceberg.expressions.comparing import Values, holds
+from duckicelake.iceberg.expressions.comparing import Values, evaluate
 from duckicelake.iceberg.expressions.tree import (
     EQ,
     GT,
@@ -33,41 +33,41 @@ from duckicelake.iceberg.transforms import (
     TimeUnit,
     Transform,
     Truncate,
-    decimal_value,
+    get_scale,
     parse_transform,
-    scale_of,
-    unscaled_value,
+    to_decimal,
+    to_unscaled,
 )
 from duckicelake.iceberg.types import PrimitiveType, find_decimal
 
-Asked = tuple[str, Values]
+FieldCondition = tuple[str, Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Projected:
+class ProjectedPredicate:
     """What is asked of one partition value, by its place in the tuple. None: nothing is known that would do.
 
-    `sure_from` and `sure_to` are the values outside of which nothing is said: older writers rounded times before 1970 up, and
+    `reliable_from` and `reliable_to` are the values outside of which nothing is said: older writers rounded times before 1970 up, and
     truncated numbers wrap around.
     """
 
-    needed: Asked | None
-    enough: Asked | None
-    sure_from: int | None = None
-    sure_to: int | None = None
+    inclusive: FieldCondition | None
+    strict: FieldCondition | None
+    reliable_from: int | None = None
+    reliable_to: int | None = None
 
     def decide(self, value: Any) -> bool | None:
         """Tell whether all rows of a file with this partition value fit, or none does; None: some may."""
-        if self.sure_to is not None and value is not None and value > self.sure_to:
+        if self.reliable_to is not None and value is not None and value > self.reliable_to:
             return None
-        if self.needed is not None and holds(*self.needed, value) is False:
+        if self.inclusive is not None and evaluate(*self.inclusive, value) is False:
             return False
-        if self.sure_from is not None and (value is None or value < self.sure_from):
+        if self.reliable_from is not None and (value is None or value < self.reliable_from):
             return None
-        return True if self.enough is not None and holds(*self.enough, value) is True else None
+        return True if self.strict is not None and evaluate(*self.strict, value) is True else None
 
 
-def project(predicate: BoundPredicate, item: PartitionField) -> Projected | None:
+def project(predicate: BoundPredicate, item: PartitionField) -> ProjectedPredicate | None:
     """Return what a predicate asks of a partition field; None: nothing."""
     if item.source_id != predicate.field_id or not isinstance(predicate.type, PrimitiveType) or predicate.is_repeated:
         return None
@@ -76,29 +76,29 @@ def project(predicate: BoundPredicate, item: PartitionField) -> Projected | None
     if str(transform) == "void" or (told is not None and told != str(transform)):
         return None
     if told is not None or isinstance(transform, Identity):
-        return _unite(predicate, lambda values: _exact(predicate.operation, values))
+        return _project_unrounded(predicate, lambda values: _exact(predicate.operation, values))
     if predicate.operation in UNARY:
         # a transform makes null of null alone, and never NaN
         asked = (predicate.operation, ())
-        return Projected(asked, asked) if predicate.operation in ("is-null", "not-null") else None
+        return ProjectedPredicate(asked, asked) if predicate.operation in ("is-null", "not-null") else None
     type = predicate.type
-    return _unite(predicate, lambda values: _project_values(transform, type, predicate.operation, values))
+    return _project_unrounded(predicate, lambda values: _project_values(transform, type, predicate.operation, values))
 
 
-def _unite(predicate: BoundPredicate, make: Callable[[Values], Projected | None]) -> Projected | None:
+def _project_unrounded(predicate: BoundPredicate, make: Callable[[Values], ProjectedPredicate | None]) -> ProjectedPredicate | None:
     """What is needed and enough whichever way the values are taken."""
     found = make(predicate.values)
-    if predicate.others is None or found is None:
+    if predicate.rounded_values is None or found is None:
         return found
     # identity alone is left: floats are not hashed, cut or times
     return None
 
 
-def _exact(operation: str, values: Values) -> Projected:
-    return Projected((operation, values), (operation, values))
+def _exact(operation: str, values: Values) -> ProjectedPredicate:
+    return ProjectedPredicate((operation, values), (operation, values))
 
 
-def _project_values(transform: Transform, type: PrimitiveType, operation: str, values: Values) -> Projected | None:
+def _project_values(transform: Transform, type: PrimitiveType, operation: str, values: Values) -> ProjectedPredicate | None:
     if not all(_is_within(type, value) for value in values):
         return None
     match transform:
@@ -120,75 +120,77 @@ def _is_within(type: PrimitiveType, value: object) -> bool:
         return -(1 << WHOLE_SIZES[type.name] * 8 - 1) < value < (1 << WHOLE_SIZES[type.name] * 8 - 1) - 1
     if isinstance(value, Decimal):
         precision, scale = find_decimal(type) or (0, 0)
-        return decimal_value(unscaled_value(value, scale), scale) == value and value.copy_abs() < 10 ** (precision - scale)
+        return to_decimal(to_unscaled(value, scale), scale) == value and value.copy_abs() < 10 ** (precision - scale)
     return not isinstance(value, float)
 
 
-def _project_hashed(operation: str, hashed: list[object]) -> Projected | None:
+def _project_hashed(operation: str, hashed: list[object]) -> ProjectedPredicate | None:
     found = tuple(sorted(set(hashed), key=repr))
     match operation:
         case "eq":
-            return Projected((EQ, found), None)
+            return ProjectedPredicate((EQ, found), None)
         case "in":
-            return Projected((IN, _ascending(found)), None)
+            return ProjectedPredicate((IN, _ascending(found)), None)
         case "not-eq":
-            return Projected(None, (NOT_EQ, found))
+            return ProjectedPredicate(None, (NOT_EQ, found))
         case "not-in":
-            return Projected(None, (NOT_IN, _ascending(found)))
+            return ProjectedPredicate(None, (NOT_IN, _ascending(found)))
         case "not-starts-with":
             return None
         case _:
-            return Projected(("not-null", ()), None)
+            return ProjectedPredicate(("not-null", ()), None)
 
 
 def _ascending(values: Values) -> Values:
     return tuple(sorted(set(values)))
 
 
-def _project_ordered(apply: Callable[[Any], Any], step: Callable[[Any, int], Any], operation: str, values: Values) -> Projected:
+def _project_ordered(apply: Callable[[Any], Any], step: Callable[[Any, int], Any], operation: str, values: Values) -> ProjectedPredicate:
     """What a transform that keeps the order of whole steps asks."""
     value = values[0]
     match operation:
         case "lt":
-            return Projected((LT_EQ, (apply(step(value, -1)),)), (LT, (apply(value),)))
+            return ProjectedPredicate((LT_EQ, (apply(step(value, -1)),)), (LT, (apply(value),)))
         case "lt-eq":
-            return Projected((LT_EQ, (apply(value),)), (LT, (apply(step(value, 1)),)))
+            return ProjectedPredicate((LT_EQ, (apply(value),)), (LT, (apply(step(value, 1)),)))
         case "gt":
-            return Projected((GT_EQ, (apply(step(value, 1)),)), (GT, (apply(value),)))
+            return ProjectedPredicate((GT_EQ, (apply(step(value, 1)),)), (GT, (apply(value),)))
         case "gt-eq":
-            return Projected((GT_EQ, (apply(value),)), (GT, (apply(step(value, -1)),)))
+            return ProjectedPredicate((GT_EQ, (apply(value),)), (GT, (apply(step(value, -1)),)))
         case "eq":
-            return Projected((EQ, (apply(value),)), None)
+            return ProjectedPredicate((EQ, (apply(value),)), None)
         case "in":
-            return Projected((IN, _ascending(tuple(apply(item) for item in values))), None)
+            return ProjectedPredicate((IN, _ascending(tuple(apply(item) for item in values))), None)
         case "not-eq":
-            return Projected(None, (NOT_EQ, (apply(value),)))
+            return ProjectedPredicate(None, (NOT_EQ, (apply(value),)))
         case _:
-            return Projected(None, (NOT_IN, _ascending(tuple(apply(item) for item in values))))
+            return ProjectedPredicate(None, (NOT_IN, _ascending(tuple(apply(item) for item in values))))
 
 
-def _project_truncated(transform: Truncate, type: PrimitiveType, operation: str, values: Values) -> Projected | None:
-    scale = scale_of(type)
+def _project_truncated(transform: Truncate, type: PrimitiveType, operation: str, values: Values) -> ProjectedPredicate | None:
+    scale = get_scale(type)
     if type.name in WHOLE_SIZES and min(values) - transform.width <= -(1 << WHOLE_SIZES[type.name] * 8 - 1):
         # what is cut from it may wrap around
         return None
 
     def step(value: Any, by: int) -> Any:
-        return decimal_value(unscaled_value(value, scale) + by, scale) if isinstance(value, Decimal) else value + by
+        return to_decimal(to_unscaled(value, scale) + by, scale) if isinstance(value, Decimal) else value + by
 
     found = _project_ordered(lambda value: transform.apply(type, value), step, operation, values)
     if type.name not in WHOLE_SIZES:
         return found
     greatest = (1 << WHOLE_SIZES[type.name] * 8 - 1) - 1
-    return Projected(found.needed, found.enough, None, greatest - transform.width)
+    return ProjectedPredicate(found.inclusive, found.strict, None, greatest - transform.width)
 
 
-def _project_time(transform: TimeUnit, type: PrimitiveType, operation: str, values: Values) -> Projected:
+def _project_time(transform: TimeUnit, type: PrimitiveType, operation: str, values: Values) -> ProjectedPredicate:
     found = _project_ordered(lambda value: transform.apply(type, value), lambda value, by: value + by, operation, values)
-    return Projected(None if found.needed is None else _widen(*found.needed), found.enough, sure_from=1)
+    return ProjectedPredicate(
+        None if found.inclusive is None else _widen_for_older_writers(*found.inclusive), found.strict, reliable_from=1
+    )
 
 
-def _widen(operation: str, values: Values) -> Asked:
+def _widen_for_older_writers(operation: str, values: Values) -> FieldCondition:
     """What is needed of times before 1970 too, which older writers rounded up."""
     if operation == LT_EQ and values[0] < 0:
         return operation, (values[0] + 1,)
@@ -197,24 +199,30 @@ def _widen(operation: str, values: Values) -> Asked:
     return operation, values
 
 
-def _project_text(transform: Truncate, operation: str, values: Values) -> Projected | None:
+def _project_text(transform: Truncate, operation: str, values: Values) -> ProjectedPredicate | None:
     value, width = values[0], transform.width
     cut = value[:width]
     is_whole = len(value) <= width
     match operation:
         case "lt" | "lt-eq":
-            return Projected((LT_EQ, (cut,)), (LT, (cut,)))
+            return ProjectedPredicate((LT_EQ, (cut,)), (LT, (cut,)))
         case "gt" | "gt-eq":
-            return Projected((GT_EQ, (cut,)), (GT_EQ if is_whole and operation == GT_EQ else GT, (cut,)))
+            return ProjectedPredicate((GT_EQ, (cut,)), (GT_EQ if is_whole and operation == GT_EQ else GT, (cut,)))
         case "eq":
-            return Projected((EQ, (cut,)), None)
+            return ProjectedPredicate((EQ, (cut,)), None)
         case "in":
-            return Projected((IN, _ascending(tuple(item[:width] for item in values))), None)
+            return ProjectedPredicate((IN, _ascending(tuple(item[:width] for item in values))), None)
         case "not-eq":
-            return Projected(None, (NOT_EQ, (cut,)))
+            return ProjectedPredicate(None, (NOT_EQ, (cut,)))
         case "not-in":
-            return Projected(None, (NOT_IN, _ascending(tuple(item[:width] for item in values))))
+            return ProjectedPredicate(None, (NOT_IN, _ascending(tuple(item[:width] for item in values))))
         case "starts-with":
-            return Projected((STARTS_WITH, (value,)), (STARTS_WITH, (value,))) if is_whole else Projected((EQ, (cut,)), None)
+            return (
+                ProjectedPredicate((STARTS_WITH, (value,)), (STARTS_WITH, (value,))) if is_whole else ProjectedPredicate((EQ, (cut,)), None)
+            )
         case _:
-            return Projected((NOT_STARTS_WITH, (value,)), (NOT_STARTS_WITH, (value,))) if is_whole else Projected(None, (NOT_EQ, (cut,)))
+            return (
+                ProjectedPredicate((NOT_STARTS_WITH, (value,)), (NOT_STARTS_WITH, (value,)))
+                if is_whole
+                else ProjectedPredicate(None, (NOT_EQ, (cut,)))
+            )

@@ -72,7 +72,7 @@ Expression: TypeAlias = bool | And | Or | Not | Predicate
 class BoundPredicate:
     """What is asked of one column. `values` are iceberg values of `type`, those of IN ascending and each once.
 
-    `type` is that of the transform's values where there is one. `others`: the same values as a reader of smaller numbers takes them.
+    `type`: that of the values of the transform, where there is one. `rounded_values`: the values as floats, for readers comparing floats.
     `is_repeated`: the column lies in a list or map, so a row has any number of its values.
     """
 
@@ -81,7 +81,7 @@ class BoundPredicate:
     type: IcebergType
     values: tuple[object, ...]
     node: Mapping[str, object]
-    others: tuple[object, ...] | None = None
+    rounded_values: tuple[object, ...] | None = None
     transform: str | None = None
     is_repeated: bool = False
 
@@ -90,31 +90,31 @@ class BoundPredicate:
 class AllOf:
     """All of the parts, of which there are two at least."""
 
-    parts: tuple[Bound, ...]
+    parts: tuple[BoundExpression, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyOf:
     """One of the parts, of which there are two at least."""
 
-    parts: tuple[Bound, ...]
+    parts: tuple[BoundExpression, ...]
 
 
-Bound: TypeAlias = bool | AllOf | AnyOf | BoundPredicate
+BoundExpression: TypeAlias = bool | AllOf | AnyOf | BoundPredicate
 
 
-def weigh(bound: Bound) -> int:
+def count_comparisons(bound: BoundExpression) -> int:
     """Return about how many comparisons it takes to hold a filter against one value of each column."""
     match bound:
         case AllOf(parts) | AnyOf(parts):
-            return sum(weigh(part) for part in parts)
+            return sum(count_comparisons(part) for part in parts)
         case BoundPredicate():
             return 1 + len(bound.values) // 16
         case _:
             return 0
 
 
-def all_of(parts: Iterable[Bound]) -> Bound:
+def all_of(parts: Iterable[BoundExpression]) -> BoundExpression:
     """Return what holds when all parts do."""
     kept = [part for part in parts if part is not True]
     if any(part is False for part in kept):
@@ -122,7 +122,7 @@ def all_of(parts: Iterable[Bound]) -> Bound:
     return True if not kept else kept[0] if len(kept) == 1 else AllOf(tuple(kept))
 
 
-def any_of(parts: Iterable[Bound]) -> Bound:
+def any_of(parts: Iterable[BoundExpression]) -> BoundExpression:
     """Return what holds when one of the parts does."""
     kept = [part for part in parts if part is not False]
     if any(part is True for part in kept):

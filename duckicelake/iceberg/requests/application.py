@@ -10,18 +10,18 @@ from functools import reduce
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import FORMAT_VERSIONS, TableMetadata, check_metadata, current_schema, default_spec
+from duckicelake.iceberg.metadata import FORMAT_VERSIONS, TableMetadata, check_metadata, get_current_schema, get_default_spec
 from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNPARTITIONED
 from duckicelake.iceberg.requests import histories, shapes
 from duckicelake.iceberg.requests.compatibility import check_partition_names, check_sort_order, check_spec
-from duckicelake.iceberg.requests.draft import Draft, changed
+from duckicelake.iceberg.requests.draft import TableDraft, change_metadata
 from duckicelake.iceberg.requests.properties import (
     DEFAULT_FORMAT_VERSION,
-    RESERVED,
+    RESERVED_PROPERTIES,
     check_new_version,
+    drop_reserved,
     find_format_version,
-    find_previous_versions_max,
-    stored_properties,
+    get_previous_versions_max,
 )
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
@@ -57,25 +57,25 @@ def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], no
     Without a base the updates make a new table; its uuid and location are "" when none is given.
     Raises: BadRequest — malformed, unknown or contradictory · CommitFailed — numbers were given out meanwhile
     """
-    draft = Draft(_empty_metadata(updates, now_ms) if base is None else base, now_ms)
+    draft = TableDraft(_empty_metadata(updates, now_ms) if base is None else base, now_ms)
     draft = reduce(lambda so_far, update: _STEPS[type(update)](so_far, update), updates, draft)
     if base is None:
         draft = _with_defaults(draft)
     if base is not None and draft.metadata == base:
         return base
-    log = histories.settle_log(base, draft)
+    log = histories.build_snapshot_log(base, draft)
     times = [now_ms, *([] if base is None else [base.last_updated_ms]), *[at_ms for at_ms, _ in log[-1:]]]
     metadata = replace(draft.metadata, snapshot_log=log, last_updated_ms=max(times))
     check_metadata(metadata, base)
-    if base is None or _shapes(base) != _shapes(metadata):
-        _check_shapes(metadata)
+    if base is None or _list_shape_ids(base) != _list_shape_ids(metadata):
+        _check_references(metadata)
     _check_snapshot_schemas(draft, metadata)
     return metadata
 
 
 def log_metadata_file(metadata: TableMetadata, base: TableMetadata, base_location: str) -> TableMetadata:
     """The metadata with its predecessor's file in the log, which keeps as many entries as the properties say."""
-    kept = find_previous_versions_max(metadata.properties)
+    kept = get_previous_versions_max(metadata.properties)
     entries = (*base.metadata_log, (base.last_updated_ms, base_location))
     return replace(metadata, metadata_log=entries[-kept:])
 
@@ -101,20 +101,20 @@ def _empty_metadata(updates: Sequence[TableUpdate], now_ms: int) -> TableMetadat
     )
 
 
-def _with_defaults(draft: Draft) -> Draft:
+def _with_defaults(draft: TableDraft) -> TableDraft:
     metadata = draft.metadata
     if not metadata.schemas:
         raise BadRequest("Cannot create table: the updates give it no schema; send one")
-    return changed(
+    return change_metadata(
         draft,
         partition_specs=metadata.partition_specs or (UNPARTITIONED,),
         sort_orders=metadata.sort_orders or (UNSORTED,),
     )
 
 
-def _check_shapes(metadata: TableMetadata) -> None:
-    schema = current_schema(metadata)
-    check_spec(default_spec(metadata), schema)
+def _check_references(metadata: TableMetadata) -> None:
+    schema = get_current_schema(metadata)
+    check_spec(get_default_spec(metadata), schema)
     for spec in metadata.partition_specs:
         check_partition_names(spec, schema)
     for order in metadata.sort_orders:
@@ -122,12 +122,12 @@ def _check_shapes(metadata: TableMetadata) -> None:
             check_sort_order(order, schema)
 
 
-def _shapes(metadata: TableMetadata) -> tuple[object, ...]:
+def _list_shape_ids(metadata: TableMetadata) -> tuple[object, ...]:
     current = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
     return (current, metadata.schemas, metadata.partition_specs, metadata.sort_orders)
 
 
-def _check_snapshot_schemas(draft: Draft, metadata: TableMetadata) -> None:
+def _check_snapshot_schemas(draft: TableDraft, metadata: TableMetadata) -> None:
     schema_ids = {item.schema_id for item in metadata.schemas}
     added = len(draft.added_snapshot_ids)
     for snapshot in metadata.snapshots if draft.removed_schema_ids else metadata.snapshots[-added:] if added else ():
@@ -140,39 +140,39 @@ def _check_snapshot_schemas(draft: Draft, metadata: TableMetadata) -> None:
             )
 
 
-def _assign_uuid(draft: Draft, update: AssignUuid) -> Draft:
+def _assign_uuid(draft: TableDraft, update: AssignUuid) -> TableDraft:
     present = draft.metadata.table_uuid
     if present and present.lower() != update.uuid.lower():
         raise BadRequest(f"Cannot reassign uuid: the table has {present}, not {update.uuid}")
-    return draft if present else changed(draft, table_uuid=update.uuid)
+    return draft if present else change_metadata(draft, table_uuid=update.uuid)
 
 
-def _upgrade_format_version(draft: Draft, update: UpgradeFormatVersion) -> Draft:
+def _upgrade_format_version(draft: TableDraft, update: UpgradeFormatVersion) -> TableDraft:
     present, wanted = draft.metadata.format_version, update.format_version
     if wanted > FORMAT_VERSIONS[-1]:
         raise BadRequest(f"Cannot upgrade table to unsupported format version: v{wanted} (supported: v{FORMAT_VERSIONS[-1]})")
     if wanted < present:
         raise BadRequest(f"Cannot downgrade v{present} table to v{wanted}")
-    return changed(draft, format_version=wanted)
+    return change_metadata(draft, format_version=wanted)
 
 
-def _set_location(draft: Draft, update: SetLocation) -> Draft:
-    return changed(draft, location=update.location)
+def _set_location(draft: TableDraft, update: SetLocation) -> TableDraft:
+    return change_metadata(draft, location=update.location)
 
 
-def _set_properties(draft: Draft, update: SetProperties) -> Draft:
+def _set_properties(draft: TableDraft, update: SetProperties) -> TableDraft:
     format_version = find_format_version(update.updates)
     if format_version is not None:
         draft = _upgrade_format_version(draft, UpgradeFormatVersion(format_version))
-    return changed(draft, properties={**draft.metadata.properties, **stored_properties(update.updates)})
+    return change_metadata(draft, properties={**draft.metadata.properties, **drop_reserved(update.updates)})
 
 
-def _remove_properties(draft: Draft, update: RemoveProperties) -> Draft:
-    removals = set(update.removals) - RESERVED
-    return changed(draft, properties={name: value for name, value in draft.metadata.properties.items() if name not in removals})
+def _remove_properties(draft: TableDraft, update: RemoveProperties) -> TableDraft:
+    removals = set(update.removals) - RESERVED_PROPERTIES
+    return change_metadata(draft, properties={name: value for name, value in draft.metadata.properties.items() if name not in removals})
 
 
-_STEPS: Mapping[type[TableUpdate], Callable[[Draft, Any], Draft]] = {
+_STEPS: Mapping[type[TableUpdate], Callable[[TableDraft, Any], TableDraft]] = {
     AssignUuid: _assign_uuid,
     UpgradeFormatVersion: _upgrade_format_version,
     AddSchema: shapes.add_schema,

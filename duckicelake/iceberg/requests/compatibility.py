@@ -40,7 +40,7 @@ def check_sort_order(order: SortOrder, schema: Schema) -> None:
     for item in order.fields:
         source = find_field(schema, item.source_id)
         if source is None:
-            raise BadRequest(f"Cannot find source column for sort field: {_describe_key(item)}")
+            raise BadRequest(f"Cannot find source column for sort field: {_describe_sort_field(item)}")
         if not isinstance(source.type, PrimitiveType):
             raise BadRequest(f"Cannot sort by non-primitive source field: {source.name}")
         if result_type(item.transform, source.type) is None:
@@ -61,7 +61,7 @@ def check_columns(schema: Schema, metadata: TableMetadata) -> None:
             known.setdefault(item.field_id, []).append(item)
     for path, item in walk_fields(schema.fields):
         before = known.get(item.field_id, [])
-        if before and not any(_same_default(item, old) for old in before):
+        if before and not any(_has_same_default(item, old) for old in before):
             raise BadRequest(
                 f"Cannot change the initial default of {path} from {before[-1].initial_default!r} to {item.initial_default!r}: "
                 "it is for rows older than the column; change its write-default, or add another column."
@@ -88,19 +88,19 @@ def _has_files(metadata: TableMetadata) -> bool:
     return current is not None and current.summary.get("total-data-files") != "0"
 
 
-def _same_default(new: NestedField, old: NestedField) -> bool:
+def _has_same_default(new: NestedField, old: NestedField) -> bool:
     """Tell whether both read alike. A promoted field's may be spelled as its new type does."""
     if new.initial_default == old.initial_default:
         return True
     if not isinstance(old.type, PrimitiveType) or new.initial_default is None or old.initial_default is None:
         return False
     try:
-        return _to_held(old.type, new.initial_default) == _to_held(old.type, old.initial_default)
+        return _to_column_value(old.type, new.initial_default) == _to_column_value(old.type, old.initial_default)
     except BadRequest:
         return False
 
 
-def _to_held(type_: PrimitiveType, default: object) -> object:
+def _to_column_value(type_: PrimitiveType, default: object) -> object:
     """Return the value that a column of this type holds: Java tells of a promoted float the double that it is."""
     value = parse_value(type_, default)
     with numpy.errstate(over="ignore"):
@@ -119,14 +119,14 @@ def check_field_ids(spec: PartitionSpec, specs: tuple[PartitionSpec, ...], forma
         if item.field_id < FIRST_FIELD_ID:
             raise BadRequest(f"Invalid partition field {item.name}: its id {item.field_id} is below {FIRST_FIELD_ID}; leave it out")
         found = known.get(item.field_id)
-        if found is not None and not _same_values(item, found):
+        if found is not None and not _has_same_values(item, found):
             raise BadRequest(
                 f"Conflicting partition fields: {_describe_field(found)} and {_describe_field(item)}; give the new one an unused id"
             )
 
 
 def _check_partition_field(item: PartitionField, schema: Schema) -> None:
-    chain = find_chain(schema.fields, item.source_id)
+    chain = list_ancestors(schema.fields, item.source_id)
     if not chain:
         raise BadRequest(f"Cannot find source column for partition field: {_describe_field(item)}")
     source = chain[-1]
@@ -139,16 +139,16 @@ def _check_partition_field(item: PartitionField, schema: Schema) -> None:
         raise BadRequest(f"Invalid partition field parent: {parent.name}, which is a list or map; choose a column outside of it")
 
 
-def find_chain(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
+def list_ancestors(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
     """The fields from the root down to the one of that id; none when there is no such field."""
     for item in fields:
-        below = () if item.field_id == field_id else find_chain(child_fields(item.type), field_id)
+        below = () if item.field_id == field_id else list_ancestors(child_fields(item.type), field_id)
         if below or item.field_id == field_id:
             return (item, *below)
     return ()
 
 
-def _same_values(a: PartitionField, b: PartitionField) -> bool:
+def _has_same_values(a: PartitionField, b: PartitionField) -> bool:
     return a.source_id == b.source_id and (a.transform == b.transform or VOID in (a.transform, b.transform))
 
 
@@ -156,5 +156,5 @@ def _describe_field(item: PartitionField) -> str:
     return f"{item.field_id}: {item.name}: {item.transform}({item.source_id})"
 
 
-def _describe_key(item: SortField) -> str:
+def _describe_sort_field(item: SortField) -> str:
     return f"{item.transform}({item.source_id}) {item.direction.upper()} {item.null_order.upper().replace('-', ' ')}"

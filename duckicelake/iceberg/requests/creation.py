@@ -6,7 +6,7 @@ from itertools import count
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionSpec, last_field_id
+from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionSpec, get_last_field_id
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.compatibility import check_sort_order, check_spec
 from duckicelake.iceberg.requests.properties import (
@@ -14,11 +14,11 @@ from duckicelake.iceberg.requests.properties import (
     NEW_TABLE_DEFAULTS,
     check_new_version,
     check_properties,
+    drop_reserved,
     find_format_version,
-    stored_properties,
 )
 from duckicelake.iceberg.requests.shapes import FIRST_ORDER_ID
-from duckicelake.iceberg.schema import Schema, check_format_version, highest_field_id
+from duckicelake.iceberg.schema import Schema, check_format_version, get_highest_field_id
 from duckicelake.iceberg.sorting import UNSORTED, SortOrder
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
 
@@ -32,7 +32,7 @@ class NewIdentity:
     now_ms: int
 
 
-def new_metadata(request: CreateTable, identity: NewIdentity) -> TableMetadata:
+def build_new_metadata(request: CreateTable, identity: NewIdentity) -> TableMetadata:
     """The metadata of the table that the request asks for: schema 0, spec 0, order 1 (0 when unsorted), no snapshot.
 
     Raises: BadRequest — columns, spec, order or properties that do not fit together or not the format version
@@ -46,7 +46,7 @@ def new_metadata(request: CreateTable, identity: NewIdentity) -> TableMetadata:
     check_spec(spec, schema)
     order = _fresh_order(request.order, new_ids)
     check_sort_order(order, schema)
-    properties = {**NEW_TABLE_DEFAULTS, **stored_properties(request.properties)}
+    properties = {**NEW_TABLE_DEFAULTS, **drop_reserved(request.properties)}
     check_properties(properties, schema)
     return TableMetadata(
         format_version=format_version,
@@ -54,12 +54,12 @@ def new_metadata(request: CreateTable, identity: NewIdentity) -> TableMetadata:
         location=identity.location,
         last_sequence_number=0,
         last_updated_ms=identity.now_ms,
-        last_column_id=highest_field_id(schema),
+        last_column_id=get_highest_field_id(schema),
         schemas=(schema,),
         current_schema_id=0,
         partition_specs=(spec,),
         default_spec_id=0,
-        last_partition_id=last_field_id((spec,)),
+        last_partition_id=get_last_field_id((spec,)),
         sort_orders=(order,),
         default_sort_order_id=order.order_id,
         properties=properties,
@@ -100,18 +100,18 @@ def _fresh_type(type: IcebergType, ids: Iterator[int], new_ids: dict[int, int]) 
 
 def _fresh_spec(spec: PartitionSpec, new_ids: dict[int, int]) -> PartitionSpec:
     fields = tuple(
-        replace(item, source_id=_new_id(item.source_id, new_ids, f"partition field: {item.name}"), field_id=FIRST_FIELD_ID + i)
+        replace(item, source_id=_get_new_id(item.source_id, new_ids, f"partition field: {item.name}"), field_id=FIRST_FIELD_ID + i)
         for i, item in enumerate(spec.fields)
     )
     return PartitionSpec(0, fields)
 
 
 def _fresh_order(order: SortOrder, new_ids: dict[int, int]) -> SortOrder:
-    fields = tuple(replace(item, source_id=_new_id(item.source_id, new_ids, "sort field")) for item in order.fields)
+    fields = tuple(replace(item, source_id=_get_new_id(item.source_id, new_ids, "sort field")) for item in order.fields)
     return SortOrder(FIRST_ORDER_ID, fields) if fields else UNSORTED
 
 
-def _new_id(source_id: int, new_ids: dict[int, int], what: str) -> int:
+def _get_new_id(source_id: int, new_ids: dict[int, int], what: str) -> int:
     if source_id not in new_ids:
         raise BadRequest(f"Cannot find source column for {what}: the schema has no id {source_id}; send one of its ids")
     return new_ids[source_id]

@@ -10,7 +10,7 @@ from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TableDraft:
     """The metadata so far. `last_…` is what LAST_ADDED means; the sets hold what this request added or removed."""
 
     metadata: TableMetadata
@@ -23,12 +23,12 @@ class Draft:
     removed_schema_ids: frozenset[int] = frozenset()
 
 
-def changed(draft: Draft, **changes: Any) -> Draft:
+def change_metadata(draft: TableDraft, **changes: Any) -> TableDraft:
     """The draft with those fields of its metadata replaced."""
     return replace(draft, metadata=replace(draft.metadata, **changes))
 
 
-def resolve(wanted: int, last_added: int | None, what: str) -> int:
+def resolve_last_added(wanted: int, last_added: int | None, what: str) -> int:
     """The id that is meant.
 
     Raises: BadRequest — LAST_ADDED before anything was added

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.encoding.json_reader import LONG_MAX
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
-from duckicelake.iceberg.requests.draft import Draft, changed
+from duckicelake.iceberg.requests.draft import TableDraft, change_metadata
 from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
     RemovePartitionStatistics,
@@ -22,7 +22,7 @@ from duckicelake.values import replace
 OPERATIONS = ("append", "replace", "overwrite", "delete")
 
 
-def add_snapshot(draft: Draft, update: AddSnapshot) -> Draft:
+def add_snapshot(draft: TableDraft, update: AddSnapshot) -> TableDraft:
     """The snapshot enters the history; no ref moves.
 
     Raises: BadRequest — malformed, or its id is taken · CommitFailed — its sequence number or row ids were given out meanwhile
@@ -38,10 +38,10 @@ def add_snapshot(draft: Draft, update: AddSnapshot) -> Draft:
     if find_snapshot(metadata, snapshot.snapshot_id) is not None:
         raise BadRequest(f"Snapshot already exists for id: {snapshot.snapshot_id}")
     _check_snapshot(snapshot, metadata.format_version)
-    snapshot = _for_version(snapshot, metadata.format_version)
+    snapshot = _drop_newer_fields(snapshot, metadata.format_version)
     _check_sequence_number(metadata, snapshot)
-    next_row_id = _next_row_id(metadata, snapshot)
-    added = changed(
+    next_row_id = _compute_next_row_id(metadata, snapshot)
+    added = change_metadata(
         draft,
         snapshots=(*metadata.snapshots, snapshot),
         last_sequence_number=max(metadata.last_sequence_number, snapshot.sequence_number),
@@ -50,7 +50,7 @@ def add_snapshot(draft: Draft, update: AddSnapshot) -> Draft:
     return replace(added, added_snapshot_ids=draft.added_snapshot_ids | {snapshot.snapshot_id})
 
 
-def set_snapshot_ref(draft: Draft, update: SetSnapshotRef) -> Draft:
+def set_snapshot_ref(draft: TableDraft, update: SetSnapshotRef) -> TableDraft:
     """The ref points there. Main takes the table's current snapshot with it, and the log notes when."""
     metadata, name, ref = draft.metadata, update.name, update.ref
     snapshot = find_snapshot(metadata, ref.snapshot_id)
@@ -58,23 +58,23 @@ def set_snapshot_ref(draft: Draft, update: SetSnapshotRef) -> Draft:
         raise BadRequest(f"Cannot set {name} to unknown snapshot: {ref.snapshot_id}")
     if name == MAIN and ref.type != "branch":
         raise BadRequest(f"Cannot set {MAIN} to a tag, it must be a branch")
-    moved = changed(draft, refs={**metadata.refs, name: ref})
+    moved = change_metadata(draft, refs={**metadata.refs, name: ref})
     if name != MAIN or metadata.current_snapshot_id == ref.snapshot_id:
         return moved
     at_ms = snapshot.timestamp_ms if ref.snapshot_id in draft.added_snapshot_ids else draft.now_ms
-    return changed(moved, current_snapshot_id=ref.snapshot_id, snapshot_log=(*metadata.snapshot_log, (at_ms, ref.snapshot_id)))
+    return change_metadata(moved, current_snapshot_id=ref.snapshot_id, snapshot_log=(*metadata.snapshot_log, (at_ms, ref.snapshot_id)))
 
 
-def remove_snapshot_ref(draft: Draft, update: RemoveSnapshotRef) -> Draft:
+def remove_snapshot_ref(draft: TableDraft, update: RemoveSnapshotRef) -> TableDraft:
     """A ref that is not there is no error."""
     return _keep_refs(draft, [name for name in draft.metadata.refs if name != update.name])
 
 
-def remove_snapshots(draft: Draft, update: RemoveSnapshots) -> Draft:
+def remove_snapshots(draft: TableDraft, update: RemoveSnapshots) -> TableDraft:
     """The snapshots, the refs to them and their statistics go; ids that are not there are no error."""
     metadata = draft.metadata
     gone = {item.snapshot_id for item in metadata.snapshots} & set(update.snapshot_ids)
-    kept = changed(
+    kept = change_metadata(
         draft,
         snapshots=tuple(item for item in metadata.snapshots if item.snapshot_id not in gone),
         statistics=tuple(item for item in metadata.statistics if item.snapshot_id not in gone),
@@ -84,30 +84,30 @@ def remove_snapshots(draft: Draft, update: RemoveSnapshots) -> Draft:
     return _keep_refs(marked, [name for name, ref in metadata.refs.items() if ref.snapshot_id not in gone])
 
 
-def set_statistics(draft: Draft, update: SetStatistics) -> Draft:
+def set_statistics(draft: TableDraft, update: SetStatistics) -> TableDraft:
     """One file per snapshot: the new one takes the old one's place."""
     others = [item for item in draft.metadata.statistics if item.snapshot_id != update.statistics.snapshot_id]
-    return changed(draft, statistics=(*others, update.statistics))
+    return change_metadata(draft, statistics=(*others, update.statistics))
 
 
-def remove_statistics(draft: Draft, update: RemoveStatistics) -> Draft:
+def remove_statistics(draft: TableDraft, update: RemoveStatistics) -> TableDraft:
     """A snapshot without statistics is no error."""
-    return changed(draft, statistics=tuple(item for item in draft.metadata.statistics if item.snapshot_id != update.snapshot_id))
+    return change_metadata(draft, statistics=tuple(item for item in draft.metadata.statistics if item.snapshot_id != update.snapshot_id))
 
 
-def set_partition_statistics(draft: Draft, update: SetPartitionStatistics) -> Draft:
+def set_partition_statistics(draft: TableDraft, update: SetPartitionStatistics) -> TableDraft:
     """One file per snapshot: the new one takes the old one's place."""
     others = [item for item in draft.metadata.partition_statistics if item.snapshot_id != update.statistics.snapshot_id]
-    return changed(draft, partition_statistics=(*others, update.statistics))
+    return change_metadata(draft, partition_statistics=(*others, update.statistics))
 
 
-def remove_partition_statistics(draft: Draft, update: RemovePartitionStatistics) -> Draft:
+def remove_partition_statistics(draft: TableDraft, update: RemovePartitionStatistics) -> TableDraft:
     """A snapshot without partition statistics is no error."""
     kept = tuple(item for item in draft.metadata.partition_statistics if item.snapshot_id != update.snapshot_id)
-    return changed(draft, partition_statistics=kept)
+    return change_metadata(draft, partition_statistics=kept)
 
 
-def settle_log(base: TableMetadata | None, draft: Draft) -> tuple[tuple[int, int], ...]:
+def build_snapshot_log(base: TableMetadata | None, draft: TableDraft) -> tuple[tuple[int, int], ...]:
     """The snapshot log of the finished request: only what was current after a request, without gaps, in order of time.
 
     Source: Iceberg spec «snapshot-log»; an entry of a removed snapshot takes those before it along
@@ -123,9 +123,9 @@ def settle_log(base: TableMetadata | None, draft: Draft) -> tuple[tuple[int, int
     return settled
 
 
-def _keep_refs(draft: Draft, names: Iterable[str]) -> Draft:
+def _keep_refs(draft: TableDraft, names: Iterable[str]) -> TableDraft:
     refs = {name: draft.metadata.refs[name] for name in names}
-    return changed(draft, refs=refs, current_snapshot_id=draft.metadata.current_snapshot_id if MAIN in refs else None)
+    return change_metadata(draft, refs=refs, current_snapshot_id=draft.metadata.current_snapshot_id if MAIN in refs else None)
 
 
 def _check_snapshot(snapshot: Snapshot, format_version: int) -> None:
@@ -144,7 +144,7 @@ def _check_snapshot(snapshot: Snapshot, format_version: int) -> None:
             raise BadRequest(f"{what}: {problem}")
 
 
-def _for_version(snapshot: Snapshot, format_version: int) -> Snapshot:
+def _drop_newer_fields(snapshot: Snapshot, format_version: int) -> Snapshot:
     if format_version >= 3:
         return snapshot
     plain = replace(snapshot, first_row_id=None, added_rows=None)
@@ -160,7 +160,7 @@ def _check_sequence_number(metadata: TableMetadata, snapshot: Snapshot) -> None:
         )
 
 
-def _next_row_id(metadata: TableMetadata, snapshot: Snapshot) -> int:
+def _compute_next_row_id(metadata: TableMetadata, snapshot: Snapshot) -> int:
     if metadata.format_version < 3:
         return metadata.next_row_id
     if snapshot.first_row_id is None:

@@ -51,7 +51,7 @@ def check_added_once(manifests: Iterable[ReadManifest]) -> None:
     seen: set[tuple[object, ...]] = set()
     for manifest in manifests:
         for entry in manifest.entries:
-            key = _key_of(entry.data_file)
+            key = _get_file_key(entry.data_file)
             if entry.status == ADDED and key in seen:
                 raise BadRequest(
                     f"Cannot add manifest {manifest.listed.manifest_path}: {entry.data_file.file_path} is added twice; add it once"
@@ -72,12 +72,12 @@ def _find_header_problem(listed: ManifestFile, header: ManifestHeader, metadata:
         return f"it is of partition spec {header.spec.spec_id}, and its list says {listed.partition_spec_id}; write them alike"
     if spec is None:
         return f"the table has no partition spec {listed.partition_spec_id}; add it first"
-    if not _same_tuple(spec, header.spec):
+    if not _has_same_tuples(spec, header.spec):
         return f"its partition spec {spec.spec_id} is not the table's; load the table and write it again"
     return None
 
 
-def _same_tuple(a: PartitionSpec, b: PartitionSpec) -> bool:
+def _has_same_tuples(a: PartitionSpec, b: PartitionSpec) -> bool:
     """True when tuples of both mean the same: names are no difference, a column may have been renamed."""
     return [(f.source_id, f.transform) for f in a.fields] == [(f.source_id, f.transform) for f in b.fields]
 
@@ -123,6 +123,6 @@ def _find_delete_problem(file: DataFile, format_version: int) -> str | None:
     return None
 
 
-def _key_of(file: DataFile) -> tuple[object, ...]:
+def _get_file_key(file: DataFile) -> tuple[object, ...]:
     """Deletion vectors of many data files lie in one Puffin file; anything else is its path."""
     return (file.file_path, file.content_offset, file.referenced_data_file) if file.file_format == PUFFIN else (file.file_path,)

@@ -10,7 +10,7 @@ from duckicelake.iceberg.types import walk_fields
 
 FORMAT_VERSION = "format-version"
 DEFAULT_FORMAT_VERSION = 2
-RESERVED = frozenset(
+RESERVED_PROPERTIES = frozenset(
     {
         FORMAT_VERSION,
         "uuid",
@@ -31,7 +31,7 @@ NEW_TABLE_DEFAULTS: Mapping[str, str] = {"write.parquet.compression-codec": "zst
 PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 PREVIOUS_VERSIONS_DEFAULT = 100
 METRICS_PREFIX = "write.metadata.metrics.column."
-COMMIT_COUNTS = (
+COMMIT_NUMBER_PROPERTIES = (
     "commit.retry.num-retries",
     "commit.retry.min-wait-ms",
     "commit.retry.max-wait-ms",
@@ -41,9 +41,9 @@ COMMIT_COUNTS = (
 _COUNT = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
-def stored_properties(properties: Mapping[str, str]) -> dict[str, str]:
+def drop_reserved(properties: Mapping[str, str]) -> dict[str, str]:
     """Those that a table keeps."""
-    return {name: value for name, value in properties.items() if name not in RESERVED}
+    return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
 
 
 def find_format_version(properties: Mapping[str, str]) -> int | None:
@@ -65,7 +65,7 @@ def check_new_version(format_version: int) -> None:
         raise BadRequest(f"Unsupported format version: v{format_version} (supported: v{FORMAT_VERSIONS[-1]})")
 
 
-def find_previous_versions_max(properties: Mapping[str, str]) -> int:
+def get_previous_versions_max(properties: Mapping[str, str]) -> int:
     """How many earlier metadata files the log names; at least 1, and the default for what is no number."""
     text = properties.get(PREVIOUS_VERSIONS, "")
     return max(1, int(text)) if _COUNT.fullmatch(text) else PREVIOUS_VERSIONS_DEFAULT
@@ -78,7 +78,7 @@ def check_properties(properties: Mapping[str, str], schema: Schema) -> None:
         column = name.removeprefix(METRICS_PREFIX)
         if column != name and column not in paths:
             raise BadRequest(f"Invalid metrics config, could not find column {column} from table prop {name} in schema; name a column")
-        if name in COMMIT_COUNTS and _COUNT.fullmatch(value) is None:
+        if name in COMMIT_NUMBER_PROPERTIES and _COUNT.fullmatch(value) is None:
             raise BadRequest(f"Table property {name} must have integer value")
-        if name in COMMIT_COUNTS and int(value) < 0:
+        if name in COMMIT_NUMBER_PROPERTIES and int(value) < 0:
             raise BadRequest(f"Table property {name} must have non negative integer value")

@@ -100,7 +100,7 @@ def parse_requirements(value: object, path: str = "requirements") -> tuple[Requi
     return tuple(_parse_requirement(item, f"{path}[{i}]") for i, item in enumerate(items))
 
 
-def asks_to_create(requirements: Iterable[Requirement]) -> bool:
+def is_create(requirements: Iterable[Requirement]) -> bool:
     """True when the request makes a new table.
 
     Raises: BadRequest — it also relies on something of a table that must not exist
@@ -112,7 +112,7 @@ def asks_to_create(requirements: Iterable[Requirement]) -> bool:
     return bool(found) and not others
 
 
-def check_named(metadata: TableMetadata | None, requirements: Iterable[Requirement], updates: Iterable[TableUpdate]) -> None:
+def check_removed_refs(metadata: TableMetadata | None, requirements: Iterable[Requirement], updates: Iterable[TableUpdate]) -> None:
     """Raise CommitFailed when snapshots go that a branch or tag names of which the request knows nothing: it came meanwhile.
 
     Java drops such a ref without a word; its `expireSnapshots` and PyIceberg's name each one that is to go.
@@ -162,18 +162,18 @@ def _find_problem(metadata: TableMetadata | None, item: TableRequirement) -> str
         case AssertRefSnapshotId(name, snapshot_id):
             return _find_ref_problem(metadata, name, snapshot_id)
         case AssertLastAssignedFieldId(field_id):
-            return _changed("last assigned field id", field_id, metadata.last_column_id)
+            return _describe_change("last assigned field id", field_id, metadata.last_column_id)
         case AssertCurrentSchemaId(schema_id):
-            return _changed("current schema", schema_id, metadata.current_schema_id)
+            return _describe_change("current schema", schema_id, metadata.current_schema_id)
         case AssertLastAssignedPartitionId(field_id):
-            return _changed("last assigned partition id", field_id, metadata.last_partition_id)
+            return _describe_change("last assigned partition id", field_id, metadata.last_partition_id)
         case AssertDefaultSpecId(spec_id):
-            return _changed("default partition spec", spec_id, metadata.default_spec_id)
+            return _describe_change("default partition spec", spec_id, metadata.default_spec_id)
         case AssertDefaultSortOrderId(order_id):
-            return _changed("default sort order", order_id, metadata.default_sort_order_id)
+            return _describe_change("default sort order", order_id, metadata.default_sort_order_id)
 
 
-def _changed(what: str, expected: int, found: int) -> str | None:
+def _describe_change(what: str, expected: int, found: int) -> str | None:
     return None if expected == found else f"{what} changed: expected id {expected} != {found}"
 
 

@@ -20,7 +20,7 @@ JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 PartitionTypes = tuple[PrimitiveType | None, ...]
 
 
-def list_partition_types(spec: PartitionSpec, schema: Schema) -> PartitionTypes:
+def list_readable_types(spec: PartitionSpec, schema: Schema) -> PartitionTypes:
     """The types under which clients read a spec's values; None for a column that the schema has not, whose values they cannot read."""
     types = {item.field_id: item.type for _, item in walk_fields(schema.fields)}
     return tuple(None if item.source_id not in types else result_type(item.transform, types[item.source_id]) for item in spec.fields)
@@ -31,20 +31,20 @@ def encode_file(item: ScanFile, types: PartitionTypes) -> bytes:
 
     Raises: Unsupported — a partition value that JSON cannot say
     """
-    told = item.told
-    if told is not None and told[0] == types:
-        return told[1]
+    encoded_json = item.encoded_json
+    if encoded_json is not None and encoded_json[0] == types:
+        return encoded_json[1]
     encoded = JSON.encode(_format_file(item, types)).encode()
-    item.told = (types, encoded)
+    item.encoded_json = (types, encoded)
     return encoded
 
 
-def with_stats(encoded: bytes, file: DataFile, field_ids: Sequence[int]) -> bytes:
+def add_stats(encoded: bytes, file: DataFile, field_ids: Sequence[int]) -> bytes:
     """A file's JSON with counts and bounds of some columns.
 
     Bounds are hexadecimal: what manifests hold, as Java reads and writes them
     """
-    told = {
+    encoded_json = {
         "column-sizes": _pick(file.column_sizes, field_ids),
         "value-counts": _pick(file.value_counts, field_ids),
         "null-value-counts": _pick(file.null_value_counts, field_ids),
@@ -52,7 +52,7 @@ def with_stats(encoded: bytes, file: DataFile, field_ids: Sequence[int]) -> byte
         "lower-bounds": _pick_bounds(file.lower_bounds, field_ids),
         "upper-bounds": _pick_bounds(file.upper_bounds, field_ids),
     }
-    more = {key: found for key, found in told.items() if found is not None}
+    more = {key: found for key, found in encoded_json.items() if found is not None}
     return encoded[:-1] + b"," + JSON.encode(more).encode()[1:] if more else encoded
 
 

@@ -17,7 +17,7 @@ Partition = tuple[int, tuple[object, ...]]
 
 @dataclass(slots=True, eq=False)
 class ScanFile:
-    """A live file of a manifest, with what it inherits. `told` is its JSON, kept with what that was made of.
+    """A live file of a manifest, with what it inherits. `encoded_json` is its JSON, kept with what that was made of.
 
     `is_global`: its spec tells no files apart, so its equality deletes are of all.
     """
@@ -28,11 +28,11 @@ class ScanFile:
     sequence_number: int
     is_added: bool
     is_global: bool
-    told: tuple[object, bytes] | None = field(default=None, repr=False)
+    encoded_json: tuple[object, bytes] | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
-class _Numbered:
+class _FilesBySequence:
     """Delete files by sequence number, ascending."""
 
     files: list[ScanFile] = field(default_factory=list[ScanFile])
@@ -46,7 +46,7 @@ class _Numbered:
         return self.files[bisect_left(self.numbers, sequence_number) :]
 
 
-def _key(item: ScanFile) -> Partition:
+def _get_partition_key(item: ScanFile) -> Partition:
     # NaN is no other NaN, but a partition of its own
     return item.spec_id, tuple(NAN if value != value else value for value in item.file.partition)
 
@@ -56,10 +56,10 @@ class DeleteIndex:
 
     def __init__(self, files: Iterable[ScanFile]) -> None:
         self._vectors: dict[str, ScanFile] = {}
-        self._by_path: dict[str, _Numbered] = {}
-        self._positions: dict[Partition, _Numbered] = {}
-        self._equality: dict[Partition, _Numbered] = {}
-        self._everywhere = _Numbered()
+        self._by_path: dict[str, _FilesBySequence] = {}
+        self._positions: dict[Partition, _FilesBySequence] = {}
+        self._equality: dict[Partition, _FilesBySequence] = {}
+        self._everywhere = _FilesBySequence()
         self.file_count = 0
         for item in files:
             self.file_count += 1
@@ -68,9 +68,9 @@ class DeleteIndex:
             group.sort()
 
     def _put(self, item: ScanFile) -> None:
-        file, partition = item.file, _key(item)
+        file, partition = item.file, _get_partition_key(item)
         if file.content == EQUALITY_DELETES:
-            group = self._everywhere if item.is_global else self._equality.setdefault(partition, _Numbered())
+            group = self._everywhere if item.is_global else self._equality.setdefault(partition, _FilesBySequence())
             group.files.append(item)
             return
         path = find_referenced(file)
@@ -79,24 +79,24 @@ class DeleteIndex:
             if known is None or known.sequence_number <= item.sequence_number:
                 self._vectors[path] = item
         elif path is not None:
-            self._by_path.setdefault(path, _Numbered()).files.append(item)
+            self._by_path.setdefault(path, _FilesBySequence()).files.append(item)
         else:
-            self._positions.setdefault(partition, _Numbered()).files.append(item)
+            self._positions.setdefault(partition, _FilesBySequence()).files.append(item)
 
     def find(self, data: ScanFile) -> list[ScanFile]:
         """Return the delete files that may delete rows of a data file."""
-        number, partition = data.sequence_number, _key(data)
+        number, partition = data.sequence_number, _get_partition_key(data)
         found = [*self._everywhere.since(number + 1)]
         if self._equality:
-            found += self._equality.get(partition, _Numbered()).since(number + 1)
+            found += self._equality.get(partition, _FilesBySequence()).since(number + 1)
         vector = self._vectors.get(data.file.file_path)
         if vector is not None and vector.sequence_number >= number:
             # it holds all that older position deletes of the file say
             return [*found, vector]
         if self._positions:
-            found += self._positions.get(partition, _Numbered()).since(number)
+            found += self._positions.get(partition, _FilesBySequence()).since(number)
         if self._by_path:
-            found += self._by_path.get(data.file.file_path, _Numbered()).since(number)
+            found += self._by_path.get(data.file.file_path, _FilesBySequence()).since(number)
         return found
 
 

@@ -42,8 +42,8 @@ def parse_scan_request(value: object) -> ScanRequest:
         end_snapshot_id=find_long(node, "end-snapshot-id", WHAT),
         select=_list_texts(node, "select"),
         filter=node.get("filter"),
-        case_sensitive=_find_flag(node, "case-sensitive", default=True),
-        use_snapshot_schema=_find_flag(node, "use-snapshot-schema", default=False),
+        case_sensitive=_get_flag_or(node, "case-sensitive", default=True),
+        use_snapshot_schema=_get_flag_or(node, "use-snapshot-schema", default=False),
         stats_fields=_list_texts(node, "stats-fields"),
         min_rows=find_long(node, "min-rows-requested", WHAT),
     )
@@ -62,7 +62,7 @@ def parse_plan_task(value: object) -> str:
     return get_text(as_object(value, what), "plan-task", what)
 
 
-def _find_flag(node: Mapping[str, object], key: str, *, default: bool) -> bool:
+def _get_flag_or(node: Mapping[str, object], key: str, *, default: bool) -> bool:
     return default if node.get(key) is None else get_flag(node, key, WHAT)
 
 

@@ -27,7 +27,7 @@ KEYS = ("table", "snapshot", "start", "list", "schema", "filter", "case", "stats
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedScan:
     """What a plan is a plan of.
 
     `list_name` tells the manifest list (of an incremental scan: all of them) from any other; `schema_id` is the schema that names of
@@ -46,7 +46,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScanSpan:
     """Part of a scan's manifests: from an entry of one of them, to before an entry of another. All numbers count from 0."""
 
     first_manifest: int
@@ -55,14 +55,14 @@ class Span:
     end_entry: int
 
 
-WHOLE = Span(0, 0, 0xFFFFFFFF, 0)
+WHOLE_SCAN = ScanSpan(0, 0, 0xFFFFFFFF, 0)
 
 
-class BadToken(ValueError):
+class InvalidToken(ValueError):
     """A text that is no token of that kind."""
 
 
-def pack(pinned: Pinned) -> bytes:
+def encode_scan(pinned: PinnedScan) -> bytes:
     """What all tokens of a plan share."""
     values = (
         pinned.table_uuid,
@@ -80,70 +80,70 @@ def pack(pinned: Pinned) -> bytes:
 
 def format_plan_id(packed: bytes) -> str:
     """The id of a plan; that of one with a large filter only names it."""
-    found = _format(PLAN, WHOLE, packed)
-    return found if len(found) <= PLAN_ID_MAX else _format(LARGE_PLAN, WHOLE, sha256(packed).digest())
+    found = _format(PLAN, WHOLE_SCAN, packed)
+    return found if len(found) <= PLAN_ID_MAX else _format(LARGE_PLAN, WHOLE_SCAN, sha256(packed).digest())
 
 
-def format_task(packed: bytes, span: Span) -> str:
+def format_task(packed: bytes, span: ScanSpan) -> str:
     """The plan task of part of a plan."""
     return _format(TASK, span, packed)
 
 
-def parse_plan_id(text: str) -> Pinned | None:
+def parse_plan_id(text: str) -> PinnedScan | None:
     """The plan of an id; None when the id only names it. Raises: BadToken"""
     kind, _, packed = _parse(text)
     if kind == LARGE_PLAN:
         return None
     if kind != PLAN:
-        raise BadToken("another kind")
-    return _unpack(packed)
+        raise InvalidToken("another kind")
+    return _decode_scan(packed)
 
 
-def parse_task(text: str) -> tuple[Pinned, Span]:
+def parse_task(text: str) -> tuple[PinnedScan, ScanSpan]:
     """The plan of a plan task, and its part of it. Raises: BadToken"""
     kind, span, packed = _parse(text)
     if kind != TASK:
-        raise BadToken("another kind")
-    return _unpack(packed), span
+        raise InvalidToken("another kind")
+    return _decode_scan(packed), span
 
 
-def _format(kind: bytes, span: Span, content: bytes) -> str:
+def _format(kind: bytes, span: ScanSpan, content: bytes) -> str:
     rest = SPAN.pack(span.first_manifest, span.first_entry, span.end_manifest, span.end_entry) + content
-    return base64.urlsafe_b64encode(kind + _check(kind, rest) + rest).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(kind + _compute_check(kind, rest) + rest).rstrip(b"=").decode()
 
 
-def _check(kind: bytes, rest: bytes) -> bytes:
+def _compute_check(kind: bytes, rest: bytes) -> bytes:
     return sha256(kind + rest).digest()[:CHECK_BYTES]
 
 
-def _parse(text: str) -> tuple[bytes, Span, bytes]:
+def _parse(text: str) -> tuple[bytes, ScanSpan, bytes]:
     if len(text) > TOKEN_MAX or not text.isascii():
-        raise BadToken("too long")
+        raise InvalidToken("too long")
     try:
         content = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
     except binascii.Error as error:
-        raise BadToken("no base64") from error
+        raise InvalidToken("no base64") from error
     kind, check, rest = content[:1], content[1 : 1 + CHECK_BYTES], content[1 + CHECK_BYTES :]
-    if len(content) < HEAD_BYTES or check != _check(kind, rest):
-        raise BadToken("damaged")
-    return kind, Span(*SPAN.unpack_from(rest)), rest[SPAN.size :]
+    if len(content) < HEAD_BYTES or check != _compute_check(kind, rest):
+        raise InvalidToken("damaged")
+    return kind, ScanSpan(*SPAN.unpack_from(rest)), rest[SPAN.size :]
 
 
-def _unpack(packed: bytes) -> Pinned:
+def _decode_scan(packed: bytes) -> PinnedScan:
     try:
         decompress = zlib.decompressobj()
         content = decompress.decompress(packed, CONTENT_BYTES_MAX)
         node: object = loads(content)
     except (zlib.error, ValueError, RecursionError) as error:
-        raise BadToken("damaged") from error
+        raise InvalidToken("damaged") from error
     if not isinstance(node, dict) or tuple(cast("dict[str, object]", node)) != KEYS:
-        raise BadToken("other keys")
+        raise InvalidToken("other keys")
     return _to_pinned(cast("dict[str, object]", node))
 
 
-def _to_pinned(node: Mapping[str, object]) -> Pinned:
+def _to_pinned(node: Mapping[str, object]) -> PinnedScan:
     stats = node["stats"]
-    found = Pinned(
+    found = PinnedScan(
         table_uuid=_get(node, "table", str),
         snapshot_id=_get(node, "snapshot", int),
         start_snapshot_id=None if node["start"] is None else _get(node, "start", int),
@@ -160,5 +160,5 @@ def _to_pinned(node: Mapping[str, object]) -> Pinned:
 def _get(node: Mapping[str, object], key: str, kind: type[Value]) -> Value:
     value = node[key]
     if type(value) is not kind or (isinstance(value, int) and not -(1 << 63) <= value < 1 << 63):
-        raise BadToken(f"{key} is of another kind")
+        raise InvalidToken(f"{key} is of another kind")
     return value

@@ -12,7 +12,7 @@ from functools import reduce
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.requests.bodies import CreateView
 from duckicelake.iceberg.requests.creation import NewIdentity
-from duckicelake.iceberg.requests.draft import resolve
+from duckicelake.iceberg.requests.draft import resolve_last_added
 from duckicelake.iceberg.requests.updates import (
     LAST_ADDED,
     AddSchema,
@@ -25,8 +25,8 @@ from duckicelake.iceberg.requests.updates import (
     UpgradeFormatVersion,
     ViewUpdate,
 )
-from duckicelake.iceberg.schema import same_schema
-from duckicelake.iceberg.views.view_metadata import VIEW_FORMAT_VERSION, ViewMetadata, ViewVersion, current_version
+from duckicelake.iceberg.schema import is_same_schema
+from duckicelake.iceberg.views.view_metadata import VIEW_FORMAT_VERSION, ViewMetadata, ViewVersion, get_current_version
 
 HISTORY_SIZE = "version.history.num-entries"
 HISTORY_SIZE_DEFAULT = 10
@@ -47,7 +47,7 @@ class ViewDraft:
     log_entry: tuple[int, int] | None = None
 
 
-def new_view(request: CreateView, identity: NewIdentity) -> ViewMetadata:
+def build_new_view(request: CreateView, identity: NewIdentity) -> ViewMetadata:
     """The metadata of the view that the request asks for: schema 0, version 1."""
     version = replace(request.version, version_id=1, schema_id=0)
     view = ViewMetadata(
@@ -60,7 +60,7 @@ def new_view(request: CreateView, identity: NewIdentity) -> ViewMetadata:
         version_log=((version.timestamp_ms, 1),),
         properties=dict(request.properties),
     )
-    _find_history_size(view.properties)
+    _get_history_size(view.properties)
     return view
 
 
@@ -74,9 +74,9 @@ def apply_view_updates(base: ViewMetadata, updates: Sequence[ViewUpdate], now_ms
         return base
     view = draft.view
     if view.properties.get(DROP_DIALECT, "").lower() != "true":
-        _check_dialects_kept(current_version(base), current_version(view))
+        _check_dialects_kept(get_current_version(base), get_current_version(view))
     log = view.version_log if draft.log_entry is None else (*view.version_log, draft.log_entry)
-    return _expire(replace(view, version_log=log), draft.added_version_ids)
+    return _expire_versions(replace(view, version_log=log), draft.added_version_ids)
 
 
 def _apply(draft: ViewDraft, update: ViewUpdate) -> ViewDraft:
@@ -115,7 +115,7 @@ def _apply_plain(
 
 def _add_schema(draft: ViewDraft, update: AddSchema) -> ViewDraft:
     schemas = draft.view.schemas
-    found = next((item for item in schemas if same_schema(item, update.schema)), None)
+    found = next((item for item in schemas if is_same_schema(item, update.schema)), None)
     if found is not None:
         return replace(draft, last_schema_id=found.schema_id)
     schema_id = max([0, *[item.schema_id + 1 for item in schemas]])
@@ -126,8 +126,8 @@ def _add_schema(draft: ViewDraft, update: AddSchema) -> ViewDraft:
 def _add_version(draft: ViewDraft, update: AddViewVersion) -> ViewDraft:
     view, version = draft.view, update.version
     if version.schema_id == LAST_ADDED:
-        version = replace(version, schema_id=resolve(LAST_ADDED, draft.last_schema_id, "schema"))
-    found = next((item for item in view.versions if _same_version(item, version)), None)
+        version = replace(version, schema_id=resolve_last_added(LAST_ADDED, draft.last_schema_id, "schema"))
+    found = next((item for item in view.versions if _is_same_version(item, version)), None)
     if found is not None:
         return replace(draft, last_version_id=found.version_id)
     if all(item.schema_id != version.schema_id for item in view.schemas):
@@ -140,7 +140,7 @@ def _add_version(draft: ViewDraft, update: AddViewVersion) -> ViewDraft:
 def _set_current_version(draft: ViewDraft, update: SetCurrentViewVersion) -> ViewDraft:
     if update.version_id == LAST_ADDED and draft.last_version_id is None:
         raise BadRequest("Cannot set last version id: no current version id has been set")
-    version_id = resolve(update.version_id, draft.last_version_id, "version")
+    version_id = resolve_last_added(update.version_id, draft.last_version_id, "version")
     if version_id == draft.view.current_version_id:
         return draft
     version = next((item for item in draft.view.versions if item.version_id == version_id), None)
@@ -150,7 +150,7 @@ def _set_current_version(draft: ViewDraft, update: SetCurrentViewVersion) -> Vie
     return replace(draft, view=replace(draft.view, current_version_id=version_id), log_entry=(at_ms, version_id))
 
 
-def _same_version(a: ViewVersion, b: ViewVersion) -> bool:
+def _is_same_version(a: ViewVersion, b: ViewVersion) -> bool:
     return replace(a, version_id=0, timestamp_ms=0) == replace(b, version_id=0, timestamp_ms=0)
 
 
@@ -167,7 +167,7 @@ def _list_dialects(version: ViewVersion) -> list[str]:
     return [item.dialect.lower() for item in version.representations]
 
 
-def _find_history_size(properties: Mapping[str, str]) -> int:
+def _get_history_size(properties: Mapping[str, str]) -> int:
     text = properties.get(HISTORY_SIZE)
     if text is None:
         return HISTORY_SIZE_DEFAULT
@@ -176,9 +176,9 @@ def _find_history_size(properties: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _expire(view: ViewMetadata, added: frozenset[int]) -> ViewMetadata:
+def _expire_versions(view: ViewMetadata, added: frozenset[int]) -> ViewMetadata:
     """Keep the current version, those just added, and the newest up to the history's size; the log has no gap."""
-    size = max(_find_history_size(view.properties), len(added | {view.current_version_id}))
+    size = max(_get_history_size(view.properties), len(added | {view.current_version_id}))
     newest = sorted((item.version_id for item in view.versions), reverse=True)
     others = [version_id for version_id in newest if version_id != view.current_version_id]
     kept = {view.current_version_id, *others[: size - 1]}

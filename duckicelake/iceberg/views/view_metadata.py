@@ -58,7 +58,7 @@ class ViewMetadata:
     properties: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
 
-def current_version(view: ViewMetadata) -> ViewVersion:
+def get_current_version(view: ViewMetadata) -> ViewVersion:
     """The definition that queries use."""
     return next(item for item in view.versions if item.version_id == view.current_version_id)
 

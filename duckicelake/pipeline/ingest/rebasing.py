@@ -9,7 +9,7 @@ from typing import Any
 from duckicelake.errors import CommitFailed
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.pipeline.ingest.staging import Staged, format_identifier
 from duckicelake.pipeline.objects import Objects
 
@@ -92,7 +92,7 @@ def _write_snapshot(
             content = encode_manifest(header, entries)
             path = _name(metadata, f"{secrets.token_hex(16)}-m{len(manifests)}.avro")
             target.objects.write(path, content)
-            manifests.append(describe_manifest(header, entries, WrittenManifest(path, len(content), snapshot_id, number)))
+            manifests.append(build_manifest_file(header, entries, WrittenManifest(path, len(content), snapshot_id, number)))
     rows = sum(manifest.added_rows_count for manifest in manifests)
     path = _name(metadata, f"snap-{snapshot_id}-{secrets.token_hex(16)}.avro")
     listed = ManifestListHeader(snapshot_id, main["snapshot-id"], number, version, first_row_id)

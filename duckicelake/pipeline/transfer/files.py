@@ -10,7 +10,7 @@ from uuid import uuid4
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
+from duckicelake.iceberg.requests.creation import NewIdentity, build_new_metadata
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.spark import RestCatalog
@@ -82,7 +82,7 @@ def _format_store(lake: RestCatalog) -> dict[str, str]:
 def describe_new(asked: CreateTable, location: str) -> TableMetadata:
     """A new table at a location that the catalog leaves to its clients. Raises: BadRequest: it cannot be as it is asked for."""
     now = datetime.now(UTC)
-    return replace(new_metadata(asked, NewIdentity(str(uuid4()), location, int(now.timestamp() * 1000))), location=location)
+    return replace(build_new_metadata(asked, NewIdentity(str(uuid4()), location, int(now.timestamp() * 1000))), location=location)
 
 
 def name_staged(location: str) -> str:

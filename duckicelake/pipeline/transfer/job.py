@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, Forbidden, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.failures.gone import find_outage
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
@@ -159,7 +159,7 @@ class Mover:
         if files is None and self.options.mode is Mode.register:
             self._find_registrar(held)
         else:
-            check_readable(current_schema(held.metadata))
+            check_readable(get_current_schema(held.metadata))
 
     def _find_registrar(self, held: Held) -> RestSide:
         if not isinstance(self.desk.target, RestSide) or not held.metadata_location:
@@ -225,7 +225,7 @@ class Mover:
             return moved
         if not self.options.is_verified:
             return replace(moved, message="not compared")
-        schema = current_schema(there.metadata)
+        schema = get_current_schema(there.metadata)
         try:
             check_readable(schema)
         except Unsupported as error:
@@ -237,7 +237,7 @@ class Mover:
             self.desk.tell(f"compare {there.ident}")
             bench = self.desk.bench.get()
             names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
-            found = compare_rows(bench.spark, *names, current_schema(there.metadata))
+            found = compare_rows(bench.spark, *names, get_current_schema(there.metadata))
         except Interrupted as error:
             return replace(moved, message=f"not compared: {error.message}")
         except FAILURES as error:

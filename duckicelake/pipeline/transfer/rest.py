@@ -9,7 +9,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, format_version, parse_view
+from duckicelake.iceberg.views.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.transfer.bench import Bench
@@ -123,7 +123,7 @@ class RestSide:
     def make_view(self, ident: Ident, view: ViewMetadata) -> None:
         """Make a view of the current version of another catalog's."""
         self.make_namespace(ident.namespace)
-        version = current_version(view)
+        version = get_current_version(view)
         schema = next(one for one in view.schemas if one.schema_id == version.schema_id)
         body = {"name": ident.name, "schema": format_schema(schema), "view-version": format_version(version)}
         body |= {"properties": dict(view.properties)}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, default_spec, find_snapshot
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema, get_default_spec
 from duckicelake.iceberg.partition import format_spec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema, format_schema
@@ -40,10 +40,10 @@ def describe_copy(held: Held, name: str) -> CreateTable:
     properties = {key: value for key, value in metadata.properties.items() if key not in STAYING and not key.startswith(STAYING_BELOW)}
     properties |= tell_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
     order = next((one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id), UNSORTED)
-    spec = default_spec(metadata)
+    spec = get_default_spec(metadata)
     # A partition of a column that is gone has no place in a new table; format version 1 keeps such parts as `void`.
     fields = tuple(part for part in spec.fields if part.transform != "void")
-    return CreateTable(name, _without_defaults(current_schema(metadata)), replace(spec, fields=fields), order, None, properties)
+    return CreateTable(name, _without_defaults(get_current_schema(metadata)), replace(spec, fields=fields), order, None, properties)
 
 
 def _without_defaults(schema: Schema) -> Schema:
@@ -68,9 +68,9 @@ def format_creation(ident: Ident, new: TableMetadata) -> dict[str, Any]:
     updates: list[dict[str, Any]] = [
         {"action": "assign-uuid", "uuid": new.table_uuid},
         {"action": "upgrade-format-version", "format-version": new.format_version},
-        {"action": "add-schema", "schema": format_schema(current_schema(new)), "last-column-id": new.last_column_id},
+        {"action": "add-schema", "schema": format_schema(get_current_schema(new)), "last-column-id": new.last_column_id},
         {"action": "set-current-schema", "schema-id": LAST_ADDED},
-        {"action": "add-spec", "spec": format_spec(default_spec(new))},
+        {"action": "add-spec", "spec": format_spec(get_default_spec(new))},
         {"action": "set-default-spec", "spec-id": LAST_ADDED},
         {"action": "add-sort-order", "sort-order": format_sort_order(new.sort_orders[-1])},
         {"action": "set-default-sort-order", "sort-order-id": LAST_ADDED},

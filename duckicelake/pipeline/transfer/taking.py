@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from duckicelake.errors import CommitFailed
 from duckicelake.iceberg.manifest import ADDED, DATA, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, default_spec, encode_metadata
+from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
+from duckicelake.iceberg.metadata import TableMetadata, encode_metadata, get_current_schema, get_default_spec
 from duckicelake.iceberg.partition import format_spec_fields
-from duckicelake.iceberg.schema import Schema, format_schema, same_schema
+from duckicelake.iceberg.schema import Schema, format_schema, is_same_schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.pipeline.transfer.catalogs import Held
 from duckicelake.pipeline.transfer.copies.found import PUBLISHING
@@ -37,17 +37,17 @@ def take_files(store: Store, prepared: Held, source: TableMetadata, files: Seque
     paths = {METADATA_PATH: metadata, DATA_PATH: data}
     objects.write(staged, encode_metadata(replace(new, properties={**new.properties, **paths})))
     snapshot_id, now = secrets.randbits(_ID_BITS), datetime.now(UTC)
-    header = ManifestHeader(current_schema(new), default_spec(new), new.format_version, DATA)
+    header = ManifestHeader(get_current_schema(new), get_default_spec(new), new.format_version, DATA)
     entries = [ManifestEntry(ADDED, snapshot_id, None, None, file) for file in files]
     content = encode_manifest(header, entries)
-    manifest = describe_manifest(header, entries, WrittenManifest(f"{metadata}/files-m0.avro", len(content), snapshot_id, _FIRST))
+    manifest = build_manifest_file(header, entries, WrittenManifest(f"{metadata}/files-m0.avro", len(content), snapshot_id, _FIRST))
     objects.write(manifest.manifest_path, content)
     listed, named = f"{metadata}/snap-{snapshot_id}.avro", [manifest] if files else []
     objects.write(listed, encode_manifest_list(ManifestListHeader(snapshot_id, None, _FIRST, new.format_version), named))
     at_ms = int(now.timestamp() * 1000)
-    snapshot = Snapshot(snapshot_id, None, _FIRST, at_ms, listed, _summarise(files), current_schema(new).schema_id)
+    snapshot = Snapshot(snapshot_id, None, _FIRST, at_ms, listed, _summarise(files), get_current_schema(new).schema_id)
     objects.write(f"{metadata}/{PUBLISHING}", identity.encode())
-    properties = {**new.properties, PROPERTY: format_names(current_schema(new))}
+    properties = {**new.properties, PROPERTY: format_names(get_current_schema(new))}
     return replace(new, properties=properties, snapshots=(snapshot,), current_snapshot_id=snapshot_id, metadata_log=())
 
 
@@ -58,9 +58,9 @@ def format_names(schema: Schema) -> str:
 
 
 def _check_like(source: TableMetadata, new: TableMetadata) -> None:
-    ours, theirs = current_schema(source), current_schema(new)
-    specs = [format_spec_fields(default_spec(one)) for one in (source, new)]
-    if not same_schema(replace(theirs, identifier_field_ids=ours.identifier_field_ids), ours) or specs[0] != specs[1]:
+    ours, theirs = get_current_schema(source), get_current_schema(new)
+    specs = [format_spec_fields(get_default_spec(one)) for one in (source, new)]
+    if not is_same_schema(replace(theirs, identifier_field_ids=ours.identifier_field_ids), ours) or specs[0] != specs[1]:
         made = f"{format_schema(theirs)}, {specs[1]}"
         raise CommitFailed(f"the catalog would make other columns of it: {made}. --mode copy writes its rows anew")
 

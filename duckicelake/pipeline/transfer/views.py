@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, ViewVersion, current_version
+from duckicelake.iceberg.views.view_metadata import ViewMetadata, ViewVersion, get_current_version
 
 FIRST_VERSION, FIRST_SCHEMA = 1, 0
 
@@ -12,7 +12,7 @@ def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]
 
     `catalog_name`: what the source calls itself.
     """
-    version = current_version(view)
+    version = get_current_version(view)
     schema = next(one for one in view.schemas if one.schema_id == version.schema_id)
     default_catalog = None if version.default_catalog == catalog_name else version.default_catalog
     moved = replace(
@@ -29,7 +29,7 @@ def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]
 
 def same_view(one: ViewMetadata, other: ViewMetadata) -> bool:
     """Whether both say the same."""
-    return _tell(current_version(one)) == _tell(current_version(other))
+    return _tell(get_current_version(one)) == _tell(get_current_version(other))
 
 
 def _tell(version: ViewVersion) -> tuple[object, ...]:

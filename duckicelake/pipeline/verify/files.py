@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.bounds import encode_value
-from duckicelake.iceberg.decoding.avro_file import OUR_OWN
+from duckicelake.iceberg.decoding.avro_file import UNLIMITED
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DELETED, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.schema import leaf_fields, parse_schema
+from duckicelake.iceberg.schema import list_leaf_fields, parse_schema
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.connect import check_executors
@@ -107,7 +107,7 @@ def decode_entries(spark: SparkSession, lists: Iterable[str], place: Place, shap
     Raises: ServiceUnavailable, BadRequest: a list is not to be had, or is none
     """
     objects = open_objects(place.location, place.catalog, place.given)
-    listed = {one.manifest_path: one for uri in lists for one in decode_manifest_list(objects.read(uri), uri, OUR_OWN)}
+    listed = {one.manifest_path: one for uri in lists for one in decode_manifest_list(objects.read(uri), uri, UNLIMITED)}
     check_executors(spark)
     paths = spark.createDataFrame([(path,) for path in listed], "path string")
     paths = paths.repartition(max(1, -(-len(listed) // MANIFESTS_A_TASK)))
@@ -121,7 +121,7 @@ def _read_batches(
     for batch in batches:
         for row in batch.to_pylist():
             path: str = row["path"]
-            header, entries = decode_manifest(objects.read(path), listed[path], OUR_OWN)
+            header, entries = decode_manifest(objects.read(path), listed[path], UNLIMITED)
             spec_id, names = listed[path].partition_spec_id, [item.name for item in header.spec.fields]
             forms = {part.name: part.result for part in shape.specs.get(spec_id, ())}
             live = [entry.data_file for entry in entries if entry.status != DELETED]
@@ -157,7 +157,7 @@ def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident
 def make_shape(state: TableState) -> Shape:
     """What has to be known of the table to read its files."""
     schemas = [parse_schema(schema) for schema in state.metadata["schemas"]]
-    leaves = {field_id: form for schema in schemas for field_id, form in leaf_fields(schema)}
+    leaves = {field_id: form for schema in schemas for field_id, form in list_leaf_fields(schema)}
     specs = {spec["spec-id"]: _make_spec(spec["fields"], leaves) for spec in state.metadata["partition-specs"]}
     return Shape(leaves, specs)
 

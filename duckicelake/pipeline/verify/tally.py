@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_STAMPS
+from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_TIMESTAMPS
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.verify.hashing import hash_rows, hash_values, is_float, read_plain
 from duckicelake.pipeline.verify.xxh64 import Hashes, hash_longs
@@ -158,7 +158,7 @@ def _as_stamps(values: Any, form: PrimitiveType) -> Any:
 
 
 def _describe(values: Any, part: GroupField) -> str:
-    is_stamp = part.form.name in MICRO_STAMPS or part.transform != "identity"
+    is_stamp = part.form.name in MICRO_TIMESTAMPS or part.transform != "identity"
     value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else _transform(values, part)[0])[0].as_py()
     if part.transform == "identity" or value is None:
         return f"{part.column}={'NULL' if value is None else value}"

@@ -24,9 +24,9 @@ from duckicelake.errors import BadRequest, NoSuchTable, NotServed
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.names import check_name
-from duckicelake.iceberg.requests.attribution import attribute_snapshots
+from duckicelake.iceberg.requests.attribution import add_to_summaries
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
-from duckicelake.iceberg.requests.requirements import asks_to_create
+from duckicelake.iceberg.requests.requirements import is_create
 from duckicelake.rest.auth.delegation import (
     add_signing_config,
     build_wanted,
@@ -276,11 +276,11 @@ class TableChangeRoutes:
 
     def update_table(self, target: Target, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""
-        asked = attribute_snapshots(parse_commit_table(decode_json(body)), key.summary)
+        asked = add_to_summaries(parse_commit_table(decode_json(body)), key.summary)
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        check_commit(target.session, levels, name, creates=asks_to_create(asked.requirements))
+        check_commit(target.session, levels, name, creates=is_create(asked.requirements))
         warehouse = self._context.get_warehouse(target)
         done = run_once(
             warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed_table(w, ident, uuid)
@@ -331,8 +331,8 @@ class TableChangeRoutes:
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
             ident = to_ident(check_identifier(asked.identifier))
-            check_commit(target.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
-            asks.append(TableCommit(ident, attribute_snapshots(asked, key.summary)))
+            check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
+            asks.append(TableCommit(ident, add_to_summaries(asked, key.summary)))
         once = add_objects(key, *(ask.ident for ask in asks))
         run_once(self._context.get_warehouse(target), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)

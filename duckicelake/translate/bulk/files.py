@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import DataFile, EncodedFile, encode_files
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import Schema, list_leaf_fields
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
 from duckicelake.translate.bulk.statistics import encode_metrics
 from duckicelake.translate.client_schemas import find_client_partition as find_told_partition
@@ -61,7 +61,7 @@ class DataFileBuilder:
     def leaf_types(self, schema: Schema) -> LeafTypes:
         """Return the types of a schema's leaves."""
         if schema.schema_id not in self.known_types:
-            self.known_types[schema.schema_id] = dict(leaf_fields(schema))
+            self.known_types[schema.schema_id] = dict(list_leaf_fields(schema))
         return self.known_types[schema.schema_id]
 
     def _get_uri_and_partition(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:

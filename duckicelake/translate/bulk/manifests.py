@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from duckicelake.iceberg.encoding.avro import count_rows
-from duckicelake.iceberg.manifest import AnyEntry, AnyFile, EncodedEntry, EncodedFile, ManifestEntry, ManifestHeader, manifest_encoder
-from duckicelake.iceberg.manifest_list import ManifestFile, WrittenManifest, describe_manifest
+from duckicelake.iceberg.manifest import AnyEntry, AnyFile, EncodedEntry, EncodedFile, ManifestEntry, ManifestHeader, build_manifest_encoder
+from duckicelake.iceberg.manifest_list import ManifestFile, WrittenManifest, build_manifest_file
 from duckicelake.lake.rows import TableNote
 from duckicelake.translate.locations import format_digest, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan
@@ -52,7 +52,7 @@ class ManifestBuilder:
         content = encode(entries)
         uri = manifest_uri(self.note.location, format_digest(content))
         written = WrittenManifest(uri, len(content), plan.snapshot_id, to_sequence_number(self.note, plan.snapshot_id))
-        described = describe_manifest(header, entries, written)
+        described = build_manifest_file(header, entries, written)
         if self.schemas.format_version >= V3 and plan.content == DATA:
             first = min((entry.data_file.first_row_id or 0 for entry in entries), default=0)
             described = replace(described, first_row_id=first)
@@ -75,7 +75,7 @@ class ManifestBuilder:
         if key not in self.encoders:
             spec = next(spec for spec in self.partitioning.specs if spec.spec_id == plan.spec_id)
             header = ManifestHeader(schema, to_spec(spec, schema), self.schemas.format_version, plan.content)
-            self.encoders[key] = header, manifest_encoder(header)
+            self.encoders[key] = header, build_manifest_encoder(header)
         return self.encoders[key]
 
     def _to_entry(self, entry: EntryPlan, plan: ManifestPlan, file: AnyFile) -> AnyEntry:

@@ -12,16 +12,16 @@ from duckicelake.iceberg.bounds import BOUND_LENGTH
 from duckicelake.iceberg.encoding.avro import NULL, PRESENT
 from duckicelake.iceberg.encoding.columns import (
     BytesColumn,
-    Flags,
-    Longs,
+    FlagArray,
+    LongArray,
     arrow,
-    bytes_column,
-    from_buffers,
-    group_maps,
+    build_bytes_column,
+    build_from_buffers,
+    empty_where_absent,
+    encode_long_column,
+    encode_map_items,
+    encode_maps,
     join_columns,
-    long_column,
-    map_items,
-    only_where,
 )
 from duckicelake.iceberg.types import PrimitiveType, find_decimal
 from duckicelake.lake.rows import PackedColumnStats
@@ -69,7 +69,7 @@ def bound_columns(type_: PrimitiveType, least: Texts, greatest: Texts) -> tuple[
 def encode_bounds(type_: PrimitiveType, texts: Texts, side: BoundSide) -> BytesColumn:
     """Return one side's bounds, null where a text is null or has no safe bound."""
     form, encode = get_usual_form(type_)
-    usual: Flags = np.asarray(arrow.fill_null(arrow.match_substring_regex(texts, f"^(?s:{form})$"), fill_value=False))
+    usual: FlagArray = np.asarray(arrow.fill_null(arrow.match_substring_regex(texts, f"^(?s:{form})$"), fill_value=False))
     try:
         together = encode(texts.filter(pa.array(usual)), side)
     except ValueError:
@@ -107,7 +107,7 @@ def _encode_texts(texts: Texts, side: BoundSide) -> BytesColumn:
     starts = arrow.utf8_slice_codeunits(texts, 0, BOUND_LENGTH)
     if side is LOWER:
         return starts.cast(pa.binary())
-    longer: Flags = np.asarray(arrow.greater(arrow.utf8_length(texts), BOUND_LENGTH))
+    longer: FlagArray = np.asarray(arrow.greater(arrow.utf8_length(texts), BOUND_LENGTH))
     if not longer.any():
         return starts.cast(pa.binary())
     # one code point more than a bound has stands for all that may follow
@@ -134,16 +134,16 @@ def _encode_timestamps_in_utc(texts: Texts, side: BoundSide) -> BytesColumn:
     return _encode_timestamps(arrow.utf8_slice_codeunits(texts, 0, -len(UTC)), side)
 
 
-def _to_longs(texts: Texts, type_: Any) -> Longs:
+def _to_longs(texts: Texts, type_: Any) -> LongArray:
     parsed = texts.cast(type_)
     return np.asarray(parsed.view(pa.int32() if pa.types.is_date32(type_) else pa.int64()), dtype=np.int64)
 
 
-def _encode_fixed(numbers: Longs, size: int) -> BytesColumn:
+def _encode_fixed(numbers: LongArray, size: int) -> BytesColumn:
     if size == 4 and not np.array_equal(numbers, numbers.astype(np.int32)):
         raise ValueError("wider than 32 bits")
     cells = np.ascontiguousarray(numbers.astype(f"<i{size}")).view(np.uint8).reshape(len(numbers), size)
-    return bytes_column(cells, np.ones(cells.shape, dtype=np.bool_))
+    return build_bytes_column(cells, np.ones(cells.shape, dtype=np.bool_))
 
 
 def _encode_floats(size: int, texts: Texts, side: BoundSide) -> BytesColumn:
@@ -154,7 +154,7 @@ def _encode_floats(size: int, texts: Texts, side: BoundSide) -> BytesColumn:
         raise ValueError("wider than the type")
     numbers[numbers == 0] = side.zero
     cells = numbers.view(np.uint8).reshape(len(numbers), size)
-    return bytes_column(cells, np.ones(cells.shape, dtype=np.bool_))
+    return build_bytes_column(cells, np.ones(cells.shape, dtype=np.bool_))
 
 
 def _encode_decimals(precision: int, texts: Texts, side: BoundSide) -> BytesColumn:
@@ -164,7 +164,7 @@ def _encode_decimals(precision: int, texts: Texts, side: BoundSide) -> BytesColu
         raise ValueError("more digits than the type has")
     lengths = np.searchsorted(BYTE_LIMITS, magnitude, side="right") + 1
     cells = unscaled.astype(">i8").view(np.uint8).reshape(len(unscaled), 8)
-    return bytes_column(cells, np.arange(8) >= 8 - lengths[:, None])
+    return build_bytes_column(cells, np.arange(8) >= 8 - lengths[:, None])
 
 
 USUAL_FORMS: Mapping[str, tuple[str, Encode]] = {
@@ -188,11 +188,11 @@ NUMBERS_PER_ROW = 6
 class StatsRows:
     """Rows of `ducklake_file_column_stats` by file and column; a negative number stands for null, 2 for a `contains_nan` that is null."""
 
-    column_id: Longs
-    column_size_bytes: Longs
-    value_count: Longs
-    null_count: Longs
-    contains_nan: Longs
+    column_id: LongArray
+    column_size_bytes: LongArray
+    value_count: LongArray
+    null_count: LongArray
+    contains_nan: LongArray
     min_value: Texts
     max_value: Texts
 
@@ -203,32 +203,32 @@ def encode_metrics(statistics: PackedColumnStats, data_file_ids: Sequence[int], 
     Columns without a type are passed over. Units: the ids ascend
     """
     rows, starts = _arrange(statistics, data_file_ids, types)
-    keys = long_column(rows.column_id)
+    keys = encode_long_column(rows.column_id)
     has_values = rows.value_count >= 0
     # DuckLake has both as 0 where it counts nothing
     has_nulls = (rows.null_count >= 0) & ~(has_values & (rows.value_count + rows.null_count == 0))
     counted = has_values & has_nulls
     lower, upper = _compute_bounds(rows, has_nulls, types)
-    maps: tuple[tuple[Flags, BytesColumn, bytes], ...] = (
+    maps: tuple[tuple[FlagArray, BytesColumn, bytes], ...] = (
         # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map
-        (rows.column_size_bytes >= 0, join_columns(keys, long_column(rows.column_size_bytes)), PRESENT + NULL),
+        (rows.column_size_bytes >= 0, join_columns(keys, encode_long_column(rows.column_size_bytes)), PRESENT + NULL),
         # DuckLake counts the values that are not null, Iceberg all of them
-        (counted, join_columns(keys, long_column(rows.value_count + rows.null_count)), NULL),
-        (has_nulls, join_columns(keys, long_column(rows.null_count)), NULL),
+        (counted, join_columns(keys, encode_long_column(rows.value_count + rows.null_count)), NULL),
+        (has_nulls, join_columns(keys, encode_long_column(rows.null_count)), NULL),
         (rows.contains_nan == 0, join_columns(keys, NULL), NULL),
-        (np.asarray(lower.is_valid()), map_items(keys, lower), NULL),
-        (np.asarray(upper.is_valid()), map_items(keys, upper), NULL),
+        (np.asarray(lower.is_valid()), encode_map_items(keys, lower), NULL),
+        (np.asarray(upper.is_valid()), encode_map_items(keys, upper), NULL),
     )
-    grouped = [group_maps(only_where(told, items), told, starts, empty) for told, items, empty in maps]
+    grouped = [encode_maps(empty_where_absent(told, items), told, starts, empty) for told, items, empty in maps]
     # behind them: no key metadata, no split offsets
     return join_columns(*grouped, NULL + NULL).to_pylist()
 
 
-def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: LeafTypes) -> tuple[StatsRows, Longs]:
+def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: LeafTypes) -> tuple[StatsRows, LongArray]:
     """Return the rows that count, by file and column, and where each file's rows begin."""
     wanted = np.array(data_file_ids, dtype=np.int64)
     files, columns, sizes, values, nulls, told = _unpack(packed.numbers)
-    asked: Flags = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
+    asked: FlagArray = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
     rows = np.flatnonzero(asked & np.isin(columns, list(types)))
     rows = rows[np.lexsort((columns[rows], files[rows]))]
     arranged = StatsRows(
@@ -243,22 +243,22 @@ def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: Lea
     return arranged, np.searchsorted(files[rows], np.append(wanted, np.iinfo(np.int64).max))
 
 
-def _unpack(numbers: bytes) -> list[Longs]:
+def _unpack(numbers: bytes) -> list[LongArray]:
     """Return the columns of rows of numbers that lie one behind the other."""
     return list(np.frombuffer(numbers, dtype=">i8").reshape(-1, NUMBERS_PER_ROW).T.astype(np.int64))
 
 
-def _texts(packed: str, lengths: Longs) -> Texts:
+def _texts(packed: str, lengths: LongArray) -> Texts:
     offsets = np.concatenate([[0], np.cumsum(np.maximum(lengths, 0))])
     validity = np.packbits(lengths >= 0, bitorder="little")
-    return from_buffers(pa.string(), len(lengths), (validity, offsets.astype(np.int32), packed.encode()))
+    return build_from_buffers(pa.string(), len(lengths), (validity, offsets.astype(np.int32), packed.encode()))
 
 
-def _compute_bounds(rows: StatsRows, has_nulls: Flags, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
+def _compute_bounds(rows: StatsRows, has_nulls: FlagArray, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
     """Return the lower and the upper bounds; none of rows without a count of NULLs, nor of floats that may be NaN."""
     by_column = np.argsort(rows.column_id, kind="stable")
     floating = [column for column, type_ in types.items() if type_.name in FLOATING]
-    safe: Flags = np.asarray(has_nulls & ((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating)))
+    safe: FlagArray = np.asarray(has_nulls & ((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating)))
     told = (arrow.if_else(pa.array(safe), texts, None) for texts in (rows.min_value, rows.max_value))
     least, greatest = (texts.take(pa.array(by_column)) for texts in told)
     different, starts = np.unique(rows.column_id[by_column], return_index=True)
@@ -271,5 +271,5 @@ def _compute_bounds(rows: StatsRows, has_nulls: Flags, types: LeafTypes) -> tupl
     return _gather([lower for lower, _ in found], places), _gather([upper for _, upper in found], places)
 
 
-def _gather(parts: Sequence[BytesColumn], places: Longs) -> BytesColumn:
+def _gather(parts: Sequence[BytesColumn], places: LongArray) -> BytesColumn:
     return arrow.take(pa.concat_arrays([pa.array([], pa.binary()), *parts]), pa.array(places))

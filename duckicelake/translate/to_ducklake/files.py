@@ -15,7 +15,7 @@ import numpy as np
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.schema import Schema, leaf_fields, list_repeated
+from duckicelake.iceberg.schema import Schema, list_leaf_fields, list_repeated_ids
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, NewRow, RemovedTableBounds
 from duckicelake.translate.client_schemas import format_partition
@@ -74,9 +74,9 @@ def add_files(table_id: int, files: Sequence[AddedFile], schema: Schema, first: 
     for taken in files:
         starts.append(next_row_id if taken.first_row_id is None else taken.first_row_id)
         next_row_id += taken.file.record_count
-    repeated = list_repeated(schema)
+    repeated = list_repeated_ids(schema)
     roots = {field.field_id for field in schema.fields}
-    leaves = [_StatsLeaf(i, type_, i in roots, i in repeated) for i, type_ in leaf_fields(schema)]
+    leaves = [_StatsLeaf(i, type_, i in roots, i in repeated) for i, type_ in list_leaf_fields(schema)]
     size = sum(taken.file.file_size_in_bytes for taken in files)
     return [
         *(

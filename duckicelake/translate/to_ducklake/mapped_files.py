@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
-from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
+from duckicelake.iceberg.schema import list_leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats, NewRow
@@ -180,7 +180,7 @@ def list_partition_only(
     Raises: BadRequest: DuckLake would go by field ids, and so see none of them
     """
     spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
-    live = {item.field_id: item for item in current_schema(metadata).fields}
+    live = {item.field_id: item for item in get_current_schema(metadata).fields}
     carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
     present = carried if named is None else {field_id for _, field_id in named.columns}
     untold = tuple(
@@ -207,8 +207,8 @@ def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known:
 
 
 def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
-    ids = {field_id for _, item in walk_fields(current_schema(metadata).fields) for field_id in [item.field_id]}
-    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in leaf_fields(current_schema(metadata))}
+    ids = {field_id for _, item in walk_fields(get_current_schema(metadata).fields) for field_id in [item.field_id]}
+    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in list_leaf_fields(get_current_schema(metadata))}
     kept = {(name,): field_id for name, field_id in named.items() if field_id in ids}
     try:
         check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))

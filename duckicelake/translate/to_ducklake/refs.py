@@ -4,8 +4,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
-from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema
+from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, format_snapshot
 from duckicelake.iceberg.types import PrimitiveType, walk_fields
@@ -121,7 +121,7 @@ UNKNOWN_TYPE = "varchar"
 
 def list_former_columns(table_id: int, metadata: TableMetadata) -> list[NewRow]:
     """Return the columns of older schemas that the current one has not: DuckDB never gives their ids to others then."""
-    live = {item.field_id for _, item in walk_fields(current_schema(metadata).fields)}
+    live = {item.field_id for _, item in walk_fields(get_current_schema(metadata).fields)}
     lost: dict[int, FormerColumn] = {}
     for schema in metadata.schemas:
         for _, item in walk_fields(schema.fields):
@@ -144,7 +144,7 @@ def _to_known_type(type_: object) -> str:
 
 def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> None:
     """Raise BadRequest when the values of a partition tuple are not of its spec's types."""
-    for type_, value in zip(partition_types(spec, schema), values, strict=True):
+    for type_, value in zip(list_partition_types(spec, schema), values, strict=True):
         try:
             kept = None if value is None else parse_tuple_value(type_, format_tuple_value(type_, value))
             # NaN equals nothing, itself neither

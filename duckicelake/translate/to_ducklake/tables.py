@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import Schema
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
@@ -101,7 +101,7 @@ def create_table(table_id: int, place: TableTarget, new: TableMetadata, metadata
         NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
         NewSchemaVersion(table_id),
         NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
-        *create_columns(table_id, current_schema(new)),
+        *create_columns(table_id, get_current_schema(new)),
         *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
         *new_shape_notes(table_id, None, new),
     ]
@@ -183,7 +183,7 @@ def changed_note(
 
 def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, widens: bool) -> list[NewRow]:
     rows: list[NewRow] = []
-    before, after = current_schema(base), current_schema(new)
+    before, after = get_current_schema(base), get_current_schema(new)
     if before != after or widens:
         rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens))
     if before != after:

@@ -10,7 +10,7 @@ import numpy as np
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import decode_value
-from duckicelake.iceberg.transforms import DAY_MICROS, civil_date
+from duckicelake.iceberg.transforms import DAY_MICROS, to_civil_date
 from duckicelake.iceberg.types import PrimitiveType, find_decimal
 
 LIMITS: Mapping[str, tuple[int, int]] = {
@@ -62,7 +62,7 @@ def _format_decimal(value: Decimal) -> str:
 
 
 def _format_date(days: int) -> str:
-    year, month, day = civil_date(days)
+    year, month, day = to_civil_date(days)
     return f"{year:04d}-{month:02d}-{day:02d}" if year > 0 else f"{1 - year:04d}-{month:02d}-{day:02d} (BC)"
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from duckicelake.iceberg.requests.bodies import CreateView
 from duckicelake.iceberg.requests.creation import NewIdentity
 from duckicelake.iceberg.requests.updates import LAST_ADDED, AddSchema, AddViewVersion, SetCurrentViewVersion
-from duckicelake.iceberg.schema import Schema, same_schema
-from duckicelake.iceberg.views.view_application import DROP_DIALECT, apply_view_updates, new_view
+from duckicelake.iceberg.schema import Schema, is_same_schema
+from duckicelake.iceberg.views.view_application import DROP_DIALECT, apply_view_updates, build_new_view
 from duckicelake.iceberg.views.view_metadata import (
     SqlRepresentation,
     ViewMetadata,
     ViewVersion,
-    current_version,
     encode_view,
+    get_current_version,
     parse_view,
 )
 from duckicelake.lake.note_rows import LiveView, ViewNote
@@ -39,7 +39,7 @@ class DuckLakeView:
 
 def to_ducklake_view(parser: Parser, view: ViewMetadata, catalog_name: str) -> DuckLakeView:
     """Return what DuckLake keeps of a view's current version."""
-    version = current_version(view)
+    version = get_current_version(view)
     schema = next(item for item in view.schemas if item.schema_id == version.schema_id)
     is_own = version.default_catalog is None or fold_name(version.default_catalog) == fold_name(catalog_name)
     names = NameContext(version.default_namespace, catalog_name, is_own)
@@ -129,15 +129,15 @@ def build_version(live: LiveView, schema: Schema) -> ViewVersion:
 def build_ducklake_view(live: LiveView, schema: Schema, location: str) -> ViewMetadata:
     """Return the metadata of a view that no Iceberg client has ever seen."""
     identity = NewIdentity(str(live.view_uuid), location, get_time_ms(live))
-    return new_view(CreateView(live.view_name, schema, build_version(live, schema)), identity)
+    return build_new_view(CreateView(live.view_name, schema, build_version(live, schema)), identity)
 
 
 def update_from_ducklake(base: ViewMetadata, live: LiveView, schema: Schema) -> ViewMetadata:
     """Return the view with DuckDB's definition as its current version; other dialects are no longer current."""
-    known, found = current_version(base), build_version(live, schema)
+    known, found = get_current_version(base), build_version(live, schema)
     known_schema = next(item for item in base.schemas if item.schema_id == known.schema_id)
     is_same = (known.representations, known.default_namespace) == (found.representations, found.default_namespace)
-    if is_same and same_schema(known_schema, schema):
+    if is_same and is_same_schema(known_schema, schema):
         return base
     now_ms = max(get_time_ms(live), _to_ms(live) if is_same else 0)
     updates = (AddSchema(schema), AddViewVersion(replace(found, timestamp_ms=now_ms)), SetCurrentViewVersion(LAST_ADDED))

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from duckicelake.catalog.scanning.planning import ENTRIES_MIN, WORK_MAX, Scan, ScanLimits
 from duckicelake.catalog.scanning.sources import ScanInput
-from duckicelake.iceberg.expressions.binding import bind, read_names
+from duckicelake.iceberg.expressions.binding import bind, build_schema_columns
 from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.expressions.tree import BoundExpression
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.scanning.deletes import DeleteIndex, ScanFile
-from duckicelake.iceberg.scanning.tokens import WHOLE
+from duckicelake.iceberg.scanning.tokens import WHOLE_SCAN
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 
@@ -43,7 +43,11 @@ def file(name: str, content: int = DATA, key: int | None = None, number: int = 1
 
 
 def scan(
-    manifests: Sequence[Sequence[ScanFile]], counts: Sequence[int] = (), deletes: Sequence[ScanFile] = (), bound: Bound = True, **more: Any
+    manifests: Sequence[Sequence[ScanFile]],
+    counts: Sequence[int] = (),
+    deletes: Sequence[ScanFile] = (),
+    bound: BoundExpression = True,
+    **more: Any,
 ) -> tuple[Scan, Written]:
     """A scan of manifests whose list says that they have so many entries."""
     entries = {f"m{place}": (SPECS[files[0].spec_id] if files else SPECS[0], files) for place, files in enumerate(manifests)}
@@ -60,7 +64,7 @@ def scan(
 
 def walk(made: Scan) -> list[bytes]:
     """The tasks of all parts."""
-    found, waiting = list[bytes](), [WHOLE]
+    found, waiting = list[bytes](), [WHOLE_SCAN]
     for _ in range(1000):
         if not waiting:
             return found
@@ -83,7 +87,7 @@ def test_lists_that_miscount_hide_no_file() -> None:
 def test_a_part_that_ends_with_its_manifest_has_nothing_left() -> None:
     """No empty part follows."""
     made, _ = scan([[file("a"), file("b")]], limits=ScanLimits(tasks=2, entries=2))
-    part = made.plan(WHOLE)
+    part = made.plan(WHOLE_SCAN)
     assert (len(part.tasks), part.rest) == (2, [])
 
 
@@ -96,7 +100,7 @@ def test_equality_deletes_promise_no_rows() -> None:
 
 def test_deletes_are_told_with_the_partition_of_their_own_spec() -> None:
     """Those without one delete from files of every partition."""
-    part = scan([[file("a", key=7)]], deletes=[file("d", EQUALITY_DELETES, number=2)])[0].plan(WHOLE)
+    part = scan([[file("a", key=7)]], deletes=[file("d", EQUALITY_DELETES, number=2)])[0].plan(WHOLE_SCAN)
     assert len(part.tasks) == 1
     assert b'"partition":[7]' in part.tasks[0]
     assert [b'"partition":[]' in told for told in part.deletes] == [True]
@@ -108,9 +112,9 @@ def test_a_large_filter_looks_at_fewer_files() -> None:
     ors: Any = {"type": "eq", "term": "k", "value": -1}
     for value in values:
         ors = {"type": "or", "left": ors, "right": {"type": "eq", "term": "k", "value": value}}
-    bound = bind(parse_expression(ors), read_names(SCHEMA, True))
+    bound = bind(parse_expression(ors), build_schema_columns(SCHEMA, True))
     made, _ = scan([[file(str(key), key=key) for key in range(3 * 50)]], bound=bound)
-    first = made.plan(WHOLE)
+    first = made.plan(WHOLE_SCAN)
     assert ENTRIES_MIN <= len(first.tasks) <= 50
     assert first.rest
     assert len(walk(made)) == 150
@@ -119,6 +123,6 @@ def test_a_large_filter_looks_at_fewer_files() -> None:
 def test_empty_manifests_are_not_opened_without_end() -> None:
     """They count as something."""
     made, written = scan([[] for _ in range(5000)], limits=ScanLimits(entries=1000, tasks=1000))
-    made.plan(WHOLE)
+    made.plan(WHOLE_SCAN)
     assert len(written.opened) <= 100
     assert walk(made) == []

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_file import BROKEN, HEADER_BYTES_MAX, Limits, open_avro, read_rows
-from duckicelake.iceberg.decoding.avro_types import SCHEMA_MAX, SCHEMAS_MAX, Readers
+from duckicelake.iceberg.decoding.avro_file import DECODE_ERRORS, HEADER_BYTES_MAX, AvroLimits, open_avro, read_rows
+from duckicelake.iceberg.decoding.avro_types import SCHEMA_LENGTH_MAX, SCHEMAS_MAX, ReaderPool
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_container, encode_long
 
 SCHEMA = '{"type":"record","name":"row","fields":[{"name":"text","type":"string","field-id":7}]}'
-LIMITS = Limits()
+LIMITS = AvroLimits()
 
 
 def read(content, limits=LIMITS):
@@ -95,21 +95,21 @@ def test_a_small_file_cannot_fill_the_memory(codec):
     bomb = repacked(codec, CODECS[codec], rows=b"\x06" * 2_000_000, row_count=2_000)
     assert len(bomb) < 100_000
     with pytest.raises(BadRequest, match="bytes; split it"):
-        read(bomb, Limits(bytes=1_000_000))
+        read(bomb, AvroLimits(bytes=1_000_000))
 
 
 def test_many_small_blocks_count_together():
     """The limit is the file's, not the block's."""
     content = encode_container({}, SCHEMA, [encode_bytes(b"a" * 70_000)] * 5)
-    assert len(read(content, Limits(bytes=360_000))) == 5
+    assert len(read(content, AvroLimits(bytes=360_000))) == 5
     with pytest.raises(BadRequest, match="it holds more than 340000 bytes; split it"):
-        read(content, Limits(bytes=340_000))
+        read(content, AvroLimits(bytes=340_000))
 
 
 def test_files_of_one_request_count_together():
     """What one has taken is not there for the next."""
     content = encode_container({}, SCHEMA, [encode_bytes(b"a" * 70_000)])
-    shared = Limits(bytes=100_000).budget()
+    shared = AvroLimits(bytes=100_000).budget()
     assert len(list(read_rows(open_avro(content, LIMITS, shared)))) == 1
     with pytest.raises(BadRequest, match="bytes; split it"):
         list(read_rows(open_avro(content, LIMITS, shared)))
@@ -120,13 +120,13 @@ ARRAYS = '{"type":"record","name":"row","fields":[{"name":"n","type":{"type":"ar
 
 def test_what_read_a_file_reads_the_next_within_its_own_budget():
     """Schemas are put together once; what a file may hold is asked of the file."""
-    readers, content = Readers(), encode_container({}, ARRAYS, [encode_long(3) + b"\2\4\6\0"])
+    readers, content = ReaderPool(), encode_container({}, ARRAYS, [encode_long(3) + b"\2\4\6\0"])
     first = open_avro(content, LIMITS, None, readers)
     assert list(read_rows(first)) == [{7: [1, 2, 3]}]
     beside = open_avro(content, LIMITS, None, readers)
     assert beside.compiled is not first.compiled
     first.close()
-    small = open_avro(content, Limits(items=2), None, readers)
+    small = open_avro(content, AvroLimits(items=2), None, readers)
     assert small.compiled is first.compiled
     with pytest.raises(BadRequest, match="more items than are taken at once"):
         list(read_rows(small))
@@ -135,8 +135,8 @@ def test_what_read_a_file_reads_the_next_within_its_own_budget():
 
 def test_few_schemas_are_remembered():
     """Clients may send as many as they like, and long ones."""
-    readers = Readers()
-    names = [f"{place:0>{length}}" for length in (3, SCHEMA_MAX) for place in range(SCHEMAS_MAX + 9)]
+    readers = ReaderPool()
+    names = [f"{place:0>{length}}" for length in (3, SCHEMA_LENGTH_MAX) for place in range(SCHEMAS_MAX + 9)]
     for name in names:
         open_avro(encode_container({}, ARRAYS.replace("row", "r" + name), []), LIMITS, None, readers).close()
     assert 0 < len(readers) <= SCHEMAS_MAX
@@ -171,7 +171,7 @@ def test_damaged_files_are_read_or_refused(data):
         content[place] ^= data.draw(st.integers(1, 255))
     try:
         read(bytes(content))
-    except (BadRequest, *BROKEN):
+    except (BadRequest, *DECODE_ERRORS):
         pass
 
 
@@ -193,5 +193,5 @@ def test_damaged_files_are_read_or_refused(data):
 )
 def test_what_is_no_avro_is_refused(content):
     """Anything that is no Avro file is refused."""
-    with pytest.raises(BROKEN):
+    with pytest.raises(DECODE_ERRORS):
         read(content)

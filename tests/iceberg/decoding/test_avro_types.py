@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_types import DEPTH_MAX, EMPTY_MAX, Budget, Reader, read_long
+from duckicelake.iceberg.decoding.avro_types import DEPTH_MAX, EMPTY_MAX, AvroReader, ReadBudget, read_long
 from duckicelake.iceberg.decoding.avro_types import build_reader as build_budgeted
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
 from tests.iceberg.support.strategies import INTS, LONGS
@@ -25,9 +25,9 @@ PRIMITIVES = {
 }
 
 
-def build_reader(schema: object, items: int = 1_000_000) -> Reader:
+def build_reader(schema: object, items: int = 1_000_000) -> AvroReader:
     """A reader of its own budget."""
-    return build_budgeted(schema, Budget(0, items))
+    return build_budgeted(schema, ReadBudget(0, items))
 
 
 def types(names):

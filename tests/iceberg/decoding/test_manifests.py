@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_file import Limits
+from duckicelake.iceberg.decoding.avro_file import AvroLimits
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.encoding.avro import encode_container
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
@@ -196,11 +196,11 @@ def test_what_is_no_manifest_is_refused(content, problem):
 def test_a_manifest_has_limits():
     """More entries or bytes than asked for are not read."""
     content = manifest(*[ENTRY] * 100)
-    assert len(decode_manifest(content, limits=Limits(rows=100))[1]) == 100
+    assert len(decode_manifest(content, limits=AvroLimits(rows=100))[1]) == 100
     with pytest.raises(BadRequest, match="Cannot read m1: it has 100 entries, more than 99; split it"):
-        decode_manifest(content, "m1", Limits(rows=99))
+        decode_manifest(content, "m1", AvroLimits(rows=99))
     with pytest.raises(BadRequest, match="Cannot read m1: it holds more than 1000 bytes; split it"):
-        decode_manifest(content, "m1", Limits(bytes=1000))
+        decode_manifest(content, "m1", AvroLimits(bytes=1000))
 
 
 def listing(**changes):

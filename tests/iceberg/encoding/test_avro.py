@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.encoding.avro import (
     BLOCK_BYTES,
-    MEMO_MAX,
-    Longs,
+    CACHED_LONGS_MAX,
+    EncodedLongs,
     count_rows,
     encode_bytes,
     encode_container,
@@ -22,17 +22,17 @@ SCHEMA = '{"type":"record","name":"row","fields":[{"name":"text","type":"string"
 @given(LONGS)
 def test_longs_are_remembered(number):
     """A number is encoded once; foreign readers find it."""
-    longs = Longs()
+    longs = EncodedLongs()
     assert longs[number] == longs[number] == encode_long(number)
     assert fastavro.schemaless_reader(io.BytesIO(longs[number]), "long", None) == number
 
 
 def test_memory_of_longs_is_bounded():
     """A file of millions of different numbers does not keep them all."""
-    longs = Longs()
-    for number in range(MEMO_MAX + 10):
+    longs = EncodedLongs()
+    for number in range(CACHED_LONGS_MAX + 10):
         assert longs[number] == encode_long(number)
-    assert len(longs) <= MEMO_MAX
+    assert len(longs) <= CACHED_LONGS_MAX
 
 
 @given(st.lists(st.text(), max_size=5))

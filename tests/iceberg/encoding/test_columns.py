@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.iceberg.encoding.avro import NULL, PRESENT, encode_long
-from duckicelake.iceberg.encoding.columns import bytes_column, group_maps, join_columns, long_column, map_items, only_where
+from duckicelake.iceberg.encoding.columns import (
+    build_bytes_column,
+    empty_where_absent,
+    encode_long_column,
+    encode_map_items,
+    encode_maps,
+    join_columns,
+)
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -28,22 +35,22 @@ def starts_of(lengths: list[int]) -> np.ndarray:
 @given(st.lists(LONGS))
 def test_numbers_are_those_of_single_values(numbers: list[int]) -> None:
     """Every length of varint, of either sign, in any company."""
-    assert long_column(longs(numbers)).to_pylist() == [encode_long(number) for number in numbers]
+    assert encode_long_column(longs(numbers)).to_pylist() == [encode_long(number) for number in numbers]
 
 
 def test_numbers_at_the_edges_of_their_lengths() -> None:
     """Where one byte more is needed."""
     numbers = EDGES + [sign * (1 << (7 * count - 1)) - less for count in range(1, 9) for sign in (1, -1) for less in (0, 1)]
-    assert long_column(longs(numbers)).to_pylist() == [encode_long(number) for number in numbers]
+    assert encode_long_column(longs(numbers)).to_pylist() == [encode_long(number) for number in numbers]
 
 
 @given(MAPS)
 def test_maps_are_those_of_single_rows(maps: list[dict[int, bytes | None]]) -> None:
     """Keys and bytes, absent ones passed over, empty maps as the caller wants them."""
     items = [(key, value) for row in maps for key, value in row.items()]
-    keys, values = long_column(longs([key for key, _ in items])), pa.array([value for _, value in items], pa.binary())
+    keys, values = encode_long_column(longs([key for key, _ in items])), pa.array([value for _, value in items], pa.binary())
     present = np.array([value is not None for _, value in items], dtype=np.bool_)
-    found = group_maps(map_items(keys, values), present, starts_of([len(row) for row in maps]), NULL)
+    found = encode_maps(encode_map_items(keys, values), present, starts_of([len(row) for row in maps]), NULL)
     known = [{key: value for key, value in row.items() if value is not None} for row in maps]
     assert found.to_pylist() == [RowParts().bytes_map(row or None) for row in known]
 
@@ -52,7 +59,7 @@ def test_maps_are_those_of_single_rows(maps: list[dict[int, bytes | None]]) -> N
 def test_a_group_without_items(empty: bytes) -> None:
     """Between others, at the beginning and at the end."""
     items = pa.array([b"a", b"b"], pa.binary())
-    found = group_maps(items, np.array([True, True]), starts_of([0, 1, 0, 1, 0]), empty)
+    found = encode_maps(items, np.array([True, True]), starts_of([0, 1, 0, 1, 0]), empty)
     one = [PRESENT + encode_long(1) + item + NULL for item in (b"a", b"b")]
     assert found.to_pylist() == [empty, one[0], empty, one[1], empty]
 
@@ -60,12 +67,12 @@ def test_a_group_without_items(empty: bytes) -> None:
 def test_parts_of_a_column_are_grouped_as_well() -> None:
     """A slice lies somewhere in the memory of its column."""
     items = pa.array([b"xx", b"a", b"b", b"yy"], pa.binary())[1:3]
-    assert group_maps(items, np.array([True, True]), starts_of([2]), NULL).to_pylist() == [PRESENT + encode_long(2) + b"ab" + NULL]
+    assert encode_maps(items, np.array([True, True]), starts_of([2]), NULL).to_pylist() == [PRESENT + encode_long(2) + b"ab" + NULL]
 
 
 def test_rows_are_joined_and_blanked() -> None:
     """Bytes stand in every row; what is not present is nothing."""
     cells = np.array([[1, 2], [3, 4]], dtype=np.uint8)
-    column = bytes_column(cells, np.array([[True, True], [False, True]]))
+    column = build_bytes_column(cells, np.array([[True, True], [False, True]]))
     assert join_columns(column, b"-", column).to_pylist() == [b"\x01\x02-\x01\x02", b"\x04-\x04"]
-    assert only_where(np.array([False, True]), column).to_pylist() == [b"", b"\x04"]
+    assert empty_where_absent(np.array([False, True]), column).to_pylist() == [b"", b"\x04"]

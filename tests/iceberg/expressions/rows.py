@@ -11,7 +11,7 @@ from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.encoding.json_values import format_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.transforms import decimal_value
+from duckicelake.iceberg.transforms import to_decimal
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 
 SHORT = st.text("ab", max_size=3) | st.text("aab\u00e9\ud7ff\ue000\U0010ffff", max_size=20)
@@ -34,7 +34,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "binary": st.binary(max_size=20) | st.just(b"\xff" * 17),
     "uuid": st.binary(min_size=16, max_size=16),
     "fixed[3]": st.binary(min_size=3, max_size=3),
-    "decimal(9, 2)": st.integers(-500, 500).map(lambda value: decimal_value(value, 2)),
+    "decimal(9, 2)": st.integers(-500, 500).map(lambda value: to_decimal(value, 2)),
 }
 TRANSFORMS = {
     "int": ("bucket[4]", "truncate[7]"),

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from duckicelake.iceberg.expressions.binding import bind, read_names
+from duckicelake.iceberg.expressions.binding import bind, build_schema_columns
 from duckicelake.iceberg.expressions.literals import parse_literal
 from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.partitions import residual_of
+from duckicelake.iceberg.expressions.partitions import build_residual
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.transforms import apply_transform, decimal_value
+from duckicelake.iceberg.transforms import apply_transform, to_decimal
 from duckicelake.iceberg.types import PrimitiveType
 from tests.iceberg.expressions.rows import FIELD_ID, PLAIN, Column, matches, to_node
 
@@ -22,7 +22,7 @@ WORLDS: list[tuple[str, str, Sequence[Any]]] = [
     ("int", "truncate[3]", range(-9, 9)),
     ("int", "bucket[3]", range(-5, 6)),
     ("int", "truncate[5]", [*range(-(2**31), -(2**31) + 7), 0, *range(2**31 - 7, 2**31)]),
-    ("decimal(9, 2)", "truncate[3]", [decimal_value(value, 2) for value in range(-7, 8)]),
+    ("decimal(9, 2)", "truncate[3]", [to_decimal(value, 2) for value in range(-7, 8)]),
     ("string", "identity", TEXTS),
     ("string", "truncate[2]", TEXTS),
     ("binary", "truncate[1]", [text.encode() for text in TEXTS if len(text) < 3]),
@@ -43,7 +43,7 @@ def test_partitions_are_left_out_just_where_no_value_fits(name: str, transform: 
         told = to_node(type, literal)
         more = {"values": [told]} if kind in ("in", "not-in") else {} if kind.endswith("null") else {"value": told}
         node = {"type": kind, "term": "c", **more}
-        find = residual_of(bind(parse_expression(node), read_names(schema, True)), spec)
+        find = build_residual(bind(parse_expression(node), build_schema_columns(schema, True)), spec)
         for value in (*world, None):
             left = find((apply_transform(transform, type, value),))
             fits = matches(node, type, parse_literal, value)
@@ -59,5 +59,5 @@ def test_times_before_1970_may_have_been_rounded_up() -> None:
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", "day"),))
     for kind, kept in (("eq", [False, True, True, False]), ("lt-eq", [True, True, True, False]), ("gt-eq", [False, True, True, True])):
         node = {"type": kind, "term": "c", "value": "1969-12-31T12:00:00"}
-        find = residual_of(bind(parse_expression(node), read_names(column.schema, True)), spec)
+        find = build_residual(bind(parse_expression(node), build_schema_columns(column.schema, True)), spec)
         assert [find((day,)) is not False for day in (-2, -1, 0, 1)] == kept

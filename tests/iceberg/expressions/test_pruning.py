@@ -13,16 +13,16 @@ from pyiceberg.manifest import DataFile as TheirFile
 from pyiceberg.schema import Schema as TheirSchema
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.expressions.binding import bind, read_names
+from duckicelake.iceberg.expressions.binding import bind, build_schema_columns
 from duckicelake.iceberg.expressions.formatting import format_bound
 from duckicelake.iceberg.expressions.literals import parse_literal
-from duckicelake.iceberg.expressions.metrics import metrics_test
+from duckicelake.iceberg.expressions.metrics import build_metrics_test
 from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.partitions import manifest_test, residual_of
-from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.expressions.partitions import build_manifest_test, build_residual
+from duckicelake.iceberg.expressions.tree import BoundExpression
 from duckicelake.iceberg.manifest import ManifestEntry
 from duckicelake.iceberg.manifest_list import FieldSummary, summarise_partitions
-from duckicelake.iceberg.partition import PartitionField, PartitionSpec, partition_types
+from duckicelake.iceberg.partition import PartitionField, PartitionSpec, list_partition_types
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType
@@ -33,9 +33,9 @@ from tests.support.examples import examples
 AS_PYICEBERG = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz", "string", "decimal(9, 2)")
 
 
-def bind_to(column: Column, node: Any) -> Bound:
+def bind_to(column: Column, node: Any) -> BoundExpression:
     """The filter for the column."""
-    return bind(parse_expression(node), read_names(column.schema, True))
+    return bind(parse_expression(node), build_schema_columns(column.schema, True))
 
 
 def fits(column: Column, node: Any, value: Any) -> bool | None:
@@ -49,7 +49,7 @@ def test_bounds_and_counts_leave_out_no_row(data: st.DataObject, column: Column,
     """Of every type, cut bounds and missing counts included."""
     node = data.draw(filters(column.type))
     if any(fits(column, node, value) is True for value in column.values):
-        assert metrics_test(bind_to(column, node))(describe(column, counts=counts))
+        assert build_metrics_test(bind_to(column, node))(describe(column, counts=counts))
 
 
 @settings(max_examples=examples(150))
@@ -60,7 +60,7 @@ def test_partitions_leave_out_no_row_and_promise_none(data: st.DataObject, colum
     name = data.draw(st.sampled_from(("identity", *TRANSFORMS.get(column.type.name, ()))))
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),))
     bound = bind_to(column, node)
-    find = residual_of(bound, spec)
+    find = build_residual(bound, spec)
     for value in column.values:
         partition = (apply_transform(name, column.type, value),)
         left = find(partition)
@@ -80,11 +80,11 @@ def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) ->
     node = data.draw(filters(column.type))
     name = data.draw(st.sampled_from(("identity", *TRANSFORMS.get(column.type.name, ()))))
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),))
-    types = partition_types(spec, column.schema)
+    types = list_partition_types(spec, column.schema)
     file = describe(column)
     entries = [ManifestEntry(1, 1, 1, 1, replace(file, partition=(apply_transform(name, column.type, value),))) for value in column.values]
     if any(fits(column, node, value) is True for value in column.values):
-        assert manifest_test(bind_to(column, node), spec, types)(summarise_partitions(spec, types, entries))
+        assert build_manifest_test(bind_to(column, node), spec, types)(summarise_partitions(spec, types, entries))
 
 
 @settings(max_examples=examples(120))
@@ -103,13 +103,13 @@ def test_what_pyiceberg_leaves_out_is_left_out(data: st.DataObject, column: Colu
     )
     schema = TheirSchema.model_validate(format_schema(column.schema))
     if not _InclusiveMetricsEvaluator(schema, BooleanExpression.model_validate(node)).eval(theirs):
-        assert not metrics_test(bind_to(column, node))(ours)
+        assert not build_metrics_test(bind_to(column, node))(ours)
 
 
 def test_nan_is_behind_all_numbers_for_some_readers() -> None:
     """Bounds say nothing of NaN, so a file that may have some is kept for a filter that has no upper end."""
     column = Column(PrimitiveType("double"), (1.0, math.nan))
-    test = metrics_test(bind_to(column, {"type": "gt", "term": "c", "value": 5.0}))
+    test = build_metrics_test(bind_to(column, {"type": "gt", "term": "c", "value": 5.0}))
     assert test(describe(column))
     assert not test(describe(Column(column.type, (1.0, 2.0))))
 
@@ -118,8 +118,8 @@ def test_floats_are_held_against_both_readings_of_a_number() -> None:
     """0.1 is another number among floats: some readers round it, and others do not."""
     column = Column(PrimitiveType("float"), (0.10000000149011612,))
     for kind in ("eq", "gt", "lt-eq"):
-        assert metrics_test(bind_to(column, {"type": kind, "term": "c", "value": 0.1}))(describe(column))
-    assert not metrics_test(bind_to(column, {"type": "eq", "term": "c", "value": 0.2}))(describe(column))
+        assert build_metrics_test(bind_to(column, {"type": kind, "term": "c", "value": 0.1}))(describe(column))
+    assert not build_metrics_test(bind_to(column, {"type": "eq", "term": "c", "value": 0.2}))(describe(column))
 
 
 def test_null_has_no_prefix_for_some_readers() -> None:
@@ -127,7 +127,7 @@ def test_null_has_no_prefix_for_some_readers() -> None:
     column = Column(PrimitiveType("string"), (None,))
     bound = bind_to(column, {"type": "not-starts-with", "term": "c", "value": "a"})
     for name in ("identity", "bucket[4]", "truncate[2]"):
-        assert residual_of(bound, PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),)))((None,)) is bound
+        assert build_residual(bound, PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),)))((None,)) is bound
 
 
 def test_what_is_told_in_another_order_or_of_no_type_decides_nothing() -> None:
@@ -136,20 +136,20 @@ def test_what_is_told_in_another_order_or_of_no_type_decides_nothing() -> None:
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", "identity"),))
     summary = FieldSummary(False, None, b"\xff" * 16, b"\x50" * 16)
     node = {"type": "eq", "term": "c", "value": "00000000-0000-0000-0000-000000000000"}
-    assert manifest_test(bind_to(uuids, node), spec, [uuids.type])([summary])
+    assert build_manifest_test(bind_to(uuids, node), spec, [uuids.type])([summary])
     doubles = Column(PrimitiveType("double"), ())
     bound = bind_to(doubles, {"type": "not-null", "term": "c"})
-    assert manifest_test(bound, spec, [PrimitiveType("unknown")])([FieldSummary(True, None, None, None)])
+    assert build_manifest_test(bound, spec, [PrimitiveType("unknown")])([FieldSummary(True, None, None, None)])
     damaged = FieldSummary(False, None, b"\x7f" * 3000, b"\x7f" * 3000)
     decimals = Column(PrimitiveType("decimal(9, 2)"), ())
-    assert manifest_test(bind_to(decimals, {"type": "eq", "term": "c", "value": "1.00"}), spec, [decimals.type])([damaged])
+    assert build_manifest_test(bind_to(decimals, {"type": "eq", "term": "c", "value": "1.00"}), spec, [decimals.type])([damaged])
 
 
 def test_nothing_is_void() -> None:
     """What void makes is null, whatever a file holds."""
     column = Column(PrimitiveType("int"), (1, 2))
     term = {"type": "transform", "transform": "void", "term": "c"}
-    assert metrics_test(bind_to(column, {"type": "is-null", "term": term}))(describe(column))
+    assert build_metrics_test(bind_to(column, {"type": "is-null", "term": term}))(describe(column))
 
 
 def test_a_filter_is_told_again_however_it_was_nested() -> None:

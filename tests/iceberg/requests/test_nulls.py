@@ -7,7 +7,7 @@ import pytest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.requests.nulls import RequiredRules, build_rules, check_required
+from duckicelake.iceberg.requests.nulls import RequiredColumns, build_required_columns, check_required_columns
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from tests.iceberg.support.updates import table
@@ -33,9 +33,9 @@ def make_file(nulls: dict[int, int] | None = None, known: tuple[int, ...] = EVER
     return replace(file, null_value_counts={i: (nulls or {}).get(i, 0) for i in known}, column_sizes=counts)
 
 
-def make_rules(**properties: str) -> RequiredRules:
+def make_rules(**properties: str) -> RequiredColumns:
     """The rules of a table with these properties."""
-    return build_rules(replace(table(), schemas=(SCHEMA,), current_schema_id=0, properties=properties))
+    return build_required_columns(replace(table(), schemas=(SCHEMA,), current_schema_id=0, properties=properties))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def make_rules(**properties: str) -> RequiredRules:
 def test_a_file_that_says_that_it_holds_nulls_is_refused(file: DataFile, column: str) -> None:
     """The refusal names file and column."""
     with pytest.raises(BadRequest, match=column) as refusal:
-        check_required(file, 0, make_rules())
+        check_required_columns(file, 0, make_rules())
     assert "f.parquet" in str(refusal.value)
 
 
@@ -65,7 +65,7 @@ def test_a_file_that_says_that_it_holds_nulls_is_refused(file: DataFile, column:
 )
 def test_a_file_that_does_not_say_so_is_taken(file: DataFile) -> None:
     """Counts that are missing, or count more than this column, prove nothing against a file."""
-    check_required(file, 0, make_rules())
+    check_required_columns(file, 0, make_rules())
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_a_file_that_does_not_say_so_is_taken(file: DataFile) -> None:
 )
 def test_metrics_that_are_off_are_no_missing_columns(properties: dict[str, str]) -> None:
     """Writers note nothing of such columns; a NULL that they count is refused all the same."""
-    check_required(make_file(known=(3, 4)), 0, make_rules(**properties))
+    check_required_columns(make_file(known=(3, 4)), 0, make_rules(**properties))
     with pytest.raises(BadRequest):
-        check_required(make_file({1: 1}), 0, make_rules(**properties))
+        check_required_columns(make_file({1: 1}), 0, make_rules(**properties))
 
 
 def test_a_partition_value_stands_in_for_a_column() -> None:
     """Files that Hive wrote lack the columns that they are partitioned by."""
     spec = PartitionSpec(0, (PartitionField(1, 1000, "a", "identity"),))
-    check_required(make_file(known=(3, 4)), 0, replace(make_rules(), specs={0: spec}))
+    check_required_columns(make_file(known=(3, 4)), 0, replace(make_rules(), specs={0: spec}))

@@ -15,9 +15,9 @@ from duckicelake.iceberg.requests.requirements import (
     AssertRefSnapshotId,
     AssertTableUuid,
     AssertViewUuid,
-    asks_to_create,
     check_requirements,
     check_view_requirements,
+    is_create,
     parse_requirements,
 )
 from duckicelake.iceberg.snapshots import SnapshotRef
@@ -129,11 +129,11 @@ def test_a_missing_table_meets_only_assert_create():
 
 def test_assert_create_stands_alone():
     """A request that creates relies on nothing else; one that relies on nothing creates nothing."""
-    assert asks_to_create([AssertCreate()])
-    assert not asks_to_create([])
-    assert not asks_to_create([AssertTableUuid(UUID)])
+    assert is_create([AssertCreate()])
+    assert not is_create([])
+    assert not is_create([AssertTableUuid(UUID)])
     with pytest.raises(BadRequest, match=r"Invalid create requirements: \['AssertTableUuid'\]"):
-        asks_to_create([AssertTableUuid(UUID), AssertCreate()])
+        is_create([AssertTableUuid(UUID), AssertCreate()])
 
 
 def test_views_have_a_requirement_of_their_own():

@@ -5,7 +5,7 @@ import pytest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
+from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import (
     LAST_ADDED,
     AddSchema,
@@ -227,26 +227,26 @@ def test_a_spec_has_the_id_that_its_client_gives_it_until_the_request_is_done():
     """The client does not see spec 1, and takes its id; a spec that is shown is itself, and an id is nobody's before it is added."""
     hidden = apply(table(), specs(BUCKET))
     asked = [AddSpec(PartitionSpec(1, (DAY,))), SetDefaultSpec(0), SetDefaultSpec(1)]
-    named = name_added_specs(asked, {0})
+    named = resolve_added_specs(asked, {0})
     assert named == [*asked[:2], SetDefaultSpec(LAST_ADDED)]
     found = apply(hidden, *named)
     assert found.default_spec_id == 2
-    assert find_spec_ids(asked, {0}, found) == {1: 2}
-    assert find_spec_ids(asked, {0, 1}, found) == {}
-    assert find_spec_ids([AddSpec(PartitionSpec(1, (BUCKET,)))], {0}, found) == {}
-    assert name_added_specs([SetDefaultSpec(1), *asked[:1]], {0}) == [SetDefaultSpec(1), *asked[:1]]
+    assert map_spec_ids(asked, {0}, found) == {1: 2}
+    assert map_spec_ids(asked, {0, 1}, found) == {}
+    assert map_spec_ids([AddSpec(PartitionSpec(1, (BUCKET,)))], {0}, found) == {}
+    assert resolve_added_specs([SetDefaultSpec(1), *asked[:1]], {0}) == [SetDefaultSpec(1), *asked[:1]]
 
 
 def test_the_default_may_be_a_spec_that_was_added_before_another():
     """Both have other ids here than their client gives them, and what it calls the last one is the last one still."""
     hidden, third = apply(table(), specs(BUCKET)), replace(BUCKET, name="id_other", transform="bucket[9]", field_id=1002)
     asked = [AddSpec(PartitionSpec(1, (DAY,))), AddSpec(PartitionSpec(2, (third,))), SetDefaultSpec(1)]
-    found = apply(hidden, *name_added_specs(asked, {0}))
+    found = apply(hidden, *resolve_added_specs(asked, {0}))
     assert [item.fields for item in found.partition_specs] == [(), (BUCKET,), (DAY,), (third,)]
     assert found.default_spec_id == 2
-    assert find_spec_ids(name_added_specs(asked, {0}), {0}, found) == {1: 2, 2: 3}
-    assert apply(hidden, *name_added_specs([*asked, SetDefaultSpec(LAST_ADDED)], {0})).default_spec_id == 3
-    assert apply(hidden, *name_added_specs([*asked, SetDefaultSpec(2)], {0})).default_spec_id == 3
+    assert map_spec_ids(resolve_added_specs(asked, {0}), {0}, found) == {1: 2, 2: 3}
+    assert apply(hidden, *resolve_added_specs([*asked, SetDefaultSpec(LAST_ADDED)], {0})).default_spec_id == 3
+    assert apply(hidden, *resolve_added_specs([*asked, SetDefaultSpec(2)], {0})).default_spec_id == 3
 
 
 def test_specs_are_removed():

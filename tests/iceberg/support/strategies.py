@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry
-from duckicelake.iceberg.transforms import decimal_value
+from duckicelake.iceberg.transforms import to_decimal
 from duckicelake.iceberg.types import PrimitiveType, find_decimal, find_fixed_length
 
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -31,7 +31,7 @@ def values_of(type: PrimitiveType) -> SearchStrategy[object]:
     if found := find_decimal(type):
         precision, scale = found
         limit = 10**precision - 1
-        return st.integers(-limit, limit).map(lambda unscaled: decimal_value(unscaled, scale))
+        return st.integers(-limit, limit).map(lambda unscaled: to_decimal(unscaled, scale))
     length = find_fixed_length(type)
     return VALUES[type.name] if length is None else st.binary(min_size=length, max_size=length)
 

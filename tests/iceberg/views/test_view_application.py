@@ -18,8 +18,8 @@ from duckicelake.iceberg.requests.updates import (
     SetProperties,
     UpgradeFormatVersion,
 )
-from duckicelake.iceberg.views.view_application import apply_view_updates, new_view
-from duckicelake.iceberg.views.view_metadata import current_version, encode_view, parse_view
+from duckicelake.iceberg.views.view_application import apply_view_updates, build_new_view
+from duckicelake.iceberg.views.view_metadata import encode_view, get_current_version, parse_view
 from tests.iceberg.support.updates import NOW_MS, UUID
 from tests.iceberg.support.views import SCHEMAS, VIEW_UPDATES, version, view
 
@@ -47,7 +47,7 @@ def test_a_request_gives_a_valid_view_or_changes_nothing(updates):
 
 def test_a_new_view_has_first_ids():
     """Schema 0 and version 1, whatever the client numbered; the log starts with it."""
-    found = new_view(CreateView("v", SCHEMAS[1], version(7, schema_id=4), {"a": "b"}), NewIdentity(UUID, "s3://b/v", NOW_MS))
+    found = build_new_view(CreateView("v", SCHEMAS[1], version(7, schema_id=4), {"a": "b"}), NewIdentity(UUID, "s3://b/v", NOW_MS))
     expected = view(version(1, timestamp_ms=version(7).timestamp_ms), schemas=(replace(SCHEMAS[1], schema_id=0),), properties={"a": "b"})
     assert found == expected
 
@@ -76,9 +76,9 @@ def test_a_version_may_come_with_its_schema():
     """-1 is the schema added before it; the same columns keep their schema's id."""
     found = apply(view(), AddSchema(SCHEMAS[1]), AddViewVersion(version(2, "SELECT 2", schema_id=-1)), SetCurrentViewVersion(-1))
     assert [item.schema_id for item in found.schemas] == [0, 1]
-    assert current_version(found).schema_id == 1
+    assert get_current_version(found).schema_id == 1
     again = apply(found, AddSchema(SCHEMAS[0]), AddViewVersion(version(3, "SELECT 3", schema_id=-1)), SetCurrentViewVersion(-1))
-    assert (len(again.schemas), current_version(again).schema_id) == (2, 0)
+    assert (len(again.schemas), get_current_version(again).schema_id) == (2, 0)
 
 
 def test_a_dialect_is_not_lost_by_accident():

@@ -10,10 +10,10 @@ from duckicelake.iceberg.views.view_metadata import (
     SqlRepresentation,
     ViewMetadata,
     ViewVersion,
-    current_version,
     encode_view,
     format_version,
     format_view,
+    get_current_version,
     parse_version,
     parse_view,
 )
@@ -116,7 +116,7 @@ def test_the_specifications_example_is_read():
     """And written with the same content."""
     found = parse_view(EXAMPLE)
     assert format_view(found) == EXAMPLE
-    assert current_version(found).representations[1] == SqlRepresentation("SELECT 2", "trino")
+    assert get_current_version(found).representations[1] == SqlRepresentation("SELECT 2", "trino")
 
 
 def test_pyiceberg_reads_our_views():

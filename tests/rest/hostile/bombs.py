@@ -25,7 +25,7 @@ from duckicelake.iceberg.decoding.manifests import decode_manifest
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest import DataFile, ManifestHeader
-from duckicelake.iceberg.manifest_list import WrittenManifest, describe_manifest
+from duckicelake.iceberg.manifest_list import WrittenManifest, build_manifest_file
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.iceberg.schema import Schema
@@ -146,7 +146,7 @@ def open_zeros(file: Path, *, is_list: bool) -> object:
     if is_list:
         return reader.read_list(uri)
     header = ManifestHeader(Schema(0, ()), PartitionSpec(0, ()), 2, 0)
-    return reader.read_manifest(describe_manifest(header, (), WrittenManifest(uri, file.stat().st_size, 1, 1)))
+    return reader.read_manifest(build_manifest_file(header, (), WrittenManifest(uri, file.stat().st_size, 1, 1)))
 
 
 ZEROS: Mapping[str, Callable[[Path], object]] = {

@@ -12,7 +12,7 @@ import fastavro
 import pytest
 
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.requests.updates import LAST_ADDED
 from duckicelake.iceberg.schema import Schema
@@ -45,7 +45,7 @@ class Draft:
         """Write the manifest, or name another one, as a list describes it."""
         content = encode_manifest(self.header, self.entries)
         written = WrittenManifest(path or self.write(content), len(content), SNAPSHOT_ID, self.number)
-        return describe_manifest(self.header, self.entries, written)
+        return build_manifest_file(self.header, self.entries, written)
 
     @property
     def number(self) -> int:

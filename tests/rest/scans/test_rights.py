@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.iceberg.scanning.tokens import WHOLE, format_plan_id, format_task, pack, parse_plan_id
+from duckicelake.iceberg.scanning.tokens import WHOLE_SCAN, encode_scan, format_plan_id, format_task, parse_plan_id
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split
 from tests.support.lakes import make_lake
@@ -96,10 +96,10 @@ def test_what_a_writer_puts_into_a_folder_shows_no_other_table(vending: Guarded)
     name = f"snap-{at['snapshot-id']}-{'0' * 32}.avro"
     bucket, key = split(f"{own['metadata']['location']}/metadata/{name}")
     s3.put_object(Bucket=bucket, Key=key, Body=content)
-    packed = pack(replace(pinned, list_name=name))
+    packed = encode_scan(replace(pinned, list_name=name))
     forged = vending.get("writer", f"{PATH}/plan/{format_plan_id(packed)}")
     assert forged.error == (404, "NoSuchPlanIdException")
-    forged = vending.ask("writer", "POST", f"{PATH}/tasks", {"plan-task": format_task(packed, WHOLE)})
+    forged = vending.ask("writer", "POST", f"{PATH}/tasks", {"plan-task": format_task(packed, WHOLE_SCAN)})
     assert forged.error == (404, "NoSuchPlanTaskException")
     path = "namespaces/a/tables/other"
     own = vending.get("writer", path, **VENDED).json

@@ -16,9 +16,9 @@ from duckicelake.iceberg.manifest_list import (
     ManifestFile,
     ManifestListHeader,
     WrittenManifest,
-    describe_manifest,
+    build_manifest_file,
     encode_manifest_list,
-    inherit,
+    inherit_from_list,
 )
 from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
@@ -114,7 +114,7 @@ class Client:
         manifests = [file for file in self._read_list(parent) if file not in own]
         for file in own:
             header, entries = decode_manifest(self.objects.read(file.manifest_path), file)
-            inherited = list(inherit(entries, file))
+            inherited = list(inherit_from_list(entries, file))
             stay = range(len(inherited)) if staying is None else staying
             found = [replace(inherited[place], status=EXISTING) for place in stay]
             gone = [entry for place, entry in enumerate(inherited) if place not in stay]
@@ -131,7 +131,7 @@ class Client:
         """The live entries of a snapshot's data manifests, with what they inherit."""
         data = [file for file in self._read_list(snapshot) if file.content == 0]
         decoded = [(decode_manifest(self.objects.read(file.manifest_path), file)[1], file) for file in data]
-        return [entry for entries, file in decoded for entry in inherit(entries, file) if entry.status != DELETED]
+        return [entry for entries, file in decoded for entry in inherit_from_list(entries, file) if entry.status != DELETED]
 
     def list_manifests(self, snapshot: Any, author: int) -> list[ManifestFile]:
         """The manifests of a snapshot that another one added."""
@@ -143,7 +143,7 @@ class Client:
         encoded = encode_manifest(header, entries)
         path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
         self.objects.put_new(path, encoded)
-        return describe_manifest(header, entries, WrittenManifest(path, len(encoded), *added))
+        return build_manifest_file(header, entries, WrittenManifest(path, len(encoded), *added))
 
     def _read_list(self, snapshot: Any) -> list[ManifestFile]:
         return decode_manifest_list(self.objects.read(snapshot["manifest-list"]))

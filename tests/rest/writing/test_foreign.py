@@ -13,7 +13,7 @@ import pytest
 
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list, inherit
+from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list, inherit_from_list
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Answer, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, data_file, open_client, read_rows, write_file
@@ -224,7 +224,7 @@ def test_files_keep_their_sequence_numbers(there: Elsewhere, lake: FreshLake) ->
     numbers: dict[str, tuple[int | None, int | None]] = {}
     for listed in decode_manifest_list(there.client.objects.read(current["manifest-list"])):
         _, entries = decode_manifest(there.client.objects.read(listed.manifest_path))
-        for entry in inherit(entries, listed):
+        for entry in inherit_from_list(entries, listed):
             numbers[entry.data_file.file_path.rpartition("/")[2]] = entry.sequence_number, entry.file_sequence_number
     assert (numbers["a.parquet"], numbers["b.parquet"]) == ((1, 1), (2, 2))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
-from duckicelake.iceberg.manifest_list import inherit
+from duckicelake.iceberg.manifest_list import inherit_from_list
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -41,7 +41,7 @@ def entry_numbers(client: Client, metadata: Any) -> list[int | None]:
     current = next(item for item in metadata["snapshots"] if item["snapshot-id"] == metadata["current-snapshot-id"])
     listed = decode_manifest_list(client.objects.read(current["manifest-list"]))
     read = [(decode_manifest(client.objects.read(file.manifest_path), file.manifest_path)[1], file) for file in listed]
-    return sorted(entry.sequence_number or 0 for entries, file in read for entry in inherit(entries, file))
+    return sorted(entry.sequence_number or 0 for entries, file in read for entry in inherit_from_list(entries, file))
 
 
 def test_version_1_is_honoured(client: Client) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.metadata import current_schema
+from duckicelake.iceberg.metadata import get_current_schema
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.types import IcebergType
 from duckicelake.pipeline.ingest.sources.s3 import S3Store
@@ -69,7 +69,7 @@ class DeltaFolders(ReadFolders):
         """
         state = self.states[held.metadata_location]
         check_plain(state)
-        columns = {item.name: item.type for item in current_schema(held.metadata).fields}
+        columns = {item.name: item.type for item in get_current_schema(held.metadata).fields}
         files = [
             Lying(to_canonical(path), None, {name: parse_partition(columns[name], state.values[name][number]) for name in state.partitions})
             for number, path in enumerate(state.paths)

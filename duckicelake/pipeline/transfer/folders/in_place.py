@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DATA, DataFile
-from duckicelake.iceberg.metadata import TableMetadata, current_schema, default_spec
-from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema, get_default_spec
+from duckicelake.iceberg.schema import list_leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.objects import Objects
 from duckicelake.pipeline.verify.footers import Column, find_columns
@@ -68,7 +68,7 @@ def find_uri(place: str, path: str) -> str:
 
 def check_columns(metadata: TableMetadata) -> None:
     """Raises: Unsupported: no files of such columns are taken where they are"""
-    schema, spec = current_schema(metadata), default_spec(metadata)
+    schema, spec = get_current_schema(metadata), get_default_spec(metadata)
     nested = next((item for item in schema.fields if not isinstance(item.type, PrimitiveType)), None)
     if nested is not None:
         raise Unsupported(f"column {nested.name} is nested, and files with such columns are not taken where they are: {REMEDY}")
@@ -84,11 +84,11 @@ def describe_files(objects: Objects, files: Sequence[Lying], metadata: TableMeta
     check_columns(metadata)
     if len(files) > MAX_FILES:
         raise Unsupported(f"it has {len(files)} files, more than the {MAX_FILES} that are taken at once: {REMEDY}")
-    schema = current_schema(metadata)
+    schema = get_current_schema(metadata)
     columns = {item.field_id: item for item in schema.fields}
     known: dict[NamePath, int] = {(item.name,): item.field_id for item in schema.fields}
-    partitions = [columns[item.source_id] for item in default_spec(metadata).fields]
-    wanted = _Wanted(metadata, known, dict(leaf_fields(schema)), partitions)
+    partitions = [columns[item.source_id] for item in get_default_spec(metadata).fields]
+    wanted = _Wanted(metadata, known, dict(list_leaf_fields(schema)), partitions)
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(partial(_describe, objects, wanted), files))
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from duckicelake.iceberg.requests.attribution import MAX_BYTES, SUMMARY_HEADER
+from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, SUMMARY_HEADER_BYTES_MAX
 from tests.rest.serving import Answer, Server
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -60,7 +60,9 @@ def test_every_new_snapshot_has_it(client: Client, path: str, wrap: Any) -> None
         pytest.param("[]", "Cannot read header X-DuckIceLake-Summary", id="no object"),
         pytest.param('{"duckicelake.n": 1}', "send an object of strings", id="number"),
         pytest.param('{"operation": "append"}', "keys begin with 'duckicelake.'", id="other key"),
-        pytest.param(json.dumps({"duckicelake.n": "x" * MAX_BYTES}), f"longer than {MAX_BYTES} bytes", id="too long"),
+        pytest.param(
+            json.dumps({"duckicelake.n": "x" * SUMMARY_HEADER_BYTES_MAX}), f"longer than {SUMMARY_HEADER_BYTES_MAX} bytes", id="too long"
+        ),
         pytest.param("", "Cannot read header X-DuckIceLake-Summary", id="empty"),
     ]),
 )

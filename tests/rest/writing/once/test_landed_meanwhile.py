@@ -8,7 +8,7 @@ import pytest
 
 from duckicelake.catalog.commits import prepare
 from duckicelake.iceberg.manifest import DELETED, ManifestEntry, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.lake.writing.lookups import ReplayCheck
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, make_header, open_client
@@ -25,7 +25,7 @@ def take_out(client: Client, base: Any) -> list[Any]:
     path, content = f"{base['location']}/metadata/{uuid4()}-m0.avro", encode_manifest(header, entries)
     client.objects.put_new(path, content)
     number = snapshot["sequence-number"]
-    files = [describe_manifest(header, entries, WrittenManifest(path, len(content), DELETE, number))]
+    files = [build_manifest_file(header, entries, WrittenManifest(path, len(content), DELETE, number))]
     written = ManifestListHeader(DELETE, base["current-snapshot-id"], number, 2)
     list_path = f"{base['location']}/metadata/snap-{uuid4()}.avro"
     client.objects.put_new(list_path, encode_manifest_list(written, files))

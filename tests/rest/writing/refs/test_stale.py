@@ -10,7 +10,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from duckicelake.iceberg.manifest import DELETED, ManifestEntry, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from tests.rest.serving import Server
 from tests.rest.writing.client import Client, assert_main, data_file, make_header, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
@@ -173,7 +173,7 @@ def test_a_file_that_is_gone_is_not_replaced(table: Table) -> None:
     path, content = f"{base['location']}/metadata/{uuid4()}-m0.avro", encode_manifest(header, entries)
     table.client.objects.put_new(path, content)
     number = snapshot["sequence-number"]
-    removed = describe_manifest(header, entries, WrittenManifest(path, len(content), STALE, number))
+    removed = build_manifest_file(header, entries, WrittenManifest(path, len(content), STALE, number))
     files = [removed, *table.client._read_list(snapshot)]  # pyright: ignore[reportPrivateUsage]
     list_path = f"{base['location']}/metadata/snap-{uuid4()}.avro"
     written = ManifestListHeader(STALE, base["current-snapshot-id"], number, 2)
