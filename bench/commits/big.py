@@ -15,7 +15,7 @@ from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.seed import Growing, seed_table
 from bench.stand import Stand
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
 
 FILES_OF_A_SNAPSHOT = 1000

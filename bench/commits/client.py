@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from bench.stand import REQUEST_SECONDS, Stand
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.partition import parse_spec

@@ -17,8 +17,8 @@ from duckicelake.catalog.location_rules import NO_TABLE
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, NotFound
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
 from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
 from duckicelake.lake.connect import reading, writing

@@ -12,11 +12,11 @@ from duckicelake.catalog.incoming.file_changes import DeleteWriter, FileChange, 
 from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema, parse_metadata
-from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
+from duckicelake.iceberg.requests.manifest_checks import ReadManifest, check_manifest
 from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import without_aliases

@@ -13,9 +13,9 @@ from duckicelake.catalog.table_cache import PublishedTable, TableCache
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, NotFound
-from duckicelake.iceberg.decoding.avro_file import UNLIMITED
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.reader import UNLIMITED
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.manifest import DELETED
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import parse_metadata

@@ -17,7 +17,7 @@ from duckicelake.catalog.table_cache import PublishedTable, TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot, parse_snapshot

@@ -11,9 +11,8 @@ from operator import attrgetter
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector, to_positions
 from duckicelake.iceberg.manifest import AnyFile, DataFile
-from duckicelake.iceberg.puffin import encode_deletion_vectors
+from duckicelake.iceberg.puffin import decode_deletion_vector, encode_deletion_vectors, to_positions
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.note_rows import UNPUBLISHED

@@ -27,7 +27,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, Forbidden, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.requests.creation import NewIdentity, build_new_metadata
+from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.locations import write_staged
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path

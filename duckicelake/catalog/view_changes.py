@@ -14,12 +14,12 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import FoundView, LoadedView, get_view, load_committed_view, read_view
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, CommitFailed, LakeBusy, Unsupported
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import CommitView, CreateView
-from duckicelake.iceberg.requests.creation import NewIdentity
 from duckicelake.iceberg.requests.requirements import check_view_requirements
-from duckicelake.iceberg.views.view_application import apply_view_updates, build_new_view
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, encode_view, get_current_version, parse_view
+from duckicelake.iceberg.requests.table_changes import NewIdentity
+from duckicelake.iceberg.requests.view_changes import apply_view_updates, build_new_view
+from duckicelake.iceberg.view_metadata import ViewMetadata, encode_view, get_current_version, parse_view
 from duckicelake.lake.connect import reading
 from duckicelake.lake.note_rows import DroppedView, LiveView
 from duckicelake.lake.read import find_table, read_iceberg_path

@@ -13,7 +13,7 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, CommitStateUnknown, LakeMoved, NoSuchView
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, get_current_version
+from duckicelake.iceberg.view_metadata import ViewMetadata, get_current_version
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import read_iceberg_path

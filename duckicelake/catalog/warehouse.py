@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
-from duckicelake.iceberg.decoding.avro_types import ReaderPool
+from duckicelake.iceberg.avro.reader import ReaderPool
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner

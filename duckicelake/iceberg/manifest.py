@@ -6,9 +6,8 @@ from json import dumps
 from typing import NamedTuple
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.avro import NULL, build_container_encoder, encode_long
-from duckicelake.iceberg.encoding.manifest_rows import RowParts
-from duckicelake.iceberg.encoding.manifest_schema import build_manifest_schema
+from duckicelake.iceberg.avro.manifest_encoding import RowParts, build_manifest_schema
+from duckicelake.iceberg.avro.writer import NULL, build_container_encoder, encode_long
 from duckicelake.iceberg.partition import (
     PartitionSpec,
     format_spec_fields,

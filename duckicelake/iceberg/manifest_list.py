@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import encode_value, lower_bound, upper_bound
-from duckicelake.iceberg.encoding.avro import NULL, PRESENT, encode_container
-from duckicelake.iceberg.encoding.manifest_rows import RowParts
-from duckicelake.iceberg.encoding.manifest_schema import build_manifest_list_schema
+from duckicelake.iceberg.avro.manifest_encoding import RowParts, build_manifest_list_schema
+from duckicelake.iceberg.avro.writer import NULL, PRESENT, encode_container
 from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, AnyEntry, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
+from duckicelake.iceberg.single_values import encode_value, lower_bound, upper_bound
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.values import replace
 

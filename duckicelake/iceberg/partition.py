@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_int, get_list, get_text, list_ints, refuse
+from duckicelake.iceberg.json_reader import as_list, as_object, find_int, get_list, get_text, list_ints, refuse
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.transforms import parse_transform, result_type
 from duckicelake.iceberg.types import PrimitiveType

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import as_object, find_int, list_ints
-from duckicelake.iceberg.encoding.json_values import format_value, parse_value
+from duckicelake.iceberg.json_reader import as_object, find_int, list_ints
+from duckicelake.iceberg.single_values import format_value, parse_value
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,

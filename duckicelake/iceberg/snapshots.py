@@ -6,7 +6,7 @@ from json import dumps
 from typing import Self
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import (
+from duckicelake.iceberg.json_reader import (
     as_list,
     as_object,
     find_int,

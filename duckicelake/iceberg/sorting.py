@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import as_object, find_int, get_list, get_text
+from duckicelake.iceberg.json_reader import as_object, find_int, get_list, get_text
 from duckicelake.iceberg.partition import parse_source_id
 from duckicelake.iceberg.transforms import parse_transform
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import (
+from duckicelake.iceberg.json_reader import (
     as_object,
     find_text,
     get_flag,

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.older import IS_ANSI, find_condition
 

@@ -9,7 +9,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable, Unsupported
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list
+from duckicelake.iceberg.json_reader import as_object, find_list
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.iceberg.types import walk_fields
 from duckicelake.pipeline.asking.callers import CREDENTIAL, NOBODY, Caller, list_headers, make_caller

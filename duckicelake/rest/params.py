@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Depends, Path, Query, Request
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.names import check_name
+from duckicelake.iceberg.requests.bodies import check_name
 
 SEPARATOR = "\x1f"
 ADVERTISED_SEPARATOR = "%1F"

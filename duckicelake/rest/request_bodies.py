@@ -11,11 +11,18 @@ from fastapi import Depends, Header, Request
 from duckicelake.catalog.credentials.table_access import UnsignedRequest
 from duckicelake.catalog.idempotency import RequestContext, RequestKey
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
-from duckicelake.iceberg.names import check_name
-from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, parse_summary_header
-from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
+from duckicelake.iceberg.json_reader import (
+    as_list,
+    as_object,
+    decode_json,
+    find_list,
+    find_text,
+    find_text_map,
+    get_list,
+    get_text,
+    is_text,
+)
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER, Identifier, check_name, parse_identifier, parse_summary_header
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.openapi import JsonSchema
 

@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from duckicelake.iceberg.encoding.json_reader import as_object
-from duckicelake.iceberg.encoding.json_values import format_value, parse_value
+from duckicelake.iceberg.json_reader import as_object
 from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
 from duckicelake.iceberg.schema import Schema, can_identify, find_field, format_schema, parse_schema
+from duckicelake.iceberg.single_values import format_value, parse_value
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,

@@ -8,10 +8,10 @@ those of columns whose NULLs are not counted. Zero bounds of floats cover both z
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from duckicelake.errors import Damaged, Unsupported
-from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import PuffinFile
 from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.translate.partitions import Partitioning, PublishedSpec, find_partition

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.requests.properties import get_previous_versions_max
+from duckicelake.iceberg.requests.table_changes import get_previous_versions_max
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from duckicelake.errors import BadRequest, Damaged, Unsupported
-from duckicelake.iceberg.encoding.json_values import format_value
 from duckicelake.iceberg.schema import Schema, can_identify, find_field
+from duckicelake.iceberg.single_values import format_value
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,

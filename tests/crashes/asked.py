@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Server

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes, to_bytes
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import BOUND_LENGTH, decode_value, encode_value, lower_bound, upper_bound
+from duckicelake.iceberg.single_values import BOUND_LENGTH, decode_value, encode_value, lower_bound, upper_bound
 from duckicelake.iceberg.types import PrimitiveType
 from tests.iceberg.support.oracles import oracle_type
 from tests.iceberg.support.strategies import PRIMITIVES, types_and_values

@@ -8,7 +8,7 @@ from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payl
 from pyroaring import BitMap64, FrozenBitMap64
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.deletion_vector import VECTOR_MAGIC, decode_deletion_vector, encode_deletion_vector, to_bitmap, to_positions
+from duckicelake.iceberg.puffin import VECTOR_MAGIC, decode_deletion_vector, encode_deletion_vector, to_bitmap, to_positions
 
 # PyIceberg makes a list entry for every key below the highest, so its positions stay low.
 LOW = st.sets(st.integers(0, 2**34))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.manifests import decode_manifest
-from duckicelake.iceberg.encoding.manifest_schema import build_manifest_schema, to_avro_name
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest
+from duckicelake.iceberg.avro.manifest_encoding import build_manifest_schema, to_avro_name
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec, format_spec_fields, list_partition_types
 from duckicelake.iceberg.schema import Schema, format_schema

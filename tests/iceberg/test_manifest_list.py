@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import decode_value, encode_value
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
-from duckicelake.iceberg.encoding.manifest_schema import build_manifest_list_schema
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
+from duckicelake.iceberg.avro.manifest_encoding import build_manifest_list_schema
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import (
     UNKNOWN_COUNT,
@@ -25,6 +24,7 @@ from duckicelake.iceberg.manifest_list import (
 )
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import decode_value, encode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from tests.iceberg.support.oracles import duckdb_rows, fastavro_metadata, fastavro_rows, pyiceberg_manifests
 from tests.iceberg.support.strategies import COUNTS, types_and_values

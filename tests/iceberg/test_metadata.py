@@ -6,9 +6,9 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.growing_list import EncodedList
 from duckicelake.iceberg.metadata import (
     EncodedHistory,
+    EncodedList,
     TableMetadata,
     check_metadata,
     digest_metadata,

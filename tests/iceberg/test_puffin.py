@@ -9,8 +9,15 @@ from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile as OraclePuffin
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector, encode_deletion_vector
-from duckicelake.iceberg.puffin import PuffinBlob, decode_puffin, encode_deletion_vectors, encode_polyglot, read_blob
+from duckicelake.iceberg.puffin import (
+    PuffinBlob,
+    decode_deletion_vector,
+    decode_puffin,
+    encode_deletion_vector,
+    encode_deletion_vectors,
+    encode_polyglot,
+    read_blob,
+)
 from tests.support.lakes import open_duckdb
 
 VECTORS = st.lists(st.tuples(st.text(), st.sets(st.integers(0, 2**33))), max_size=4)

@@ -9,13 +9,13 @@ import pyarrow.parquet
 import pytest
 from pyiceberg.table import StaticTable
 
-from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.puffin import encode_deletion_vectors, encode_polyglot
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from tests.support.lakes import open_duckdb

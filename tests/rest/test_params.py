@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.names import MAX_NAME_BYTES, check_name
+from duckicelake.iceberg.requests.bodies import MAX_NAME_BYTES, check_name
 from duckicelake.rest.params import (
     SEPARATOR,
     PageRequest,

@@ -12,9 +12,9 @@ from pyiceberg.types import DoubleType, IntegerType
 from pyiceberg.types import NestedField as PyIcebergField
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.schema import Schema, list_leaf_fields
+from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read_files import read_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, TableState

@@ -27,10 +27,9 @@ from duckicelake.catalog.location_rules import (
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema
-from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
-from duckicelake.iceberg.requests.nulls import build_required_columns, check_required_columns
-from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
+from duckicelake.iceberg.requests.manifest_checks import build_required_columns, check_added_once, check_manifest, check_required_columns
+from duckicelake.iceberg.requests.table_changes import apply_updates
+from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile

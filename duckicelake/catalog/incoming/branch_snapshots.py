@@ -22,8 +22,8 @@ from duckicelake.iceberg.manifest_list import (
 )
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
+from duckicelake.iceberg.requests.table_changes import apply_updates
+from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentSchema, SetDefaultSpec, TableUpdate, UpgradeFormatVersion
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.note_rows import NewKeptSnapshot

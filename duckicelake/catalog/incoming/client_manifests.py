@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 
 from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.decoding.avro_file import UNLIMITED
-from duckicelake.iceberg.decoding.avro_types import ReadBudget, ReaderPool
-from duckicelake.iceberg.decoding.manifests import DEFAULT_LIMITS, decode_manifest, decode_manifest_list
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector, to_positions
+from duckicelake.iceberg.avro.manifest_decoding import DEFAULT_LIMITS, decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.reader import UNLIMITED, ReadBudget, ReaderPool
 from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit_from_list
 from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.puffin import decode_deletion_vector, to_positions
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_position_deletes
 from duckicelake.translate.visibility import Longs

@@ -24,7 +24,7 @@ from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFi
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.requests.manifests import ReadManifest
+from duckicelake.iceberg.requests.manifest_checks import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.note_rows import RefNotes

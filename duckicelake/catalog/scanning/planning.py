@@ -6,17 +6,14 @@ from json import JSONEncoder
 
 from duckicelake.catalog.scanning.sources import ManifestSource, ScanInput
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.expressions.formatting import format_bound
-from duckicelake.iceberg.expressions.metrics import FileTest, build_metrics_test
-from duckicelake.iceberg.expressions.partitions import ManifestTest, Residual, build_manifest_test, build_residual
-from duckicelake.iceberg.expressions.tree import BoundExpression, count_comparisons
 from duckicelake.iceberg.manifest import POSITION_DELETES
 from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.scanning.content import PartitionTypes, add_stats, encode_file, list_readable_types
-from duckicelake.iceberg.scanning.deletes import ScanFile
-from duckicelake.iceberg.scanning.tokens import ScanSpan
+from duckicelake.iceberg.scanning.expressions import BoundExpression, count_comparisons, format_bound
+from duckicelake.iceberg.scanning.files import PartitionTypes, ScanFile, add_stats, encode_file, list_readable_types
+from duckicelake.iceberg.scanning.plans import ScanSpan
+from duckicelake.iceberg.scanning.pruning import FileTest, ManifestTest, Residual, build_manifest_test, build_metrics_test, build_residual
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import PrimitiveType
 

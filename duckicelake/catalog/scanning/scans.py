@@ -22,16 +22,14 @@ from duckicelake.catalog.table_cache import PublishedTable
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
-from duckicelake.iceberg.expressions.binding import SchemaColumns, bind, build_schema_columns, check_selected
-from duckicelake.iceberg.expressions.formatting import format_expression
-from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.tree import BoundExpression
 from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.scanning.requests import ScanRequest
-from duckicelake.iceberg.scanning.tokens import (
+from duckicelake.iceberg.scanning.binding import SchemaColumns, bind, build_schema_columns, check_selected
+from duckicelake.iceberg.scanning.expressions import BoundExpression, format_expression, parse_expression
+from duckicelake.iceberg.scanning.plans import (
     WHOLE_SCAN,
     InvalidToken,
     PinnedScan,
+    ScanRequest,
     ScanSpan,
     encode_scan,
     format_plan_id,

@@ -10,14 +10,14 @@ from typing import TypeVar, cast
 
 from duckicelake.catalog.table_cache import estimate_bytes
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.decoding.avro_types import ReaderPool
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.reader import ReaderPool
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, ManifestEntry
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit_from_list
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, ScanFile
-from duckicelake.iceberg.scanning.requests import ScanRequest
+from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFile
+from duckicelake.iceberg.scanning.plans import ScanRequest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import ALIAS_PROPERTY

@@ -1,11 +1,13 @@
 """Whole request bodies of tables and views: what a client asks for, as values."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import (
+from duckicelake.iceberg.json_reader import (
     as_object,
+    decode_json,
     find_text,
     find_text_map,
     get_flag,
@@ -15,12 +17,20 @@ from duckicelake.iceberg.encoding.json_reader import (
     refuse,
 )
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionSpec, parse_spec
-from duckicelake.iceberg.requests.parsing import Node, parse_child, parse_table_updates, parse_view_updates
 from duckicelake.iceberg.requests.requirements import Requirement, parse_requirements
-from duckicelake.iceberg.requests.updates import TableUpdate, ViewUpdate
+from duckicelake.iceberg.requests.updates import (
+    AddSnapshot,
+    Node,
+    TableUpdate,
+    ViewUpdate,
+    parse_child,
+    parse_table_updates,
+    parse_view_updates,
+)
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.iceberg.sorting import UNSORTED, SortOrder, parse_sort_order
-from duckicelake.iceberg.views.view_metadata import ViewVersion, parse_version
+from duckicelake.iceberg.view_metadata import ViewVersion, parse_version
+from duckicelake.values import replace
 
 BODY = "request body"
 
@@ -159,3 +169,54 @@ def _get_name(node: Node) -> str:
 def _find_location(node: Node) -> str | None:
     location = find_text(node, "location", BODY)
     return refuse(BODY, "location", "a URI, or leave it out") if location == "" else location
+
+
+SUMMARY_HEADER = "X-DuckIceLake-Summary"
+SUMMARY_KEY_PREFIX = "duckicelake."
+"""With what its keys begin: all others of a summary mean something to readers."""
+SUMMARY_HEADER_BYTES_MAX = 4096
+
+
+def parse_summary_header(text: str) -> dict[str, str]:
+    """The keys and texts of a header. Raises: BadRequest: malformed, too long, or with a key of another kind"""
+    what = f"header {SUMMARY_HEADER}"
+    if len(text) > SUMMARY_HEADER_BYTES_MAX:
+        raise BadRequest(f"Cannot read {what}: it is longer than {SUMMARY_HEADER_BYTES_MAX} bytes")
+    node = as_object(decode_json(text.encode("latin-1", "replace"), what), what)
+    properties = {key: str(value) for key, value in node.items() if key.startswith(SUMMARY_KEY_PREFIX) and is_text(value)}
+    if len(properties) < len(node):
+        raise BadRequest(f"Cannot read {what}: send an object of strings whose keys begin with {SUMMARY_KEY_PREFIX!r}")
+    return properties
+
+
+def add_to_summaries(commit: CommitTable, properties: Mapping[str, str]) -> CommitTable:
+    """The commit, whose new snapshots have this in their summaries too; what they say themselves counts."""
+    if not properties:
+        return commit
+    updates = (
+        AddSnapshot(replace(update.snapshot, summary={**properties, **update.snapshot.summary}))
+        if isinstance(update, AddSnapshot)
+        else update
+        for update in commit.updates
+    )
+    return replace(commit, updates=tuple(updates))
+
+
+MAX_NAME_BYTES = 1024
+"""An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into its files' keys."""
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(name: str, what: str) -> str:
+    """Return the name as it is.
+
+    Raises: BadRequest: it is empty, too long, or holds a control character
+    """
+    if not name:
+        raise BadRequest(f"The {what} is empty.")
+    if CONTROL.search(name):
+        raise BadRequest(f"The {what} {name[:64]!r} holds a control character.")
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise BadRequest(f"The {what} {name[:64]!r}… is longer than {MAX_NAME_BYTES} bytes.")
+    return name

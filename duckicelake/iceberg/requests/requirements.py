@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from duckicelake.errors import BadRequest, CommitFailed
-from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_long, get_int, get_text
+from duckicelake.iceberg.json_reader import as_list, as_object, find_long, get_int, get_text
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.updates import RemoveSnapshotRef, RemoveSnapshots, SetSnapshotRef, TableUpdate
 from duckicelake.iceberg.snapshots import MAIN
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.iceberg.view_metadata import ViewMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from duckicelake.errors import BadRequest, NotAuthorized
-from duckicelake.iceberg.encoding.json_reader import as_object
+from duckicelake.iceberg.json_reader import as_object
 from duckicelake.pipeline.asking.sigv4 import SigningKeys, find_signing_keys, sign
 from duckicelake.pipeline.asking.wire import Request, send
 

@@ -20,7 +20,7 @@ from duckicelake.errors import (
     ServiceUnavailable,
     Unsupported,
 )
-from duckicelake.iceberg.encoding.json_reader import as_object
+from duckicelake.iceberg.json_reader import as_object
 
 TIMEOUT_SECONDS = 120.0
 _FIRST_SERVER_ERROR, _NOT_SERVED = 500, 501

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from duckicelake.errors import CommitFailed
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.pipeline.ingest.staging import Staged, format_identifier

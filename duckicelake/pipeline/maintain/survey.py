@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.rows import class_row, scalar_row, tuple_row
 
 from duckicelake.errors import BadRequest, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.iceberg.names import check_name
+from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
 from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy

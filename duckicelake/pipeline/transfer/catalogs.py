@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, parse_view
+from duckicelake.iceberg.view_metadata import ViewMetadata, parse_view
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.copies.found import Begun

@@ -10,7 +10,7 @@ from uuid import uuid4
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.requests.creation import NewIdentity, build_new_metadata
+from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.spark import RestCatalog

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench

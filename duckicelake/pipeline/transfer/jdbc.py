@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind, parse_table_file, parse_view_file

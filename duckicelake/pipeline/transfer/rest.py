@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
-from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_text, list_objects
+from duckicelake.iceberg.json_reader import as_object, find_text, get_text, list_objects
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
+from duckicelake.iceberg.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.transfer.bench import Bench

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from duckicelake.iceberg.views.view_metadata import ViewMetadata, ViewVersion, get_current_version
+from duckicelake.iceberg.view_metadata import ViewMetadata, ViewVersion, get_current_version
 
 FIRST_VERSION, FIRST_SCHEMA = 1, 0
 

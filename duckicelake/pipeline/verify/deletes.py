@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from duckicelake.iceberg.deletion_vector import decode_deletion_vector
+from duckicelake.iceberg.puffin import decode_deletion_vector
 
 PATH, POSITION = "file_path", "pos"
 

@@ -10,12 +10,12 @@ from duckdb import DuckDBPyConnection
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duckicelake.iceberg.bounds import encode_value
-from duckicelake.iceberg.decoding.avro_file import UNLIMITED
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.reader import UNLIMITED
 from duckicelake.iceberg.manifest import DELETED, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import list_leaf_fields, parse_schema
+from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.connect import check_executors

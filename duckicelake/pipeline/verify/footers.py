@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import decode_value
+from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.translate.files import FLOATING, find_lower, find_upper

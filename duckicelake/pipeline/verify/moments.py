@@ -9,7 +9,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_list
+from duckicelake.iceberg.json_reader import as_object, find_text, get_list
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import quote

@@ -16,8 +16,7 @@ from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
 from duckicelake.errors import BadRequest, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import Upstream
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
+from duckicelake.iceberg.json_reader import as_object, decode_json, find_list, get_text
 from duckicelake.rest.auth.permissions import (
     PERMISSIONS,
     READ,

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
-from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
 from duckicelake.rest.auth.audit import audit_error
 from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.cached_response import CachedLoad, TableKey, find_table_key, read_conditional_headers

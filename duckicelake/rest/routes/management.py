@@ -11,8 +11,7 @@ from duckicelake.access.sessions import Session
 from duckicelake.catalog import access_rules
 from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
 from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
+from duckicelake.iceberg.json_reader import as_object, decode_json, find_list, get_text
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.auth.permissions import PermissionRule, check_manages_warehouse, check_rule
 from duckicelake.rest.context import ServerContext, Target

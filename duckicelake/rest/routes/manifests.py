@@ -16,8 +16,7 @@ from duckicelake.catalog.manifest_import.operations import (
 )
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, get_flag, get_list, get_long, get_text
+from duckicelake.iceberg.json_reader import as_object, decode_json, get_flag, get_list, get_long, get_text
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import MANIFEST_SUBMISSION

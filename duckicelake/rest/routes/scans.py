@@ -8,8 +8,8 @@ from fastapi import Depends, Path, Request, Response
 from duckicelake.catalog.scanning.scans import PlannedScan, check_plan, fetch_plan, fetch_tasks, plan_scan
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.scanning.requests import parse_plan_task, parse_scan_request
+from duckicelake.iceberg.json_reader import decode_json
+from duckicelake.iceberg.scanning.plans import parse_plan_task, parse_scan_request
 from duckicelake.rest.auth.delegation import encode_credentials, find_credentials
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.openapi import FETCH_TASKS, PLAN_SCAN

@@ -21,11 +21,15 @@ from duckicelake.catalog.table_changes import create_table, drop_table, load_com
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchTable, NotServed
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, get_text
-from duckicelake.iceberg.names import check_name
-from duckicelake.iceberg.requests.attribution import add_to_summaries
-from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
+from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
+from duckicelake.iceberg.requests.bodies import (
+    Identifier,
+    add_to_summaries,
+    check_name,
+    parse_commit_table,
+    parse_create_table,
+    parse_transaction,
+)
 from duckicelake.iceberg.requests.requirements import is_create
 from duckicelake.rest.auth.delegation import (
     add_signing_config,

@@ -12,10 +12,8 @@ from duckicelake.catalog.idempotency import run_once
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import LoadedView, load_committed_view
 from duckicelake.errors import BadRequest, NoSuchView
-from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, get_text
-from duckicelake.iceberg.names import check_name
-from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
+from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
+from duckicelake.iceberg.requests.bodies import check_name, parse_commit_view, parse_create_view
 from duckicelake.rest.auth.permissions import check_moved, check_rename
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT

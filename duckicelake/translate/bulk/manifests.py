@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from duckicelake.iceberg.encoding.avro import count_rows
+from duckicelake.iceberg.avro.writer import count_rows
 from duckicelake.iceberg.manifest import AnyEntry, AnyFile, EncodedEntry, EncodedFile, ManifestEntry, ManifestHeader, build_manifest_encoder
 from duckicelake.iceberg.manifest_list import ManifestFile, WrittenManifest, build_manifest_file
 from duckicelake.lake.rows import TableNote

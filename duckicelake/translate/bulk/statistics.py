@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duckicelake.iceberg.bounds import BOUND_LENGTH
-from duckicelake.iceberg.encoding.avro import NULL, PRESENT
-from duckicelake.iceberg.encoding.columns import (
+from duckicelake.iceberg.avro.writer import (
+    NULL,
+    PRESENT,
     BytesColumn,
     FlagArray,
     LongArray,
@@ -23,6 +23,7 @@ from duckicelake.iceberg.encoding.columns import (
     encode_maps,
     join_columns,
 )
+from duckicelake.iceberg.single_values import BOUND_LENGTH
 from duckicelake.iceberg.types import PrimitiveType, find_decimal
 from duckicelake.lake.rows import PackedColumnStats
 from duckicelake.translate.files import FLOATING, UNBOUNDED, LeafTypes, find_lower, find_upper

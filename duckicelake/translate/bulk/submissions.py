@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_reader import LONG_MAX, is_whole
+from duckicelake.iceberg.json_reader import LONG_MAX, is_whole
 from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile
 from duckicelake.lake.rows import TableNote
 from duckicelake.translate.bulk.manifests import BuiltManifest, to_sequence_number

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,

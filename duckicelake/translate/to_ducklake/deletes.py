@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.rows import InlinedDeleteRow
 from duckicelake.translate.to_ducklake.texts import decode_bound

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import list_leaf_fields
+from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats, NewRow

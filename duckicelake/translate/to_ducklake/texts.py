@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import decode_value
+from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.transforms import DAY_MICROS, to_civil_date
 from duckicelake.iceberg.types import PrimitiveType, find_decimal
 

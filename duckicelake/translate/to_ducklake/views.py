@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.note_rows import DroppedView, EndedView, LiveView, NewView, ViewNote
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewRow, NewTag

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.requests.bodies import CreateView
-from duckicelake.iceberg.requests.creation import NewIdentity
+from duckicelake.iceberg.requests.table_changes import NewIdentity
 from duckicelake.iceberg.requests.updates import LAST_ADDED, AddSchema, AddViewVersion, SetCurrentViewVersion
+from duckicelake.iceberg.requests.view_changes import DROP_DIALECT, apply_view_updates, build_new_view
 from duckicelake.iceberg.schema import Schema, is_same_schema
-from duckicelake.iceberg.views.view_application import DROP_DIALECT, apply_view_updates, build_new_view
-from duckicelake.iceberg.views.view_metadata import (
+from duckicelake.iceberg.view_metadata import (
     SqlRepresentation,
     ViewMetadata,
     ViewVersion,

@@ -13,7 +13,7 @@ from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchPlanId, NoSuchPlanTask, NoSuchTable
-from duckicelake.iceberg.scanning.requests import ScanRequest, parse_scan_request
+from duckicelake.iceberg.scanning.plans import ScanRequest, parse_scan_request
 from tests.catalog.conftest import Opener
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_after

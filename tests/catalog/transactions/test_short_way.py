@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from fastapi.routing import APIRoute
 
-from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
 from duckicelake.rest import application
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake

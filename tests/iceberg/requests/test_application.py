@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import encode_metadata, format_metadata, parse_metadata
 from duckicelake.iceberg.partition import UNPARTITIONED
-from duckicelake.iceberg.requests.application import apply_updates, log_metadata_file
+from duckicelake.iceberg.requests.table_changes import apply_updates, log_metadata_file
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
     AddSnapshot,

@@ -19,7 +19,7 @@ from duckicelake.iceberg.requests.requirements import AssertCreate, AssertTableU
 from duckicelake.iceberg.requests.updates import SetLocation
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
-from duckicelake.iceberg.views.view_metadata import format_version
+from duckicelake.iceberg.view_metadata import format_version
 from tests.iceberg.support.updates import SCHEMAS, UUID
 from tests.iceberg.support.views import version
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed
-from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
     RemovePartitionStatistics,

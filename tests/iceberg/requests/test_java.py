@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import TableMetadata, format_metadata, parse_metadata
 from duckicelake.iceberg.partition import UNASSIGNED
-from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
     AddSnapshot,
@@ -27,8 +27,8 @@ from duckicelake.iceberg.requests.updates import (
     SetLocation,
     UpgradeFormatVersion,
 )
-from duckicelake.iceberg.views.view_application import apply_view_updates
-from duckicelake.iceberg.views.view_metadata import format_view, parse_view
+from duckicelake.iceberg.requests.view_changes import apply_view_updates
+from duckicelake.iceberg.view_metadata import format_view, parse_view
 from tests.iceberg.support.updates import (
     NOW_MS,
     ORDERS,

@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
-from duckicelake.iceberg.requests.manifests import ReadManifest, check_added_once, check_manifest
+from duckicelake.iceberg.requests.manifest_checks import ReadManifest, check_added_once, check_manifest
 from duckicelake.iceberg.schema import Schema
 from tests.iceberg.support.updates import SCHEMAS, table
 
-GOLDEN = Path(__file__).parents[1] / "decoding" / "golden"
+GOLDEN = Path(__file__).parents[1] / "avro" / "golden"
 SPEC = PartitionSpec(1, (PartitionField(1, 1000, "id_bucket", "bucket[4]"),))
 TABLE = table(3, partition_specs=(UNPARTITIONED, SPEC))
 FILE = DataFile(0, "s3://b/t/data/a.parquet", "PARQUET", (), 7, 1000)

@@ -7,7 +7,7 @@ import pytest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.requests.nulls import RequiredColumns, build_required_columns, check_required_columns
+from duckicelake.iceberg.requests.manifest_checks import RequiredColumns, build_required_columns, check_required_columns
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from tests.iceberg.support.updates import table

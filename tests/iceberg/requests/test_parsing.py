@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.requests import updates as actions
-from duckicelake.iceberg.requests.parsing import parse_table_updates, parse_view_updates
+from duckicelake.iceberg.requests.updates import parse_table_updates, parse_view_updates
 from duckicelake.iceberg.snapshots import SnapshotRef
 from tests.iceberg.support.updates import NAMES, TABLE_UPDATES, UUID, format_update, snapshot
 from tests.iceberg.support.views import VIEW_UPDATES

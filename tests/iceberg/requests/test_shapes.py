@@ -4,8 +4,8 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec
-from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.shapes import map_spec_ids, resolve_added_specs
+from duckicelake.iceberg.requests.table_changes import apply_updates
+from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import (
     LAST_ADDED,
     AddSchema,

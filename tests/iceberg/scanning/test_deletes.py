@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, ScanFile
+from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFile
 from duckicelake.values import replace
 
 

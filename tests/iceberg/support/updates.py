@@ -20,7 +20,7 @@ from duckicelake.iceberg.snapshots import (
 )
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order
 from duckicelake.iceberg.types import IcebergType, ListType, NestedField, PrimitiveType
-from duckicelake.iceberg.views.view_metadata import format_version
+from duckicelake.iceberg.view_metadata import format_version
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
 NOW_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.requests import updates as actions
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.views.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
+from duckicelake.iceberg.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
 from tests.iceberg.support.updates import NOW_MS, UUID, column
 
 SCHEMAS = [Schema(0, (column(1, "a"),)), Schema(4, (column(1, "a"), column(2, "b", "string")))]

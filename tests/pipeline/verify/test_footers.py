@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.iceberg.bounds import encode_value
+from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.verify import footers
 from duckicelake.pipeline.verify.footers import PartitionField, Shape, check_parquet, check_told, find_columns

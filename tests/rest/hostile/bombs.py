@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from duckicelake.catalog.incoming.client_manifests import MAX_POSITIONS, ManifestReader, decode_vector
 from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.decoding.manifests import decode_manifest
-from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
-from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest
+from duckicelake.iceberg.avro.writer import encode_bytes, encode_long
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.manifest import DataFile, ManifestHeader
 from duckicelake.iceberg.manifest_list import WrittenManifest, build_manifest_file
 from duckicelake.iceberg.partition import PartitionSpec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from duckicelake.iceberg.requests import parsing, requirements
+from duckicelake.iceberg.requests import requirements, updates
 from duckicelake.rest.openapi import TABLE_ACTIONS, TABLE_REQUIREMENTS, VIEW_ACTIONS, VIEW_REQUIREMENTS
 from tests.rest.hostile.recorded import Recorded, fill, read_recorded
 from tests.rest.hostile.target import Range, Target
@@ -28,8 +28,8 @@ NAMES: Mapping[str, list[str]] = {
 
 def test_every_action_and_requirement_is_on_the_page() -> None:
     """What is read and what is shown are the same."""
-    assert TABLE_ACTIONS.keys() == parsing._TABLE_ACTIONS.keys()
-    assert VIEW_ACTIONS.keys() == parsing._VIEW_ACTIONS.keys()
+    assert TABLE_ACTIONS.keys() == updates._TABLE_ACTIONS.keys()
+    assert VIEW_ACTIONS.keys() == updates._VIEW_ACTIONS.keys()
     assert TABLE_REQUIREMENTS.keys() | VIEW_REQUIREMENTS.keys() == requirements._TYPES.keys()
 
 

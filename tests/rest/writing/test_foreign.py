@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list, inherit_from_list
 from duckicelake.store.parquet import encode_position_deletes

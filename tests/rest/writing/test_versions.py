@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest_list import inherit_from_list
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client

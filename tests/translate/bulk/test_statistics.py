@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.iceberg.encoding.manifest_rows import RowParts
+from duckicelake.iceberg.avro.manifest_encoding import RowParts
 from duckicelake.iceberg.manifest import encode_metrics as encode_one
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read_files import read_column_stats, read_packed_column_stats

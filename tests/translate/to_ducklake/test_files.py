@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.bounds import encode_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from duckicelake.lake.writing.rows import AddedRows, NewColumnStats, NewDataFile, NewFileNote, RemovedTableBounds
 from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_files, check_file

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import CommitFailed
-from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.updates import AddSnapshot, RemoveSnapshotRef, SetSnapshotRef, TableUpdate
 from duckicelake.iceberg.snapshots import SnapshotRef
 from duckicelake.translate.to_ducklake.commits import check_parents

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.iceberg.bounds import encode_value
+from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 from duckicelake.translate.values import parse_value

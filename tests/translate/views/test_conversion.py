@@ -8,7 +8,7 @@ import pytest
 
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import MapType, NestedField, PrimitiveType
-from duckicelake.iceberg.views.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
+from duckicelake.iceberg.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
 from duckicelake.translate.views.conversion import DuckLakeView, to_ducklake_view
 from duckicelake.translate.views.parser import Parser, open_parser
 

@@ -6,7 +6,7 @@ Nothing goes that a table names, nor anything of a copy that gave a sign of life
 from collections.abc import Collection
 from datetime import datetime
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.pipeline.transfer.catalogs import Catalog, Held
 from duckicelake.pipeline.transfer.copies.found import Begun, Files, find_begun, find_unfinished, name_of, remove

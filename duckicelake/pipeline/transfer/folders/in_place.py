@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DATA, DataFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema, get_default_spec
 from duckicelake.iceberg.schema import list_leaf_fields
+from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.objects import Objects
 from duckicelake.pipeline.verify.footers import Column, find_columns

@@ -8,7 +8,7 @@ from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.ingest.sources import s3
 from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident

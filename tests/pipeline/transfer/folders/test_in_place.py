@@ -11,10 +11,10 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from duckicelake.errors import CommitFailed, ServiceUnavailable, Unsupported
-from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.pipeline.objects import Objects
 from duckicelake.pipeline.rest import Ident

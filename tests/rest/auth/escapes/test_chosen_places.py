@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from tests.rest.auth.escapes.signed import sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard

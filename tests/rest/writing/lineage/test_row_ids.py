@@ -14,7 +14,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.catalog.incoming.file_changes import FileChange
 from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, WaitingFile, with_file_copies
 from duckicelake.commands.check import remove_orphans
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.row_ids import ROW_ID
 from duckicelake.values import replace

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import fastavro
 import pyarrow as pa
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
+from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.store.parquet import encode_position_deletes

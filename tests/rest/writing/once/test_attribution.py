@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, SUMMARY_HEADER_BYTES_MAX
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER, SUMMARY_HEADER_BYTES_MAX
 from tests.rest.serving import Answer, Server
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake

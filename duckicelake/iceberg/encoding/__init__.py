@@ -1,1 +1,0 @@
-"""The kits below the format: reading JSON with checks, writing Avro, single values as JSON."""

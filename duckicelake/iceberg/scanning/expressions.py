@@ -1,0 +1,334 @@
+"""What a filter is made of, before and after it is bound to a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TypeAlias, TypeVar, cast
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.json_reader import as_list, as_object, get_flag, get_int, get_text
+from duckicelake.iceberg.transforms import parse_transform
+from duckicelake.iceberg.types import IcebergType
+from duckicelake.values import replace
+
+IS_NULL, NOT_NULL, IS_NAN, NOT_NAN = "is-null", "not-null", "is-nan", "not-nan"
+LT, LT_EQ, GT, GT_EQ, EQ, NOT_EQ = "lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq"
+IN, NOT_IN, STARTS_WITH, NOT_STARTS_WITH = "in", "not-in", "starts-with", "not-starts-with"
+
+UNARY = frozenset({IS_NULL, NOT_NULL, IS_NAN, NOT_NAN})
+SETS = frozenset({IN, NOT_IN})
+COMPARING = frozenset({LT, LT_EQ, GT, GT_EQ, EQ, NOT_EQ, STARTS_WITH, NOT_STARTS_WITH})
+PREFIXED = frozenset({STARTS_WITH, NOT_STARTS_WITH})
+OPERATIONS = UNARY | SETS | COMPARING
+
+_PAIRS = ((IS_NULL, NOT_NULL), (IS_NAN, NOT_NAN), (LT, GT_EQ), (GT, LT_EQ), (EQ, NOT_EQ), (IN, NOT_IN), (STARTS_WITH, NOT_STARTS_WITH))
+NEGATED: Mapping[str, str] = {a: b for a, b in _PAIRS} | {b: a for a, b in _PAIRS}
+"""What holds of every value, null aside, of which the other one does not."""
+
+Leaf = TypeVar("Leaf")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A column by its dotted name or its id, or what a transform makes of it."""
+
+    name: str | None
+    field_id: int | None = None
+    transform: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """What is asked of one term. `values` are JSON single values; `node` is how the client said it."""
+
+    operation: str
+    term: Term
+    values: tuple[object, ...]
+    node: Mapping[str, object] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All of the children, of which there are two at least."""
+
+    children: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """One of the children, of which there are two at least."""
+
+    children: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Not the child."""
+
+    child: Expression
+
+
+Expression: TypeAlias = bool | And | Or | Not | Predicate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundPredicate:
+    """What is asked of one column. `values` are iceberg values of `type`, those of IN ascending and each once.
+
+    `type`: that of the values of the transform, where there is one. `rounded_values`: the values as floats, for readers comparing floats.
+    `is_repeated`: the column lies in a list or map, so a row has any number of its values.
+    """
+
+    operation: str
+    field_id: int
+    type: IcebergType
+    values: tuple[object, ...]
+    node: Mapping[str, object]
+    rounded_values: tuple[object, ...] | None = None
+    transform: str | None = None
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllOf:
+    """All of the parts, of which there are two at least."""
+
+    parts: tuple[BoundExpression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyOf:
+    """One of the parts, of which there are two at least."""
+
+    parts: tuple[BoundExpression, ...]
+
+
+BoundExpression: TypeAlias = bool | AllOf | AnyOf | BoundPredicate
+
+
+def count_comparisons(bound: BoundExpression) -> int:
+    """Return about how many comparisons it takes to hold a filter against one value of each column."""
+    match bound:
+        case AllOf(parts) | AnyOf(parts):
+            return sum(count_comparisons(part) for part in parts)
+        case BoundPredicate():
+            return 1 + len(bound.values) // 16
+        case _:
+            return 0
+
+
+def all_of(parts: Iterable[BoundExpression]) -> BoundExpression:
+    """Return what holds when all parts do."""
+    kept = [part for part in parts if part is not True]
+    if any(part is False for part in kept):
+        return False
+    return True if not kept else kept[0] if len(kept) == 1 else AllOf(tuple(kept))
+
+
+def any_of(parts: Iterable[BoundExpression]) -> BoundExpression:
+    """Return what holds when one of the parts does."""
+    kept = [part for part in parts if part is not False]
+    if any(part is True for part in kept):
+        return True
+    return False if not kept else kept[0] if len(kept) == 1 else AnyOf(tuple(kept))
+
+
+WHAT = "filter"
+DEPTH_MAX = 200
+"""How deep AND, OR and NOT may change within each other; a chain of one of the two is no depth."""
+NODES_MAX = 20_000
+VALUES_MAX = 200_000
+SHOWN_LENGTH = 100
+
+
+@dataclass(slots=True)
+class _FilterBudget:
+    """How much a filter may still hold."""
+
+    nodes: int = NODES_MAX
+    values: int = VALUES_MAX
+
+    def take(self, nodes: int, values: int) -> None:
+        self.nodes -= nodes
+        self.values -= values
+        if self.nodes < 0 or self.values < 0:
+            raise BadRequest(f"Cannot read {WHAT}: it has more than {NODES_MAX} predicates or {VALUES_MAX} values; ask for less at once")
+
+
+def parse_expression(value: object) -> Expression:
+    """The filter that JSON spells.
+
+    Raises: BadRequest — malformed, of an unknown kind, nested deeper than DEPTH_MAX, or with too many parts
+    """
+    return _parse(value, _FilterBudget(), 0)
+
+
+def _parse(value: object, budget: _FilterBudget, depth: int) -> Expression:
+    if isinstance(value, bool):
+        return value
+    if depth > DEPTH_MAX:
+        raise BadRequest(f"Cannot read {WHAT}: it is nested deeper than {DEPTH_MAX} levels; flatten it")
+    budget.take(1, 0)
+    node = as_object(value, WHAT)
+    kind = get_text(node, "type", WHAT).lower().replace("_", "-")
+    match kind:
+        case "true" | "false":
+            return kind == "true"
+        case "literal":
+            return get_flag(node, "value", WHAT)
+        case "and" | "or":
+            operands = _flatten_operands(node, kind, budget)
+            # so much deeper does the first one stand when they are told again in pairs
+            below = depth + max(1, (len(operands) - 1).bit_length())
+            children = tuple(_parse(child, budget, below) for child in operands)
+            return And(children) if kind == "and" else Or(children)
+        case "not":
+            return Not(_parse(node.get("child"), budget, depth + 1))
+        case _:
+            return _parse_predicate(kind, node, budget)
+
+
+def _flatten_operands(node: Mapping[str, object], kind: str, budget: _FilterBudget) -> Sequence[object]:
+    """The operands of AND or OR, and those of its operands that are the same, from left to right: clients nest thousands of them."""
+    found: list[object] = []
+    waiting: list[object] = [node]
+    while waiting:
+        item = waiting.pop()
+        known: Mapping[str, object] = cast("dict[str, object]", item) if isinstance(item, dict) else {}
+        named = known.get("type")
+        if isinstance(named, str) and named.lower() == kind:
+            if "left" not in known or "right" not in known:
+                raise BadRequest(f"Cannot read {WHAT}: {kind!r} needs 'left' and 'right'")
+            budget.take(1, 0)
+            waiting += [known["right"], known["left"]]
+        else:
+            found.append(cast("object", item))
+    return found
+
+
+def _parse_predicate(kind: str, node: Mapping[str, object], budget: _FilterBudget) -> Predicate:
+    if kind not in OPERATIONS:
+        raise BadRequest(
+            f"Cannot read {WHAT}: {kind[:SHOWN_LENGTH]!r} is unknown; send one of {', '.join(sorted(OPERATIONS))}, and, or, not"
+        )
+    if kind in UNARY:
+        return _build_predicate(kind, _get_operand(kind, node, "child", "term"), ())
+    if kind in SETS:
+        value = _get_operand(kind, node, "child", "term", "values")
+        values = _parse_values(node.get("values"))
+        budget.take(0, len(values))
+        return _build_predicate(kind, value, values, {"values": list(values)})
+    older = "term" in node
+    term = _get_operand(kind, node, "left", "term", "value" if older else "right")
+    literal = _parse_literal(node.get("value" if older else "right"))
+    return _build_predicate(kind, term, (literal,), {"value" if older else "right": literal})
+
+
+def _get_operand(kind: str, node: Mapping[str, object], name: str, older: str, *more: str) -> tuple[str, object]:
+    """The key and what it holds of the two under which a predicate has its column; others must be there, and no more.
+
+    Raises: BadRequest — it has both or none, or keys that do not belong there
+    """
+    if (name in node) == (older in node):
+        raise BadRequest(f"Cannot read {WHAT}: {kind!r} needs {name!r}, or {older!r} as it was called before")
+    found = name if name in node else older
+    others = sorted(node.keys() ^ {"type", found, *more})
+    if others:
+        what = "which does not belong there" if others[0] in node else "which is missing"
+        raise BadRequest(f"Cannot read {WHAT}: {kind!r} and {others[0][:SHOWN_LENGTH]!r}, {what}")
+    return found, node[found]
+
+
+def _build_predicate(
+    kind: str, term: tuple[str, object], values: tuple[object, ...], more: Mapping[str, object] | None = None
+) -> Predicate:
+    """A predicate with its JSON in the words that its author chose, and no others."""
+    key, told = term
+    parsed = _parse_term(told)
+    return Predicate(kind, parsed, values, {"type": kind, key: told if isinstance(told, str) else _format_term(parsed), **(more or {})})
+
+
+def _format_term(term: Term) -> object:
+    if term.transform is not None:
+        return {"type": "transform", "transform": term.transform, "term": term.name or _format_term(replace(term, transform=None))}
+    if term.name is None:
+        return {"type": "reference", "id": term.field_id}
+    return {"type": "reference", "name": term.name}
+
+
+def _parse_term(value: object) -> Term:
+    if isinstance(value, str):
+        return Term(value)
+    node = as_object(value, f"term of {WHAT}")
+    kind = get_text(node, "type", f"term of {WHAT}")
+    match kind:
+        case "reference" if "id" in node:
+            return Term(None, get_int(node, "id", f"term of {WHAT}"))
+        case "reference":
+            return Term(get_text(node, "name" if "name" in node else "term", f"term of {WHAT}"))
+        case "transform":
+            inner = _parse_term(node.get("term"))
+            if inner.transform is not None:
+                raise BadRequest(f"Cannot read {WHAT}: a transform of a transform is no term; send one of a column")
+            return Term(inner.name, inner.field_id, str(parse_transform(get_text(node, "transform", f"term of {WHAT}"))))
+        case _:
+            raise BadRequest(
+                f"Cannot read {WHAT}: a term of type {kind[:SHOWN_LENGTH]!r} is not known here; send a column's name or a transform of it"
+            )
+
+
+def _parse_values(value: object) -> tuple[object, ...]:
+    if isinstance(value, dict):
+        node = as_object(cast("object", value), f"values of {WHAT}")
+        if node.get("type") != "literals":
+            raise BadRequest(f"Cannot read {WHAT}: 'values' of {IN!r} and {NOT_IN!r} are an array, or an object of type 'literals'")
+        value = node.get("values")
+    return tuple(_parse_literal(item) for item in as_list(value, f"values of {WHAT}"))
+
+
+def _parse_literal(value: object) -> object:
+    if isinstance(value, dict):
+        node = as_object(cast("object", value), f"value of {WHAT}")
+        if node.get("type") != "literal" or "value" not in node:
+            raise BadRequest(f"Cannot read {WHAT}: a value is a JSON single value, or an object of type 'literal'")
+        value = node["value"]
+    if value is None or isinstance(value, list | dict) or (isinstance(value, float) and not isfinite(value)):
+        raise BadRequest(f"Cannot read {WHAT}: a value is null, no finite number, an array or an object; send a JSON single value")
+    return value
+
+
+def format_bound(bound: BoundExpression) -> object:
+    """A bound filter as JSON. AND and OR become trees that are no deeper than they must be."""
+    match bound:
+        case bool():
+            return bound
+        case BoundPredicate():
+            return bound.node
+        case AllOf(parts):
+            return _join("and", [format_bound(part) for part in parts])
+        case AnyOf(parts):
+            return _join("or", [format_bound(part) for part in parts])
+
+
+def format_expression(expression: Expression) -> object:
+    """A filter as JSON, no deeper than it must be: however its author nested it, it can be read again."""
+    match expression:
+        case bool():
+            return expression
+        case Predicate():
+            return expression.node
+        case Not(child):
+            return {"type": "not", "child": format_expression(child)}
+        case And(children):
+            return _join("and", [format_expression(child) for child in children])
+        case Or(children):
+            return _join("or", [format_expression(child) for child in children])
+
+
+def _join(kind: str, nodes: list[object]) -> object:
+    while len(nodes) > 1:
+        pairs = [{"type": kind, "left": left, "right": right} for left, right in zip(nodes[::2], nodes[1::2], strict=False)]
+        nodes = [*pairs, *nodes[len(nodes) - len(nodes) % 2 :]]
+    return nodes[0]

@@ -1,1 +1,0 @@
-"""Views: what a view's metadata says, and how updates change it."""
