@@ -1,4 +1,4 @@
-"""The settings of a lake as the settings of its object store and token service, for servers and for commands that serve nothing."""
+"""The settings of a lake's object store and token service, made from the lake's settings, for servers and commands."""
 
 from duckicelake.config import LakeSettings
 from duckicelake.store.credentials.vending import StsSettings

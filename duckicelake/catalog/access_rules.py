@@ -79,7 +79,9 @@ def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecre
         _check_may_have_secret(named.name)
     secret, hashed = make_secret()
     kept = hashed if has_secret else None
-    if not access_rules.change_rules(lake, lambda conn: access_rules.insert_principal(conn, named.name, kept, is_role=False), takes=False):
+    if not access_rules.change_rules(
+        lake, lambda conn: access_rules.insert_principal(conn, named.name, kept, is_role=False), may_revoke=False
+    ):
         raise AlreadyExists(f"Principal already exists: {named.name}")
     return NewSecret(named.name, secret if has_secret else None)
 
@@ -96,7 +98,9 @@ def rotate_principal(lake: Lake, name: str) -> NewSecret:
 def add_role(lake: Lake, name: str) -> None:
     """Add a role. Raises: AlreadyExists. BadRequest: it cannot be called so."""
     named = _parse_grantee(name, "role")
-    if not access_rules.change_rules(lake, lambda conn: access_rules.insert_principal(conn, named.name, None, is_role=True), takes=False):
+    if not access_rules.change_rules(
+        lake, lambda conn: access_rules.insert_principal(conn, named.name, None, is_role=True), may_revoke=False
+    ):
         raise AlreadyExists(f"Role already exists: {named.name}")
 
 
@@ -117,7 +121,7 @@ def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None
         role_id = _get_id(conn, _to_grantee(role, is_role=True))
         return access_rules.change_member(conn, role_id, _get_id(conn, _to_grantee(principal, is_role=False)), joins=joins)
 
-    access_rules.change_rules(lake, act, takes=not joins)
+    access_rules.change_rules(lake, act, may_revoke=not joins)
 
 
 def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
@@ -131,7 +135,7 @@ def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
         known = what.stored_kind, _get_uuid(conn, what, alone=gives)
         return access_rules.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
 
-    access_rules.change_rules(lake, act, takes=not gives)
+    access_rules.change_rules(lake, act, may_revoke=not gives)
 
 
 def parse_grant_text(given: GrantText) -> tuple[Securable, Sequence[str], Grantee]:

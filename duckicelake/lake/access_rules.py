@@ -1,4 +1,7 @@
-"""Changes of who may do what: one transaction each, with a row in the log of changes that every server's watch sees."""
+"""Principals, roles and grants in Postgres: the `access` package reads and changes them through this module.
+
+Each change is one transaction. It adds a row to `iceberg_change`, by which every server's watch notices the change.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +17,10 @@ from duckicelake.lake.read import fetch_queries, read_position
 from duckicelake.lake.rows import Position
 
 RULE_KIND = "rule"
-"""The kind of such a change in the log."""
+"""The kind of a change of access rules in the audit log and in `iceberg_change`."""
 
 INSERT_RULE_CHANGE = """
--- of no table: what is ready of tables stays ready
+-- The row names no table, so cached responses for tables stay valid.
 INSERT INTO iceberg_change (kind, table_id) VALUES ('rule', -1)
 """
 
@@ -38,27 +41,27 @@ SELECT setval(to_regclass('iceberg_revocation'), s.value::bigint)
 """
 
 
-def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, takes: bool = True) -> bool:
-    """Do what `change` does, and tell whether it did anything; as soon as this returns, every server's answers show it.
+def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, may_revoke: bool = True) -> bool:
+    """Apply `change` in a transaction and return True if it changed anything; after that, every server uses the new rules.
 
-    `takes`: it may take a right from somebody; then DuckDB's readers are refused in transactions that began before it.
-    Raises: Forbidden: there are readers, and our Postgres role may not tell them; nothing is changed
+    `may_revoke`: the change may revoke a right; then DuckDB's readers are refused in transactions that began before it.
+    Raises: Forbidden: the lake has readers, and our Postgres role may not invalidate their sessions; nothing is changed
     """
     with writing(lake) as conn:
         conn.execute(LOCK_CHANGES)
-        if takes:
+        if may_revoke:
             _check_may_revoke(conn)
         is_changed = change(conn)
         if is_changed:
             conn.execute(INSERT_RULE_CHANGE)
-            if takes:
+            if may_revoke:
                 conn.execute(UPDATE_REVOCATION)
             if lake.audit_context is not None:
                 write_line(conn, lake.audit_context, None)
-    if takes:
-        # also when nothing changed: who asked before may have ended between the two
+    if may_revoke:
+        # Do this even if nothing changed: an earlier caller may have stopped between the two transactions.
         with writing(lake) as conn:
-            # one after another, so that the number never goes back
+            # The lock serializes revocations, so the sequence never goes back.
             conn.execute(LOCK_CHANGES)
             conn.execute(SELECT_REVOKED)
     if is_changed and lake.audit_context is not None:
@@ -70,7 +73,7 @@ def _check_may_revoke(conn: psycopg.Connection) -> None:
     row = conn.execute(SELECT_MAY_REVOKE).fetchone()
     if row is not None and not row[0]:
         raise Forbidden(
-            "The lake has readers of DuckLake, and the server's Postgres role may not tell their sessions that a right is gone; nothing "
+            "The lake has readers of DuckLake, and the server's Postgres role may not invalidate their sessions; nothing "
             "was changed. As the lake's owner run `GRANT UPDATE ON SEQUENCE iceberg_revocation TO role`, in the metadata schema."
         )
 
@@ -86,16 +89,16 @@ UPDATE iceberg_reader SET expires_at = clock_timestamp()
                        WHERE NOT p.is_role
                          AND (p.principal_id = %(principal_id)s
                               OR p.principal_id IN (SELECT m.principal_id FROM iceberg_member m WHERE m.role_id = %(principal_id)s)))
-        -- members that another issuer's token made so
+        -- Members of a role by a token of another issuer have no row in iceberg_member.
         OR EXISTS (SELECT FROM iceberg_principal p
                     WHERE p.is_role AND p.principal_id = %(principal_id)s AND p.name = ANY(iceberg_reader.roles)))
 """
 
 
 def expire_readers(conn: psycopg.Connection, principal_id: int) -> None:
-    """End the access to DuckLake of a principal, or of a role's members: they ask for what is left to them."""
+    """End a principal's or role's access to DuckLake; the members get new credentials with their remaining rights when they ask again."""
     row = conn.execute(SELECT_HAS_READERS).fetchone()
-    # an older release prepared the lake, and the server may not add to it
+    # A lake that an older release prepared has no such table, and this server may lack the right to create it.
     if row is not None and row[0]:
         conn.execute(UPDATE_EXPIRED_READERS, {"principal_id": principal_id})
 
@@ -107,7 +110,7 @@ ON CONFLICT (is_role, name) DO NOTHING
 
 
 def insert_principal(conn: psycopg.Connection, name: str, secret: str | None, *, is_role: bool) -> bool:
-    """Add a principal or a role; False when there is one of that name."""
+    """Add a principal or a role; False if one of that name exists."""
     return conn.execute(INSERT_PRINCIPAL, {"name": name, "secret": secret, "is_role": is_role}).rowcount == 1
 
 
@@ -117,7 +120,7 @@ UPDATE iceberg_principal SET secret = %(secret)s, secret_number = secret_number 
 
 
 def update_secret(conn: psycopg.Connection, name: str, secret: str) -> bool:
-    """Give a principal another secret; False when there is none of that name."""
+    """Give a principal another secret; False if no principal has that name."""
     return conn.execute(UPDATE_SECRET, {"name": name, "secret": secret}).rowcount == 1
 
 
@@ -127,7 +130,7 @@ SELECT principal_id FROM iceberg_principal WHERE name = %(name)s AND is_role = %
 
 
 def find_principal_id(conn: psycopg.Connection, name: str, *, is_role: bool) -> int | None:
-    """Return the number of a principal or a role, or None."""
+    """Return the id of a principal or a role, or None if there is none of that name."""
     row = conn.execute(SELECT_PRINCIPAL_ID, {"name": name, "is_role": is_role}).fetchone()
     return None if row is None else row[0]
 
@@ -146,7 +149,7 @@ DELETE FROM iceberg_principal WHERE principal_id = %(principal_id)s
 
 
 def delete_principal(conn: psycopg.Connection, principal_id: int) -> None:
-    """Remove a principal or a role with all that it was granted."""
+    """Remove a principal or a role with its grants and memberships."""
     expire_readers(conn, principal_id)
     for statement in (DELETE_GRANTS_OF, DELETE_MEMBERS_OF, DELETE_PRINCIPAL):
         conn.execute(statement, {"principal_id": principal_id})
@@ -162,7 +165,7 @@ DELETE FROM iceberg_member WHERE role_id = %(role_id)s AND principal_id = %(prin
 
 
 def change_member(conn: psycopg.Connection, role_id: int, principal_id: int, *, joins: bool) -> bool:
-    """Let a principal join or leave a role; False when it is so already."""
+    """Add a principal to a role or remove it; False if nothing had to change."""
     if not joins:
         expire_readers(conn, principal_id)
     return conn.execute(INSERT_MEMBER if joins else DELETE_MEMBER, {"role_id": role_id, "principal_id": principal_id}).rowcount == 1
@@ -181,9 +184,9 @@ DELETE FROM iceberg_grant
 
 
 def change_grants(conn: psycopg.Connection, principal_id: int, what: tuple[str, UUID], privileges: Sequence[str], *, gives: bool) -> bool:
-    """Give or take privileges on a thing, by its kind and uuid; False when it is so already."""
-    known = {"principal_id": principal_id, "kind": what[0], "object_uuid": what[1], "privileges": list(privileges)}
-    is_changed = conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, known).rowcount > 0
+    """Grant or revoke privileges on an object, named by its kind and uuid; False if nothing had to change."""
+    parameters = {"principal_id": principal_id, "kind": what[0], "object_uuid": what[1], "privileges": list(privileges)}
+    is_changed = conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, parameters).rowcount > 0
     if is_changed and not gives:
         expire_readers(conn, principal_id)
     return is_changed
@@ -223,7 +226,7 @@ SELECT g.principal_id, g.kind, g.privilege, s.schema_name, t.table_name
  WHERE g.kind = 'table'
  UNION ALL
 SELECT g.principal_id, g.kind, g.privilege, s.schema_name, v.view_name
-  -- as views without an id of that kind are told to clients
+  -- Views without a uuid of their own are published to clients with this derived one.
   FROM iceberg_grant g JOIN ducklake_view v ON coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) = g.object_uuid
   JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
  WHERE g.kind = 'view' AND v.end_snapshot IS NULL
@@ -236,7 +239,7 @@ SELECT g.principal_id, g.kind, g.privilege, NULL, NULL
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRow:
-    """`iceberg_principal`. `secret`: its hash; None when it has none here. `secret_number` counts the secrets it has had."""
+    """`iceberg_principal`. `secret`: the hash of the secret; None for principals without one. `secret_number` counts the secrets so far."""
 
     principal_id: int
     name: str
@@ -255,7 +258,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantRow:
-    """`iceberg_grant` with the present name of what is granted: of the warehouse none, of a namespace its schema's alone."""
+    """`iceberg_grant` with the current names of the object: none for the warehouse, only the schema's for a namespace."""
 
     principal_id: int
     kind: str
@@ -266,7 +269,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRows:
-    """All of it, as of a position of the lake."""
+    """All access rules of a lake, as of a position."""
 
     position: Position
     principals: Sequence[PrincipalRow]
@@ -275,9 +278,12 @@ class RuleRows:
 
 
 def read_rules(conn: psycopg.Connection) -> RuleRows:
-    """Return who may do what, on the connection of one `reading()` transaction."""
+    """Return all access rules of the lake, on the connection of one `reading()` transaction."""
     position = read_position(conn)
-    found = fetch_queries(conn, (SELECT_PRINCIPALS, SELECT_MEMBERS, SELECT_GRANTS))
+    results = fetch_queries(conn, (SELECT_PRINCIPALS, SELECT_MEMBERS, SELECT_GRANTS))
     return RuleRows(
-        position, found.rows(PrincipalRow, SELECT_PRINCIPALS), found.rows(MemberRow, SELECT_MEMBERS), found.rows(GrantRow, SELECT_GRANTS)
+        position,
+        principals=results.rows(PrincipalRow, SELECT_PRINCIPALS),
+        members=results.rows(MemberRow, SELECT_MEMBERS),
+        grants=results.rows(GrantRow, SELECT_GRANTS),
     )

@@ -1,4 +1,7 @@
-"""Lines of the record: written with the change they are about, or many at once; told to the log; removed when they are old."""
+"""Lines of the audit log, in `iceberg_audit` and in the server's log.
+
+A committed change writes its line in its own transaction; lines of denied requests are written in batches; old lines are deleted.
+"""
 
 import json
 import logging
@@ -10,9 +13,9 @@ import psycopg
 
 @dataclass(frozen=True, slots=True)
 class AuditContext:
-    """Who asks for what, of which objects: `sales.orders`, levels and name escaped as rights write them.
+    """The principal, the operation and the objects of a request; objects as `sales.orders`, with levels and names escaped as in rights.
 
-    `principal` None: nobody has to say who they are.
+    `principal` None: the server does not require authentication.
     """
 
     request_id: str
@@ -23,9 +26,9 @@ class AuditContext:
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One line: what became of it. `done`: its change is in the lake; else it is why nothing was done, by its `reason`.
+    """One line with the outcome. `done`: the change is in the lake; otherwise `reason` says why nothing was done.
 
-    `lake_snapshot_id`: the last one that the change made; None: it made none.
+    `lake_snapshot_id`: the last lake snapshot that the change made; None if it made none.
     """
 
     audit_context: AuditContext
@@ -35,8 +38,9 @@ class AuditLine:
 
 
 DONE, UNKNOWN, DENIED, HIDDEN, UNPROVEN = "done", "unknown", "denied", "hidden", "unproven"
-"""Outcomes. `unknown` is told in the log alone: Postgres has the line if the change is in the lake. `hidden`: denied, as if the
-object were not there. `unproven`: nobody knows who asked."""
+"""Outcomes. `unknown` appears only in the server's log: Postgres has the line if the change is in the lake. `hidden`: denied, and
+answered as if the object did not exist. `unproven`: the principal could not be authenticated.
+"""
 
 
 JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -57,22 +61,22 @@ SELECT to_timestamp(n.logged_at), n.request_id, n.principal, n.operation, n.obje
 DELETE_OLD_LINES = """
 DELETE FROM iceberg_audit
  WHERE id IN (SELECT id FROM iceberg_audit WHERE logged_at < clock_timestamp() - %(days)s * interval '1 day'
-               -- another server may be removing the same ones
+               -- Skip rows that another server is deleting.
                LIMIT %(most)s FOR UPDATE SKIP LOCKED)
 """
 
 
 def encode_context(audit_context: AuditContext | None) -> str | None:
-    """Return who asks as the document that a statement takes; None when nobody is to be named, and then no line is written."""
+    """Return the request as the JSON parameter of a statement; None without a request, and then the statement writes no line."""
     if audit_context is None:
         return None
-    told = {
+    document = {
         "request_id": audit_context.request_id,
         "principal": audit_context.principal,
         "operation": audit_context.operation,
         "objects": audit_context.objects,
     }
-    return JSON.encode([told])
+    return JSON.encode([document])
 
 
 def write_line(conn: psycopg.Connection, audit_context: AuditContext, lake_snapshot_id: int | None) -> None:
@@ -81,22 +85,22 @@ def write_line(conn: psycopg.Connection, audit_context: AuditContext, lake_snaps
 
 
 def write_denied_lines(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:
-    """Write lines of what was denied, each with its time in seconds."""
-    told = [{"logged_at": at_s, **asdict(line.audit_context), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
-    conn.execute(INSERT_DENIED, {"lines": json.dumps(told).replace("\\u0000", "")})
+    """Write the lines of denied requests, each with its time in seconds."""
+    rows = [{"logged_at": at_s, **asdict(line.audit_context), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
+    conn.execute(INSERT_DENIED, {"lines": json.dumps(rows).replace("\\u0000", "")})
 
 
 def delete_old_lines(conn: psycopg.Connection, days: float, most: int) -> int:
-    """Remove so many of the lines that are older, and return how many there were."""
+    """Delete up to `most` lines older than `days`, and return how many were deleted."""
     return conn.execute(DELETE_OLD_LINES, {"days": days, "most": most}).rowcount
 
 
 def log_line(line: AuditLine) -> None:
-    """Tell the log of a line: as fields where it is JSON."""
+    """Write a line to the server's log, with its fields in `extra` for JSON logs."""
     log, audit_context = logging.getLogger("duckicelake.audit"), line.audit_context
     if not log.isEnabledFor(logging.INFO):
         return
-    told = {**asdict(audit_context), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
+    fields = {**asdict(audit_context), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
     objects, why = " ".join(audit_context.objects), "" if line.outcome == DONE else f" ({line.reason})"
     text = "%s %s%s: %s of %s, request %s"
     log.info(
@@ -104,8 +108,8 @@ def log_line(line: AuditLine) -> None:
         audit_context.operation,
         line.outcome,
         why,
-        audit_context.principal or "somebody",
+        audit_context.principal or "anonymous",
         objects,
         audit_context.request_id,
-        extra={"audit": told},
+        extra={"audit": fields},
     )

@@ -1,4 +1,7 @@
-"""Many rows at once: lists of ids that go to Postgres, and rows that come from it, without a call of Python's for each value."""
+"""Fast transfer of many rows: lists of ids sent to Postgres, and rows read from it, without a Python call for each value.
+
+`lake.connect` registers the dumper on every connection.
+"""
 
 import json
 from array import array
@@ -19,10 +22,10 @@ TO_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=
 
 
 class JsonListDumper(ListDumper):
-    """Writes flat lists of texts and numbers as JSON, whose arrays Postgres reads as its own where nothing in them is escaped."""
+    """Writes flat lists of texts and numbers as JSON; Postgres reads a JSON array as its own array when nothing in it is escaped."""
 
     def dump(self, obj: list[Any]) -> Buffer | None:
-        """Return the array as Postgres reads it."""
+        """Return the array in Postgres' text format."""
         if JSON_TYPES.issuperset(map(type, obj)):
             text = TO_JSON(obj)
             if "\\" not in text:
@@ -34,24 +37,24 @@ PLANNER_SETTINGS = (sql.SQL("SET jit = off"), sql.SQL("SET enable_seqscan = off"
 
 
 def tune_connection(conn: psycopg.Connection, *settings: sql.Composable) -> None:
-    """Have a connection write lists quickly, and set how Postgres plans its queries; more settings go in the same round trip.
+    """Register the fast list dumper on a connection and set Postgres' planner; `settings` go in the same round trip.
 
-    Postgres compiles none of our queries, because that takes longer than any of them does. It reads no table from end to end where an
-    index serves: without statistics, and for statements whose parameters it does not look at, it takes big tables for small ones.
+    JIT is off because it takes longer than any of our queries. Sequential scans are off because the planner takes big tables for small
+    ones when it has no statistics or does not look at the parameters.
     """
     conn.adapters.register_dumper(list, JsonListDumper)
     conn.execute(sql.SQL("; ").join([*PLANNER_SETTINGS, *settings]))
 
 
 def fetch_tuples(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
-    """Return a query's rows as named tuples: for many rows."""
+    """Return the rows of a query as named tuples; faster than dataclasses when there are many."""
     make = tuple_maker(kind)
     with conn.cursor(row_factory=lambda _: make) as cursor:
         return cursor.execute(query, parameters).fetchall()
 
 
 def unpack_int64s(packed: bytes) -> list[int]:
-    """Return the whole numbers that `int8send` wrote one behind the other."""
+    """Return the integers of a concatenation of `int8send` values."""
     numbers = array("q", packed)
     if byteorder == "little":
         numbers.byteswap()

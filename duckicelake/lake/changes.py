@@ -1,4 +1,4 @@
-"""The grammar of `ducklake_snapshot_changes.changes_made`: read and written here, nowhere else.
+"""The grammar of `ducklake_snapshot_changes.changes_made`; no other module parses or writes it.
 
 Shape:  entry ("," entry)* ; entry = kind ":" value ; a comma inside double quotes is text, `""` is one quote
 Source: DuckLake 1.0, ParseChangesMade
@@ -24,20 +24,20 @@ DATA_KINDS = frozenset(
         "compacted_table",
     }
 )
-"""Kinds that change a table's rows or files; their value is the table id."""
+"""Kinds of changes to a table's rows or files; their value is the table id."""
 
 REWRITE_KINDS = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
-"""Kinds that rewrite files and leave every row as it was."""
+"""Kinds that rewrite files and leave every row unchanged."""
 
 INSERT_KINDS = frozenset({"inserted_into_table", "inlined_insert"})
-"""Kinds that add rows; those of deletes also name a flush of inlined deletes, which changes no row."""
+"""Kinds that add rows. (Kinds that delete rows are less certain: `inlined_delete` also names a flush of inlined deletes.)"""
 
 TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table"}
 """Kinds whose value is a table id."""
 
 
 TOKENS_SINCE: LiteralString = """
-    -- The next hundred lake snapshots are read, whatever they changed: a hot table's own may be many thousands.
+    -- Scan the next hundred lake snapshots directly: a frequently written table may have thousands of entries in the index.
     SELECT c.snapshot_id, c.changes_made
       FROM (SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes
              WHERE snapshot_id > {since} AND snapshot_id <= {since} + 100 OFFSET 0) c
@@ -47,7 +47,7 @@ TOKENS_SINCE: LiteralString = """
      WHERE iceberg_change_tokens(c.changes_made) && %({tokens})s AND c.snapshot_id > {since} + 100
        AND (SELECT max(snapshot_id) FROM ducklake_snapshot) > {since} + 100
 """
-"""The lake snapshots after `since` with one of the tokens. Format it with an SQL expression and a parameter's name."""
+"""A query for the lake snapshots after `since` with one of the tokens. Format it with an SQL expression and a parameter's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Change:
 
 
 def parse_changes(text: str | None) -> Iterator[Change]:
-    """Yield the entries of one `changes_made`; what does not fit the grammar is passed over."""
+    """Yield the entries of one `changes_made`; text outside the grammar is skipped."""
     for match in _ENTRY.finditer(text or ""):
         yield Change(match.group(1).lower(), match.group(2))
 
 
 def format_changes(changes: Iterable[Change]) -> str | None:
-    """Return the text of some entries, which DuckLake never wants to be empty."""
+    """Return the text of the entries; None for no entries, because DuckLake expects NULL instead of an empty text."""
     return ",".join(f"{change.kind}:{change.value}" for change in changes) or None
 
 
 def quote_names(*names: str) -> str:
-    """Return a name, or a schema and a name, as the value of an entry that has no id yet."""
+    """Return a name, or a schema and a name, as the value of an entry for an object without an id."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 

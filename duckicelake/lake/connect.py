@@ -1,4 +1,7 @@
-"""A lake's Postgres: one pool, two kinds of transaction, and SQLSTATE classes turned into our errors."""
+"""Connections to a lake's Postgres: one pool, transactions to read and to write, and the mapping from SQLSTATE to `CatalogError`.
+
+Operations of `catalog` open these transactions on threads of Starlette's pool; the other modules of `lake` take the connection.
+"""
 
 import math
 from collections.abc import Callable, Generator, Mapping
@@ -24,16 +27,16 @@ Result = TypeVar("Result")
 
 POLL_S = 0.1
 SILENCE_MAX_S = 5.0
-"""How long an idle connection may keep silent before it counts as dead."""
+"""The longest time a connection may stay silent before it counts as dead."""
 
 CONNECT_OPTIONS: Mapping[str, Any] = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000}
-"""A line that drops what is sent over it is noticed within seconds, also while nothing is asked, and none is idle to firewalls.
+"""With these, a broken network path is noticed within seconds even while no query runs, and firewalls see no idle connection.
 
-Of several hosts in a connection string each has these seconds.
+The connect timeout applies to each host of a connection string with several.
 """
 
 SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
-"""Last of the statements that begin a transaction, in their round trip: a migration makes no lake snapshot that would tell of it."""
+"""Sent last of the statements that begin a transaction, in the same round trip: a migration of DuckLake makes no lake snapshot."""
 
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
@@ -42,7 +45,7 @@ BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout =
 
 RETRYABLE_ERRORS = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 ALIVE_ERRORS = (*RETRYABLE_ERRORS, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
-"""What a Postgres that is alive may say to the first statement of a transaction."""
+"""Errors that a live Postgres may return for the first statement of a transaction."""
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
     "25006": (ServiceUnavailable, "The lake's Postgres lets nothing be written: it is a standby, or was made read-only."),
@@ -62,16 +65,16 @@ ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
     "57": (ServiceUnavailable, "The lake's Postgres is stopping or starting."),
     "58": (ServiceUnavailable, "The lake's Postgres has a disk or system error."),
 }
-"""By full SQLSTATE first, then by class."""
+"""Looked up by the full SQLSTATE first, then by its class."""
 
 
 class LakeConnection(psycopg.Connection):
-    """A connection that gives up on a Postgres that neither answers nor hangs up, and is closed then."""
+    """A connection that is closed when Postgres neither answers nor hangs up within `timeout_s`."""
 
     timeout_s = math.inf
 
     def wait(self, gen: PQGen[Result], interval: float = POLL_S, timeout: float | None = None) -> Result:
-        """Return what the server sends. Raises: psycopg.OperationalError: nothing came within `timeout_s`."""
+        """Return what Postgres sends. Raises: psycopg.OperationalError: no answer came within `timeout_s`."""
         limit = self.timeout_s if timeout is None else timeout
         try:
             return super().wait(gen, interval, None if math.isinf(limit) else limit)
@@ -83,7 +86,7 @@ class LakeConnection(psycopg.Connection):
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What tells a client's request from all others; the fingerprint is of what it asks."""
+    """The idempotency key of a client's request, and a fingerprint of the request's content."""
 
     key: UUID
     fingerprint: str
@@ -93,7 +96,7 @@ class RequestKey:
 class Lake:
     """One DuckLake catalog: a Postgres schema reached through a pool of connections.
 
-    `request` is what it is used for, and `audit_context` who is named in the record of what is changed.
+    `request` identifies the request that the lake is used for; `audit_context` names the principal in the audit log.
     """
 
     name: str
@@ -106,9 +109,9 @@ class Lake:
 
 
 def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:
-    """Return a lake whose pool connects in the background, so that a Postgres that is down delays nothing.
+    """Return a lake whose pool connects in the background, so that an unavailable Postgres does not delay the start.
 
-    Units: `timeout_s` is what one statement may take, by Postgres' clock; a Postgres that is frozen is given little more
+    Units: `timeout_s` limits one statement, by Postgres' clock; the client waits `SILENCE_MAX_S` longer before it closes the connection
     """
 
     def configure(conn: LakeConnection) -> None:
@@ -135,27 +138,27 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
 
 
 def close_lake(lake: Lake) -> None:
-    """Give all connections back to Postgres."""
+    """Close all connections to Postgres."""
     lake.pool.close(timeout=5)
 
 
 @contextmanager
 def reading(lake: Lake) -> Generator[psycopg.Connection]:
-    """One REPEATABLE READ, READ ONLY transaction: everything read on it is one state of the lake."""
+    """Open a REPEATABLE READ, READ ONLY transaction: all queries in it see one state of the lake."""
     with _transaction(lake, BEGIN_READING) as conn, _mapped_read_conflicts(lake.name):
         yield conn
 
 
 @contextmanager
 def writing(lake: Lake) -> Generator[psycopg.Connection]:
-    """One READ COMMITTED transaction that waits for locks only so long; committed at the end."""
+    """Open a READ COMMITTED transaction with a lock timeout; it commits at the end of the block."""
     with _transaction(lake, BEGIN_WRITING) as conn:
         yield conn
 
 
 @contextmanager
 def writing_on_new_connection(lake: Lake) -> Generator[psycopg.Connection]:
-    """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
+    """Open a transaction on a connection outside the pool, for work that may wait without taking a connection from requests."""
     with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT_OPTIONS) as conn:
         conn.timeout_s = NEW_CONNECTION_TIMEOUT_S + SILENCE_MAX_S
         tune_connection(
@@ -175,12 +178,12 @@ def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
 
 @contextmanager
 def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
-    """A connection in a transaction just begun, rolled back by any error; whoever asks for it commits.
+    """Open a transaction with `begin`; the caller commits, any error rolls back.
 
-    The last statement of `begin` returns the lake's version of DuckLake.
-    That Postgres begins it within seconds, after `waits_s` for a lock, shows that the connection is alive; those that are not are closed.
-    Raises: PoolTimeout: no live connection is to be had. psycopg.errors.LockNotAvailable, DeadlockDetected: nor the lock.
-    Unsupported: the lake has another version of DuckLake by now
+    The last statement of `begin` must return the lake's version of DuckLake.
+    A connection on which Postgres does not begin the transaction within seconds (plus `waits_s` for a lock) is closed and replaced.
+    Raises: PoolTimeout: no live connection is available. psycopg.errors.LockNotAvailable, DeadlockDetected: the lock was not granted.
+    Unsupported: the lake was migrated to another version of DuckLake
     """
     conn, version = _get_live_connection(lake.pool, lambda conn: read_version(conn, begin), waits_s)
     try:
@@ -195,7 +198,7 @@ def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generato
 
 
 def read_version(conn: psycopg.Connection, statements: bytes) -> str | None:
-    """Run statements of which the last one selects the lake's version of DuckLake, and return that."""
+    """Run statements of which the last one selects the lake's version of DuckLake, and return the version."""
     cursor = conn.execute(statements)
     while cursor.nextset():
         pass
@@ -203,17 +206,17 @@ def read_version(conn: psycopg.Connection, statements: bytes) -> str | None:
     return None if row is None else row[0]
 
 
-def query_once(lake: Lake, ask: Callable[[psycopg.Connection], Result]) -> Result:
-    """Return what one small statement finds, which needs no transaction to see one state of the lake."""
+def query_once(lake: Lake, query: Callable[[psycopg.Connection], Result]) -> Result:
+    """Return the result of one small query that needs no transaction of its own."""
     with mapped_errors(lake.name), _mapped_read_conflicts(lake.name):
-        conn, found = _get_live_connection(lake.pool, ask)
+        conn, result = _get_live_connection(lake.pool, query)
         lake.pool.putconn(conn)
-        return found
+        return result
 
 
 @contextmanager
 def _mapped_read_conflicts(lake_name: str) -> Generator[None]:
-    """Who only reads commits nothing: somebody who drops tables was in the way, or the primary of a standby."""
+    """Turn conflicts of read-only transactions into LakeMoved: a concurrent DROP, or the replay on a standby, caused them."""
     try:
         yield
     except RETRYABLE_ERRORS as error:
@@ -221,38 +224,38 @@ def _mapped_read_conflicts(lake_name: str) -> Generator[None]:
 
 
 def _get_live_connection(
-    pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Result], waits_s: float = 0.0
+    pool: ConnectionPool[LakeConnection], query: Callable[[psycopg.Connection], Result], waits_s: float = 0.0
 ) -> tuple[LakeConnection, Result]:
-    """Return a connection with its answer, within seconds, to a first statement: one that is dead is closed, another tried."""
-    ends = monotonic() + pool.timeout
+    """Return a connection and the result of a first query on it; a dead connection is closed and the next one tried."""
+    deadline = monotonic() + pool.timeout
     while True:
-        conn = pool.getconn(max(0.0, ends - monotonic()))
-        usual, conn.timeout_s = conn.timeout_s, SILENCE_MAX_S + waits_s
+        conn = pool.getconn(max(0.0, deadline - monotonic()))
+        usual_timeout_s, conn.timeout_s = conn.timeout_s, SILENCE_MAX_S + waits_s
         try:
-            found = ask(conn)
+            result = query(conn)
         except ALIVE_ERRORS:
-            conn.timeout_s = usual
+            conn.timeout_s = usual_timeout_s
             conn.rollback()
             pool.putconn(conn)
             raise
         except psycopg.OperationalError:
             conn.close()
             pool.putconn(conn)
-            if monotonic() > ends:
+            if monotonic() > deadline:
                 raise
         except BaseException:
-            # an answer was taken badly: the connection is as good as before
-            conn.timeout_s = usual
+            # The query's result could not be used; the connection itself is fine.
+            conn.timeout_s = usual_timeout_s
             pool.putconn(conn)
             raise
         else:
-            conn.timeout_s = usual
-            return conn, found
+            conn.timeout_s = usual_timeout_s
+            return conn, result
 
 
 @contextmanager
 def mapped_errors(lake_name: str) -> Generator[None]:
-    """Turn what psycopg raises into errors of ours; messages never carry a connection string."""
+    """Turn psycopg's errors into `CatalogError`s whose messages never contain a connection string."""
     try:
         yield
     except PoolTimeout as error:
@@ -268,5 +271,5 @@ def _map_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
         return Damaged, "A row of the lake holds a value that cannot be read; run `duckicelake check`."
     if state is None:
         return ServiceUnavailable, "The lake's Postgres does not answer."
-    found = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])
-    return found or (PostgresRefused, f"Postgres refused a query (SQLSTATE {state}); run `duckicelake check`.")
+    mapped = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])
+    return mapped or (PostgresRefused, f"Postgres refused a query (SQLSTATE {state}); run `duckicelake check`.")

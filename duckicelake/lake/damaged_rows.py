@@ -1,6 +1,6 @@
-"""Rows of a table that no DuckLake writes, found before anything is made of them: the table is refused by name.
+"""Checks for damaged rows of a table, run right after they are read: the table is refused by name.
 
-What these rows do to DuckDB is `check`'s to say; here they only must not become invalid metadata or hide other tables.
+`duckicelake check` explains what such rows do to DuckDB. Here they only must not become invalid metadata or hide other tables.
 """
 
 import re
@@ -20,17 +20,17 @@ REQUIRED_FIELDS: Mapping[str, Sequence[str]] = {
     "partial_files": ("path", *FILE_NUMBERS),
     "delete_files": ("data_file_id", "path"),
 }
-"""What must be there in the rows of each part of a state."""
+"""The fields that must not be NULL in the rows of each part of a state."""
 
 NAME_BYTES = 60
-"""Postgres keeps 63 bytes of a name, less when a letter would be cut in two."""
+"""Postgres keeps 63 bytes of a name, fewer if a letter would be split."""
 
 DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 CHILDREN: Mapping[str, int] = {"list": 1, "map": 2}
 
 
 def check_table(table: TableRow, spans: Sequence[FileSpan], deletes: Sequence[DeleteFileRow], inlined: Sequence[InlinedTable]) -> None:
-    """Refuse a table whose rows do not say when they begin, or how many there are.
+    """Check that the rows of a table and its files have valid begin snapshots and row counts.
 
     Raises: Damaged: names the table and the row
     """
@@ -48,7 +48,7 @@ def check_table(table: TableRow, spans: Sequence[FileSpan], deletes: Sequence[De
 
 
 def check_state(state: TableState) -> None:
-    """Refuse a table whose rows lack what every such row has, or whose columns are no tree.
+    """Check that the rows of a table have all required fields, and that its columns form a tree.
 
     Raises: Damaged: names the table and the row
     """
@@ -64,7 +64,7 @@ def check_state(state: TableState) -> None:
 
 
 def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
-    """Yield what keeps the columns from being one tree at every lake snapshot, and the live ones from being complete."""
+    """Yield the reasons why the columns are not one tree at every lake snapshot, or why the live ones are incomplete."""
     ends: dict[int, int | None] = {}
     for row in sorted(columns, key=lambda row: (row.begin_snapshot, row.end_snapshot is None, row.end_snapshot or 0)):
         before = ends.get(row.column_id, row.begin_snapshot)
@@ -84,44 +84,44 @@ def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
         decimal = DECIMAL.fullmatch(row.column_type.lower())
         if decimal and not (1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1])):
             yield f"column {row.column_id} ({row.column_name!r}) has the type {row.column_type!r}, which no decimal has"
-        found, kind = len(children.get(row.column_id, ())), row.column_type.lower()
-        if (kind == "struct" and found == 0) or (kind in CHILDREN and found != CHILDREN[kind]):
-            yield f"column {row.column_id} ({row.column_name!r}) is a {kind} with {found} children"
+        child_count, kind = len(children.get(row.column_id, ())), row.column_type.lower()
+        if (kind == "struct" and child_count == 0) or (kind in CHILDREN and child_count != CHILDREN[kind]):
+            yield f"column {row.column_id} ({row.column_name!r}) is a {kind} with {child_count} children"
 
 
 def _find_column_mismatch(inlined: InlinedTable, columns: Sequence[ColumnRow]) -> str | None:
-    """Return what is wrong when the columns of inlined rows are not the table's: values are taken by place."""
+    """Return the problem if the columns of inlined rows differ from the table's, or None; inlined values are matched by position."""
     if inlined.column_names is None:
         return None
-    at = inlined.begin_snapshot
+    snapshot_id = inlined.begin_snapshot
     live = [
         row
         for row in columns
-        if row.parent_column is None and row.begin_snapshot <= at and (row.end_snapshot is None or at < row.end_snapshot)
+        if row.parent_column is None and row.begin_snapshot <= snapshot_id and (row.end_snapshot is None or snapshot_id < row.end_snapshot)
     ]
     expected = [_truncate_name(row.column_name) for row in sorted(live, key=lambda row: (row.column_order, row.column_id))]
     if expected == [_truncate_name(name) for name in inlined.column_names]:
         return None
-    return f"its columns at lake snapshot {at} are not those of its inlined rows (schema version {inlined.schema_version})"
+    return f"its columns at lake snapshot {snapshot_id} are not those of its inlined rows (schema version {inlined.schema_version})"
 
 
 def _truncate_name(name: str) -> bytes:
-    """Return what Postgres and DuckLake leave of a name in an inlined table, without regard to case."""
+    """Return a name as Postgres and DuckLake shorten it in an inlined table, in lower case."""
     return name.encode("utf-8", "replace")[:NAME_BYTES].lower()
 
 
 def _list_reachable(children: Mapping[int | None, Sequence[ColumnRow]]) -> Iterable[ColumnRow]:
-    waiting = list(children.get(None, ()))
-    seen: list[ColumnRow] = []
-    while waiting:
-        row = waiting.pop()
-        seen.append(row)
-        waiting += children.get(row.column_id, ())
-    return seen
+    pending = list(children.get(None, ()))
+    reachable: list[ColumnRow] = []
+    while pending:
+        row = pending.pop()
+        reachable.append(row)
+        pending += children.get(row.column_id, ())
+    return reachable
 
 
 def _are_complete(spans: Sequence[FileSpan]) -> bool:
-    """Tell whether no file lacks a number, column by column: there may be a million of them."""
+    """Return True if every file has its numbers. Checked column by column, because a table may have a million files."""
     if not spans:
         return True
     try:

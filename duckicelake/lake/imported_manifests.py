@@ -1,4 +1,4 @@
-"""`iceberg_manifest`: manifests that executors of Spark wrote, by what they were made of."""
+"""`iceberg_manifest`: manifests that Spark executors wrote and the server imported, by the digest of their content's plan."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from duckicelake.lake.read import fetch_rows
 
 @dataclass(frozen=True, slots=True)
 class ImportedManifestRow:
-    """`iceberg_manifest`: `digest` is of what the manifest was made of, `name` that of its bytes; `json` is what a list says of it."""
+    """`iceberg_manifest`: `digest` identifies the inputs of the manifest, `name` its bytes; `json` is its entry for manifest lists."""
 
     digest: str
     name: str
@@ -25,7 +25,7 @@ SELECT digest, name, json FROM iceberg_manifest WHERE table_id = %(table_id)s
 
 
 def read_imported_manifests(conn: psycopg.Connection, table_id: int) -> list[ImportedManifestRow]:
-    """Return the manifests of a table that were taken over, in no order."""
+    """Return the imported manifests of a table, in no order."""
     return fetch_rows(conn, ImportedManifestRow, SELECT_IMPORTED, table_id=table_id)
 
 
@@ -43,7 +43,7 @@ ON CONFLICT (table_id, digest) DO UPDATE SET name = excluded.name, json = exclud
 
 
 def write_imported_manifests(lake: Lake, table_id: int, rows: Sequence[ImportedManifestRow], needed: Sequence[str]) -> None:
-    """Note manifests that were taken over, and forget those of the table that are not `needed` any more, and those of dropped tables."""
+    """Write the rows of imported manifests; delete the table's rows that are not in `needed`, and the rows of dropped tables."""
     with writing(lake) as conn:
         conn.execute(DELETE_UNUSED, {"table_id": table_id, "digests": list(needed)})
         with conn.cursor() as cursor:
@@ -60,5 +60,5 @@ DELETE FROM iceberg_manifest
 
 
 def delete_imported_manifests(conn: psycopg.Connection) -> None:
-    """Forget all manifests that were taken over: somebody may have corrected the rows that they were made of."""
+    """Delete all rows of imported manifests: an operator may have corrected the rows that they were made from."""
     conn.execute(DELETE_IMPORTED)

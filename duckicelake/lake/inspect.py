@@ -1,4 +1,4 @@
-"""What is wrong with a lake's rows, found by reading them; nothing is changed."""
+"""Checks of a lake's rows for `duckicelake check`; nothing is changed."""
 
 from dataclasses import dataclass
 from typing import Literal, LiteralString
@@ -85,7 +85,7 @@ SELECT_LATE_PARENTS = """
 SELECT t.table_name, format('nested column %%s has id %%s, not above its parent %%s', p.column_name, p.column_id, p.parent_column)
   FROM ducklake_column p JOIN ducklake_table t ON t.table_id = p.table_id AND t.end_snapshot IS NULL
  WHERE p.end_snapshot IS NULL AND p.parent_column >= p.column_id
-   -- DuckDB loads by parent id, so only a parent's own parent must come first
+   -- DuckDB loads columns by parent id, so only a column that is itself a parent must follow its own parent.
    AND EXISTS (SELECT FROM ducklake_column c
                 WHERE c.table_id = p.table_id AND c.parent_column = p.column_id AND c.end_snapshot IS NULL)
  ORDER BY 1, 2
@@ -144,7 +144,7 @@ SELECT_DOUBLE_DELETES = """
 SELECT t.table_name, format('data file %%s has %%s live delete files', d.data_file_id, count(*))
   FROM ducklake_delete_file d JOIN ducklake_table t ON t.table_id = d.table_id AND t.end_snapshot IS NULL
  WHERE d.end_snapshot IS NULL
-   -- no data file: a file that only a kept snapshot needs
+   -- PLACEHOLDER_ID marks files that only a retained snapshot needs, not the deletes of a data file.
    AND d.data_file_id < 9223372036854775807
  GROUP BY t.table_name, d.data_file_id HAVING count(*) > 1
  ORDER BY 1, 2
@@ -190,7 +190,7 @@ SELECT s.schema_name, t.table_name, n.location, n.metadata_version
 
 @dataclass(frozen=True, slots=True)
 class LakeFinding:
-    """One thing that is wrong: what it concerns, what is wrong with it, and what to do."""
+    """One finding of the check: the object, the problem, and what to do."""
 
     severity: Severity
     subject: str
@@ -200,7 +200,7 @@ class LakeFinding:
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """A query for rows (subject, problem) that should not be, and what to do about them."""
+    """A query for rows (subject, problem) that should not exist, and what to do about them."""
 
     query: LiteralString
     severity: Severity
@@ -209,7 +209,7 @@ class RowCheck:
 
 @dataclass(frozen=True, slots=True)
 class TablePrivileges:
-    """What our Postgres role may do with one table."""
+    """The rights of our Postgres role on one table."""
 
     table: str
     may_read: bool
@@ -217,21 +217,21 @@ class TablePrivileges:
 
 
 def list_row_checks() -> list[RowCheck]:
-    """Return the checks on rows; a row found by an `error` check stops DuckDB or makes it answer wrongly."""
-    poison = "DuckDB cannot attach the lake while this row is live: correct or end it in Postgres."
+    """Return the checks on rows. A row that an `error` check finds stops DuckDB or makes it return wrong rows."""
+    end_row = "DuckDB cannot attach the lake while this row is live: correct or end it in Postgres."
     rename = "DuckDB sees only one of them: rename the other in Postgres."
     return [
-        RowCheck(SELECT_SCOPES, "error", poison),
-        RowCheck(SELECT_TYPES, "error", poison),
-        RowCheck(SELECT_COLUMN_TAGS, "error", poison),
-        RowCheck(SELECT_TRANSFORMS, "error", poison),
-        RowCheck(SELECT_EMPTY_TABLES, "error", poison),
-        RowCheck(SELECT_EMPTY_STRUCTS, "error", poison),
-        RowCheck(SELECT_DUPLICATE_COLUMNS, "error", poison),
-        RowCheck(SELECT_LATE_PARENTS, "error", poison),
-        RowCheck(SELECT_TABLES_WITHOUT_SCHEMA, "error", poison),
-        RowCheck(SELECT_VIEW_ALIASES, "error", poison),
-        RowCheck(SELECT_TYPELESS_DEFAULTS, "error", poison),
+        RowCheck(SELECT_SCOPES, "error", end_row),
+        RowCheck(SELECT_TYPES, "error", end_row),
+        RowCheck(SELECT_COLUMN_TAGS, "error", end_row),
+        RowCheck(SELECT_TRANSFORMS, "error", end_row),
+        RowCheck(SELECT_EMPTY_TABLES, "error", end_row),
+        RowCheck(SELECT_EMPTY_STRUCTS, "error", end_row),
+        RowCheck(SELECT_DUPLICATE_COLUMNS, "error", end_row),
+        RowCheck(SELECT_LATE_PARENTS, "error", end_row),
+        RowCheck(SELECT_TABLES_WITHOUT_SCHEMA, "error", end_row),
+        RowCheck(SELECT_VIEW_ALIASES, "error", end_row),
+        RowCheck(SELECT_TYPELESS_DEFAULTS, "error", end_row),
         RowCheck(SELECT_DUPLICATE_TABLES, "error", rename),
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
@@ -242,33 +242,33 @@ def list_row_checks() -> list[RowCheck]:
 
 
 def read_findings(conn: psycopg.Connection) -> list[LakeFinding]:
-    """Return what is wrong with the rows of the lake on the search path; every query ran on the same connection."""
-    found: list[LakeFinding] = []
+    """Return the problems of the rows in the lake on the search path."""
+    findings: list[LakeFinding] = []
     for check in list_row_checks():
-        # The parameters are empty, and given so that every constant is written the same way.
+        # Pass empty parameters, so that psycopg unescapes `%%` in every constant.
         for subject, problem in conn.execute(sql.SQL(check.query), {}).fetchall():
-            found.append(LakeFinding(check.severity, subject, problem, check.remedy))
-    return found
+            findings.append(LakeFinding(check.severity, subject, problem, check.remedy))
+    return findings
 
 
 def read_privileges(conn: psycopg.Connection, metadata_schema: str) -> list[TablePrivileges]:
-    """Return what our role may do with DuckLake's tables and our notes."""
+    """Return the rights of our Postgres role on DuckLake's tables and ours."""
     rows = conn.execute(SELECT_PRIVILEGES, {"metadata_schema": metadata_schema}).fetchall()
     return [TablePrivileges(table, may_read, may_write) for table, may_read, may_write in rows]
 
 
 def read_settings(conn: psycopg.Connection) -> dict[str, str]:
-    """Return the lake's own settings that hold for all of it."""
+    """Return the lake's global options."""
     return dict(conn.execute(SELECT_SETTINGS).fetchall())
 
 
 def read_file_paths(conn: psycopg.Connection) -> list[tuple[str, str]]:
-    """Return (namespace.table, full path) of every data and delete file a live table needs at some lake snapshot."""
+    """Return (namespace.table, full path) of every data and delete file that a live table has at any lake snapshot."""
     return conn.execute(SELECT_FILES).fetchall()
 
 
 def read_published(conn: psycopg.Connection) -> list[tuple[str, str, str, int]]:
-    """Return (DuckLake schema, table, Iceberg location, newest metadata version) of every live table that was ever published."""
+    """Return (DuckLake schema, table, Iceberg location, newest metadata version) of every live table that has been published."""
     return conn.execute(SELECT_PUBLISHED).fetchall()
 
 
@@ -277,7 +277,7 @@ SELECT g.metadata_version, g.updated_ms
   FROM iceberg_table n JOIN ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
   JOIN iceberg_metadata_log g ON g.table_id = n.table_id
  WHERE n.location = %(location)s
-   -- what was published before the table was moved lies elsewhere
+   -- Versions published before the table was moved lie at another location.
    AND NOT EXISTS (SELECT FROM iceberg_location l WHERE l.table_id = n.table_id AND l.metadata_version >= g.metadata_version)
  ORDER BY g.metadata_version DESC
  LIMIT %(most)s
@@ -285,45 +285,45 @@ SELECT g.metadata_version, g.updated_ms
 
 
 def read_published_log(conn: psycopg.Connection, location: str) -> list[MetadataLogRow]:
-    """Return the metadata versions that the live table at a location was given there, the newest first."""
+    """Return the metadata versions of the live table at a location that were published there, newest first."""
     return fetch_rows(conn, MetadataLogRow, SELECT_PUBLISHED_LOG, location=location, most=METADATA_LOG_MAX + 1)
 
 
 def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:
-    """Return (table, column, DuckLake type, initial default) of every live column that has a default."""
+    """Return (table, column, DuckLake type, initial default) of every live column with an initial default."""
     return conn.execute(SELECT_DEFAULTS).fetchall()
 
 
 def list_setting_findings(settings: dict[str, str]) -> list[LakeFinding]:
-    """Return what the lake's own settings say against serving it."""
-    found: list[LakeFinding] = []
+    """Return the findings about the lake's options that keep the catalog from serving it."""
+    findings: list[LakeFinding] = []
     version = settings.get("version")
     if version != SUPPORTED_VERSION:
         remedy = f"This catalog serves {SUPPORTED_VERSION!r}: attach the lake with the matching DuckDB release, or copy it into a new one."
-        found.append(LakeFinding("error", "lake", f"its DuckLake version is {version!r}", remedy))
+        findings.append(LakeFinding("error", "lake", f"its DuckLake version is {version!r}", remedy))
     if settings.get("encrypted") == "true":
         remedy = "No Iceberg reader can open its files: copy it into a lake without ENCRYPTED."
-        found.append(LakeFinding("error", "lake", "it is encrypted", remedy))
-    return found
+        findings.append(LakeFinding("error", "lake", "it is encrypted", remedy))
+    return findings
 
 
 def list_privilege_findings(rights: list[TablePrivileges]) -> list[LakeFinding]:
-    """Return which rights our role lacks: reading everything, writing our notes, writing the lake."""
-    found: list[LakeFinding] = []
+    """Return the missing rights of our role: to read all tables, to write our tables, to write DuckLake's tables."""
+    findings: list[LakeFinding] = []
     for right in rights:
-        ours = right.table.startswith("iceberg_")
+        is_ours = right.table.startswith("iceberg_")
         if not right.may_read:
-            found.append(LakeFinding("error", right.table, "our Postgres role may not read it", "GRANT SELECT on it to the role."))
+            findings.append(LakeFinding("error", right.table, "our Postgres role may not read it", "GRANT SELECT on it to the role."))
         elif not right.may_write:
-            severity: Severity = "error" if ours else "warning"
-            reason = "our Postgres role may not write it" + ("" if ours else ", so Iceberg clients can only read")
-            found.append(LakeFinding(severity, right.table, reason, "GRANT INSERT, UPDATE, DELETE on it to the role."))
+            severity: Severity = "error" if is_ours else "warning"
+            reason = "our Postgres role may not write it" + ("" if is_ours else ", so Iceberg clients can only read")
+            findings.append(LakeFinding(severity, right.table, reason, "GRANT INSERT, UPDATE, DELETE on it to the role."))
     if not any(right.table.startswith("iceberg_") for right in rights):
-        found.append(LakeFinding("error", "lake", "our notes are missing", "Run `duckicelake init`."))
-    return found
+        findings.append(LakeFinding("error", "lake", "our notes are missing", "Run `duckicelake init`."))
+    return findings
 
 
 def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[LakeFinding]:
-    """Return a finding for every file the lake names and the store does not have."""
+    """Return a finding for every file that the lake lists and the store does not have."""
     remedy = "Restore the object from a backup, or end the file in Postgres; its rows are lost then."
     return [LakeFinding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]

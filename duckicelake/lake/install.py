@@ -1,4 +1,4 @@
-"""Our tables and triggers beside DuckLake's: put there once by `init`, removable, repeatable."""
+"""The installation of our tables and triggers in a lake's metadata schema: `duckicelake init` runs it, repeatedly if need be."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ SUPPORTED_VERSION = "1.0"
 
 SELECT_METADATA = """
 SELECT key, value FROM ducklake_metadata
- -- table and schema options carry a scope; the lake's own settings have none
+ -- Table and schema options carry a scope; global options have none.
  WHERE scope IS NULL AND key IN ('version', 'data_path', 'encrypted')
 """
 
@@ -36,7 +36,7 @@ WITH changed AS (
     ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE iceberg_setting.value <> excluded.value
     RETURNING value
 )
--- snapshots from before a flush or merge may look otherwise now, in every table
+-- Snapshots from before a flush or merge may be published differently now, in every table.
 INSERT INTO iceberg_change (kind) SELECT 'restore' FROM changed
 """
 
@@ -88,20 +88,20 @@ OWN_OBJECTS: Sequence[tuple[LiteralString, str]] = (
     ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
     ("SEQUENCE", r"CREATE SEQUENCE IF NOT EXISTS (\w+)"),
 )
-"""What the script makes, by what it says; in the order in which it can go."""
+"""The objects that the script creates, by patterns of its statements, in the order in which they can be dropped."""
 
 
 def format_search_path(metadata_schema: str) -> sql.Composed:
-    """Return the statement that lets unqualified names mean the lake's metadata schema and nothing else."""
+    """Return the statement that limits unqualified names to the lake's metadata schema."""
     return sql.SQL("SET search_path TO {}").format(sql.Identifier(metadata_schema))
 
 
 def install(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str, tries: int = LOCK_TRIES) -> None:
-    """Prepare an existing DuckLake: check it, add our notes, triggers and indexes. DuckDB sees no difference.
+    """Prepare an existing DuckLake: check it, and add our tables, triggers and indexes. DuckDB sees no difference.
 
-    Who writes to the lake meanwhile is let through: its locks are not waited for, but asked for again.
+    Concurrent writers are not blocked: the locks are taken with NOWAIT and tried again.
     Units:  `iceberg_path` is a URI or an absolute folder; the first one given to a lake stays
-    Raises: Unsupported: a DuckLake of another version, encrypted, or on a store we do not speak.
+    Raises: Unsupported: the lake has another version of DuckLake, is encrypted, or is in a store that we do not support.
             BadRequest: `iceberg_path` lies under DATA_PATH, or DATA_PATH is relative. ServiceUnavailable: the lake is never idle
     """
     for _ in range(tries):
@@ -128,7 +128,7 @@ def _check(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str) ->
 
 
 def _lock(conn: psycopg.Connection, mode: LiteralString) -> None:
-    """Take every lock at once or none: who waits while it holds some could make DuckDB's transaction the one to fail.
+    """Take all locks at once or none: waiting while holding some of them could make DuckDB's transaction the deadlock's victim.
 
     Raises: LockNotAvailable
     """
@@ -145,30 +145,30 @@ def _install(conn: psycopg.Connection, iceberg_path: str) -> None:
 
 
 def write_restored_max(conn: psycopg.Connection, metadata_schema: str, restored_max_bytes: int) -> None:
-    """Note in a prepared lake how many bytes of one flush or merge are restored: every server and job publishes by this number."""
+    """Set the size in bytes up to which a flush or merge is restored; every server and job publishes by the same number."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
-        wanted = {"restored_max_bytes": str(restored_max_bytes)}
-        if conn.execute(SELECT_IS_RESTORED_MAX, wanted).fetchone() is None:
+        parameters = {"restored_max_bytes": str(restored_max_bytes)}
+        if conn.execute(SELECT_IS_RESTORED_MAX, parameters).fetchone() is None:
             conn.execute(LOCK_CHANGES)
-            conn.execute(UPDATE_RESTORED_MAX, wanted)
+            conn.execute(UPDATE_RESTORED_MAX, parameters)
 
 
 def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:
-    """Tell whether this very script ran here before, so that running it again can wait."""
+    """Return True if this version of the script was installed before, so that a busy lake need not wait for it."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
         return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (_compute_digest(),)
 
 
 def has_settings(conn: psycopg.Connection) -> bool:
-    """Tell whether `install` ran here ever before."""
+    """Return True if any version of the script was ever installed."""
     row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
     return bool(row and row[0])
 
 
 def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
-    """Remove everything `install` put beside DuckLake's tables, and nothing else; numbers given out are lost with the notes.
+    """Remove everything that `install` added, and nothing else; metadata versions and ids are lost with our tables.
 
     The objects under ICEBERG_PATH stay.
     Raises: ServiceUnavailable: the lake is never idle
@@ -206,7 +206,7 @@ def _compute_digest() -> str:
 
 
 def check_version(version: str | None) -> None:
-    """Raise Unsupported for a version of DuckLake whose tables this catalog neither reads nor writes."""
+    """Raise Unsupported for a version of DuckLake that this catalog does not support."""
     if version != SUPPORTED_VERSION:
         raise Unsupported(
             f"The lake's DuckLake version is {version!r}; this catalog serves {SUPPORTED_VERSION!r}. "
@@ -215,14 +215,14 @@ def check_version(version: str | None) -> None:
 
 
 def check_supported(settings: dict[str, str]) -> None:
-    """Refuse a lake this catalog cannot serve, saying why."""
+    """Raise Unsupported for a lake that this catalog cannot serve."""
     check_version(settings.get("version"))
     if settings.get("encrypted") == "true":
         raise Unsupported("The lake is encrypted; no Iceberg reader can open its files. Copy it into a lake without ENCRYPTED.")
 
 
 def check_absolute(data_path: str) -> None:
-    """Refuse a DATA_PATH that means another folder to everybody who reads it, or lies where we cannot read."""
+    """Refuse a relative DATA_PATH, because each reader resolves it differently, and one in a store that we cannot read."""
     if data_path.startswith(("/", "file:/", "s3://", "s3a://", "s3n://")):
         _check_parts("The lake's DATA_PATH", data_path, PATH_PARTS_ADVICE)
         return
@@ -235,7 +235,7 @@ def check_absolute(data_path: str) -> None:
 
 
 def _check_parts(what: str, path: str, remedy: str) -> None:
-    """Refuse a path that has another spelling, or names objects that S3 clients cannot name."""
+    """Refuse a path with an empty, '.' or '..' part: it has other spellings, or names objects that S3 clients cannot address."""
     below = with_slash(path)[:-1]
     below = below.partition("://")[2] if below.startswith("s3") else below.removeprefix("file:").lstrip("/")
     if below and not {"", ".", ".."}.isdisjoint(below.split("/")):
@@ -243,7 +243,7 @@ def _check_parts(what: str, path: str, remedy: str) -> None:
 
 
 def check_separate(data_path: str, iceberg_path: str) -> None:
-    """Refuse paths of which one holds the other: DuckLake's orphan clean-up deletes files it does not know under DATA_PATH."""
+    """Refuse paths that contain each other: DuckLake's orphan clean-up deletes unknown files under DATA_PATH."""
     _check_parts("ICEBERG_PATH", iceberg_path, "Choose a plain folder.")
     if "?" in iceberg_path or "#" in iceberg_path:
         raise BadRequest(f"ICEBERG_PATH {iceberg_path!r} holds '?' or '#', where clients take a path to end. Choose a plain folder.")
@@ -251,12 +251,12 @@ def check_separate(data_path: str, iceberg_path: str) -> None:
     if ours.startswith(ducklakes) or ducklakes.startswith(ours):
         raise BadRequest(
             f"ICEBERG_PATH {iceberg_path!r} and the lake's DATA_PATH {data_path!r} lie one under the other, and DuckLake removes "
-            "files it does not know under its own. Choose a folder beside it, or another bucket."
+            "files it does not know under its own. Choose a folder outside of it, or another bucket."
         )
 
 
 def _normalize_folder(path: str) -> str:
-    """Return one spelling of a folder, to compare by."""
+    """Return a folder in one spelling, for comparisons."""
     folder = with_slash(path)
     if folder.startswith(("s3a://", "s3n://")):
         return "s3://" + folder.partition("://")[2]
@@ -264,5 +264,5 @@ def _normalize_folder(path: str) -> str:
 
 
 def with_slash(path: str) -> str:
-    """Return the path with exactly the trailing slash DuckLake's own paths have."""
+    """Return the path with one trailing slash, as DuckLake's own paths have it."""
     return path if path.endswith("/") else path + "/"

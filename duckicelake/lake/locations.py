@@ -1,4 +1,4 @@
-"""Where tables are and were, and were to be: nobody else's files may come into a table's locations.
+"""Current, earlier and reserved locations of tables: the rules of `catalog` keep files of other tables out of them.
 
 Locations are compared in one spelling: `file:/a` is `file:///a`, `s3a://b` is `s3://b`.
 """
@@ -21,7 +21,7 @@ SELECT n.location FROM (
 ) n
  WHERE n.table_id <> %(table_id)s
    AND (starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/'))
-   -- a table that is gone gives its place to another, though not to one above or below
+   -- The exact location of a dropped table may be used again, but not one above or below it.
    AND (n.plain <> %(location)s
         OR EXISTS (SELECT FROM ducklake_table d WHERE d.table_id = n.table_id AND d.end_snapshot IS NULL))
  LIMIT 1
@@ -29,7 +29,10 @@ SELECT n.location FROM (
 
 
 def find_overlapping_table(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
-    """Return the location of another table that lies in this one or holds it; a dropped table's, unless it is this one."""
+    """Return the location of another table, live or dropped, that lies in this one or contains it, or None.
+
+    The location itself may have belonged to a dropped table.
+    """
     row = conn.execute(SELECT_OVERLAPPING_TABLE, {"table_id": table_id, "location": location}).fetchone()
     return row[0] if row else None
 
@@ -47,7 +50,7 @@ SELECT n.location FROM (
 
 
 def find_overlapping_view(conn: psycopg.Connection, location: str) -> str | None:
-    """Return the location, or the folder of metadata files, of a view that lies in this place or holds it."""
+    """Return the location or metadata folder of a view that lies in this location or contains it, or None."""
     row = conn.execute(SELECT_OVERLAPPING_VIEW, {"location": location}).fetchone()
     return row[0] if row else None
 
@@ -63,7 +66,7 @@ SELECT coalesce(max(n.metadata_version), 0) FROM (
 
 
 def read_last_version(conn: psycopg.Connection, location: str) -> int:
-    """Return the highest metadata version that any table has been given at a location, 0 when none was there."""
+    """Return the highest metadata version that any table has had at a location; 0 if there was none."""
     row = conn.execute(SELECT_LAST_VERSION, {"location": location}).fetchone()
     return row[0] if row else 0
 
@@ -82,7 +85,7 @@ SELECT n.location FROM (
 
 
 def find_owning_location(conn: psycopg.Connection, table_id: int, uris: Sequence[str]) -> str | None:
-    """Return the location of another table, dropped ones included, that holds one of these files."""
+    """Return the location of another table, dropped ones included, that contains one of these files, or None."""
     row = conn.execute(SELECT_OWNING_LOCATION, {"table_id": table_id, "uris": list(uris)}).fetchone()
     return row[0] if row else None
 
@@ -93,11 +96,11 @@ SELECT location FROM iceberg_location WHERE table_id = %(table_id)s ORDER BY met
 
 
 def list_earlier_locations(conn: psycopg.Connection, table_id: int) -> list[str]:
-    """Return where a table has been before, the first place first."""
+    """Return the earlier locations of a table, oldest first."""
     return [row[0] for row in conn.execute(SELECT_EARLIER, {"table_id": table_id})]
 
 
-# A folder is in a path, however the store before it is written. A lake has more files than memory holds paths.
+# Compare by the folder's name, which is the same in every spelling of a store. A lake may have more paths than fit into memory.
 SELECT_NAMED_PATHS = """
 SELECT path, coalesce(path_is_relative, true) FROM ducklake_data_file
  WHERE table_id = %(table_id)s OR (NOT path_is_relative AND EXISTS (SELECT FROM unnest(%(folders)s::text[]) n WHERE strpos(path, n) > 0))
@@ -108,12 +111,12 @@ SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file
 
 
 def list_named_paths(conn: psycopg.Connection, table_id: int, locations: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the paths of a table's files, live or not, and the full ones by which any table names what is in a location.
+    """Return the paths of a table's files, live or not, and the full paths in any table that may lie in one of the locations.
 
-    There may be others among these. With each path comes whether it is relative.
+    The result may contain paths outside of them. With each path comes True if it is relative.
     """
-    asked = {"table_id": table_id, "folders": list_folder_names(locations)}
-    return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, asked)]
+    parameters = {"table_id": table_id, "folders": list_folder_names(locations)}
+    return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, parameters)]
 
 
 SELECT_OTHER_PATHS = """
@@ -129,23 +132,23 @@ SELECT o.path FROM (
 
 
 def list_other_paths(conn: psycopg.Connection, locations: Sequence[str], gone_id: int = -1) -> list[str]:
-    """Return what else names something in a location, by its full path; there may be others among these.
+    """Return other full paths that may lie in one of the locations; the result may contain paths outside of them.
 
-    These are files that DuckLake is about to remove itself, those added beside main, and views' metadata. `gone_id` is a table whose
-    files beside main do not count.
+    These are files that DuckLake has scheduled for deletion, files that clients added off main, and views' metadata files. The files
+    that clients added off main to the table `gone_id` are left out.
     """
-    asked = {"folders": list_folder_names(locations), "gone_id": gone_id}
-    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, asked)]
+    parameters = {"folders": list_folder_names(locations), "gone_id": gone_id}
+    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, parameters)]
 
 
 def list_folder_names(locations: Sequence[str]) -> list[str]:
-    """Return what every path in these locations has in it."""
+    """Return the last folder name of each location, which every path in the location contains."""
     return [location.rstrip("/").rpartition("/")[2] for location in locations]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedLocation:
-    """`iceberg_staged`: where a table was to lie whose commit has not been seen here."""
+    """`iceberg_staged`: the location of a staged create whose commit has not been seen."""
 
     location: str
     staged_at: datetime
@@ -158,7 +161,7 @@ ON CONFLICT (location) DO UPDATE SET staged_at = excluded.staged_at
 
 
 def write_staged(conn: psycopg.Connection, location: str) -> None:
-    """Remember where a table is to lie, before anybody is told."""
+    """Note the location of a staged create, before the client gets it."""
     conn.execute(INSERT_STAGED, {"location": location})
 
 
@@ -170,7 +173,7 @@ DELETE FROM iceberg_staged s
 
 
 def delete_created_staged(conn: psycopg.Connection) -> None:
-    """Forget where tables were to lie that have been made there, whatever became of them."""
+    """Delete the notes of staged locations at which a table was created, even if it was dropped later."""
     conn.execute(DELETE_CREATED_STAGED)
 
 
@@ -180,7 +183,7 @@ SELECT location, staged_at FROM iceberg_staged WHERE staged_at < %(before)s ORDE
 
 
 def list_staged(conn: psycopg.Connection, before: datetime) -> list[StagedLocation]:
-    """Return the places that were given out before that time."""
+    """Return the locations that were staged before that time."""
     return fetch_rows(conn, StagedLocation, SELECT_STAGED, before=before)
 
 
@@ -199,7 +202,7 @@ SELECT EXISTS (SELECT FROM (
 
 
 def has_table(conn: psycopg.Connection, location: str) -> bool:
-    """Tell whether a table, dropped ones included, is or was at a location, or in or around it."""
+    """Return True if a table, dropped ones included, has or had this location, or one inside or around it."""
     row = conn.execute(SELECT_HAS_TABLE, {"location": location}).fetchone()
     return bool(row and row[0])
 
@@ -210,7 +213,7 @@ SELECT s.path FROM (SELECT json::json ->> 'statistics-path' AS path FROM iceberg
 
 
 def list_statistics_paths(conn: psycopg.Connection, location: str) -> list[str]:
-    """Return where statistics files of any table are that lie in a location; there may be others among these."""
+    """Return the paths of statistics files that may lie in a location; the result may contain paths outside of it."""
     return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS, {"folder": list_folder_names([location])[0]})]
 
 
@@ -219,14 +222,14 @@ DELETE FROM iceberg_staged WHERE location = %(location)s AND staged_at = %(stage
 """
 
 
-def delete_staged(conn: psycopg.Connection, noted: StagedLocation) -> None:
-    """Forget a place that was given out, unless it has been given out again."""
-    conn.execute(DELETE_STAGED, {"location": noted.location, "staged_at": noted.staged_at})
+def delete_staged(conn: psycopg.Connection, staged: StagedLocation) -> None:
+    """Delete the note of a staged location, unless it was staged again."""
+    conn.execute(DELETE_STAGED, {"location": staged.location, "staged_at": staged.staged_at})
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """One place that a table has or had: DuckLake's folder (`folder` and its schema's, each maybe relative), or a location."""
+    """A current or earlier place of a table's files: DuckLake's folder (with its schema's, each maybe relative), or an Iceberg location."""
 
     table_id: int
     location: str
@@ -249,13 +252,13 @@ UNION ALL
 SELECT n.table_id, n.location, NULL, true, NULL, true
   FROM (SELECT table_id, location FROM iceberg_table UNION SELECT table_id, location FROM iceberg_location) n
  WHERE EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = n.table_id)
-    -- the files of an unregistered table stay where they are for ever, unless a table that was registered has them again
+    -- The files of an unregistered table stay, unless another table was registered with them.
     OR EXISTS (SELECT FROM ducklake_delete_file p
                 WHERE p.table_id = 9223372036854775807
                   AND starts_with(regexp_replace(p.path, '^s3[an]://', 's3://'), regexp_replace(n.location, '^s3[an]://', 's3://') || '/')
                   AND NOT EXISTS (SELECT FROM ducklake_data_file f WHERE f.path = p.path))
 UNION ALL
--- DuckLake has forgotten these tables, and their files are still there; -1 stands for a table that is not made yet
+-- DuckLake has removed the rows of these tables but not yet their files. -2 is no table's id; -1 stands for a table to be created.
 SELECT DISTINCT -2, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative, '', true
   FROM iceberg_gone_file g
  WHERE EXISTS (SELECT FROM ducklake_files_scheduled_for_deletion f WHERE f.path = g.path)
@@ -263,7 +266,7 @@ SELECT DISTINCT -2, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative
 
 
 def list_table_locations(conn: psycopg.Connection) -> list[TableLocation]:
-    """Return the places of all tables that DuckLake still knows of, dropped ones and earlier places included, and of files yet to go."""
+    """Return the places of all tables with rows in DuckLake, dropped tables and earlier places included, and of files yet to be deleted."""
     return fetch_rows(conn, TableLocation, SELECT_TABLE_LOCATIONS)
 
 
@@ -281,9 +284,9 @@ SELECT n.path, n.path_is_relative FROM (
 """
 
 
-def list_outside_paths(conn: psycopg.Connection, table_id: int, folder: str, alone: list[str], most: int) -> list[tuple[str, bool]]:
-    """Return the paths of a table's files, live or not, that lie in none of some folders; whether each is relative; not all of many."""
-    parameters = {"table_id": table_id, "folder": folder, "alone": alone, "most": most}
+def list_outside_paths(conn: psycopg.Connection, table_id: int, folder: str, folders: list[str], most: int) -> list[tuple[str, bool]]:
+    """Return up to `most` paths of a table's files, live or not, that lie in none of the folders; with each, True if it is relative."""
+    parameters = {"table_id": table_id, "folder": folder, "alone": folders, "most": most}
     return [(row[0], row[1]) for row in conn.execute(SELECT_OUTSIDE_PATHS, parameters)]
 
 
@@ -298,14 +301,14 @@ SELECT EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = %(table_id)s
 
 
 def has_path(conn: psycopg.Connection, table_id: int, relative: str | None, whole: list[str]) -> bool:
-    """Tell whether a table has or had a file of that relative path, or of one of these whole ones."""
+    """Return True if a table has or had a file with the relative path, or with one of the full paths."""
     row = conn.execute(SELECT_HAS_PATH, {"table_id": table_id, "relative": relative, "whole": whole}).fetchone()
     return row is not None and bool(row[0])
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTableName:
-    """A table that is there, by its name."""
+    """The names of a live table."""
 
     table_id: int
     schema_name: str
@@ -320,5 +323,5 @@ SELECT t.table_id, s.schema_name, t.table_name
 
 
 def list_live_table_names(conn: psycopg.Connection) -> list[LiveTableName]:
-    """Return all tables that are there."""
+    """Return the names of all live tables."""
     return fetch_rows(conn, LiveTableName, SELECT_LIVE_NAMES)

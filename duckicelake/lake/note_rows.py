@@ -1,4 +1,4 @@
-"""Notes about branches, tags and the snapshots they keep as frozen rows: as they are read, and as commits write them."""
+"""Frozen rows of our own tables for refs, retained snapshots, registered tables and views: as reads return and commits write them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from datetime import datetime
 from uuid import UUID
 
 UNPUBLISHED = ""
-"""The JSON of a kept snapshot of main that has not been published yet."""
+"""The JSON of a retained snapshot of main that has not been published yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefNote:
-    """`iceberg_ref`: a branch or tag; main without a snapshot id is where DuckLake's head is."""
+    """`iceberg_ref`: a branch or tag. Main without a snapshot id is at DuckLake's head."""
 
     name: str
     snapshot_id: int | None
@@ -23,9 +23,9 @@ class RefNote:
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshotNote:
-    """`iceberg_kept`: a snapshot as JSON. `is_off_main`: it was made beside main, and is there for nobody but Iceberg clients.
+    """`iceberg_kept`: a retained snapshot as JSON. `is_off_main`: it was committed to another branch, so only Iceberg clients see it.
 
-    Files that were live at `base_snapshot_id` are kept for it.
+    Files that were live at `base_snapshot_id` are retained for it.
     """
 
     snapshot_id: int
@@ -36,7 +36,7 @@ class KeptSnapshotNote:
 
 @dataclass(frozen=True, slots=True)
 class MoveNote:
-    """`iceberg_move`: a lake snapshot that gave main the rows of another snapshot, which clients see in its place."""
+    """`iceberg_move`: a lake snapshot that gave main the rows of another snapshot, which is published in its place."""
 
     lake_snapshot_id: int
     snapshot_id: int
@@ -44,9 +44,9 @@ class MoveNote:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredNote:
-    """`iceberg_registered`: a table came with its history at a lake snapshot; `snapshot_id` was its current snapshot.
+    """`iceberg_registered`: the lake snapshot at which a table with history was registered; `snapshot_id` was its current snapshot.
 
-    `is_shown`: that lake snapshot is one of the table's too. The logs are JSON, as the metadata file had them.
+    `is_shown`: that lake snapshot is published as one of the table's. The logs are JSON, as the metadata file had them.
     """
 
     lake_snapshot_id: int
@@ -58,7 +58,7 @@ class RegisteredNote:
 
 @dataclass(frozen=True, slots=True)
 class RefNotes:
-    """Everything noted about one table's refs. `hidden` are snapshots that clients removed, `registered` is how it came here.
+    """The notes about one table's refs. `hidden` are snapshots that clients removed, `registered` the row of a registered table.
 
     `roots` are the lake snapshots at which a client replaced the table, ascending.
     """
@@ -73,7 +73,7 @@ class RefNotes:
 
 @dataclass(frozen=True, slots=True)
 class NewRef:
-    """A branch or tag made, or changed."""
+    """A branch or tag to create or change."""
 
     table_id: int
     name: str
@@ -86,7 +86,7 @@ class NewRef:
 
 @dataclass(frozen=True, slots=True)
 class EndedRef:
-    """A branch or tag that goes."""
+    """A branch or tag to delete."""
 
     table_id: int
     name: str
@@ -94,7 +94,7 @@ class EndedRef:
 
 @dataclass(frozen=True, slots=True)
 class NewKeptSnapshot:
-    """A snapshot to keep; `manifest_list` of those made beside main."""
+    """A snapshot to retain; `manifest_list` is set for snapshots off main."""
 
     table_id: int
     target_id: int
@@ -105,7 +105,7 @@ class NewKeptSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EndedKeptSnapshot:
-    """A snapshot that need not be kept any more; with the last one made beside main go the files added there."""
+    """A snapshot that is no longer retained. With the last snapshot off main go the files that were added off main."""
 
     table_id: int
     target_id: int
@@ -113,7 +113,7 @@ class EndedKeptSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewKeptFile:
-    """A data file that a client added beside main, by its full path as DuckLake would write it."""
+    """A data file that a client added off main, by its full path as DuckLake would write it."""
 
     table_id: int
     path: str
@@ -121,7 +121,7 @@ class NewKeptFile:
 
 @dataclass(frozen=True, slots=True)
 class NewMove:
-    """The step gives main the rows of that snapshot."""
+    """The step gives main the rows of the snapshot `target_id`."""
 
     table_id: int
     target_id: int
@@ -144,7 +144,7 @@ class NewHiddenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewChange:
-    """`iceberg_change`: something about a table changed that makes no lake snapshot. `kind`: 'refs', or 'hide' for its history."""
+    """`iceberg_change`: a change of a table that makes no lake snapshot. `kind`: 'refs', or 'hide' for a change of its history."""
 
     table_id: int
     kind: str
@@ -152,7 +152,7 @@ class NewChange:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedFile:
-    """A file of the table that comes back: everything is as with the row it had, `source_id`."""
+    """A new row for a file that was removed from the table, with all values of its earlier row `source_id`."""
 
     data_file_id: int
     table_id: int
@@ -161,7 +161,7 @@ class ReturnedFile:
 
 @dataclass(frozen=True, slots=True)
 class ReservedRowIds:
-    """Row ids given out to rows that DuckLake does not have."""
+    """Row ids that are taken by rows that DuckLake does not have."""
 
     table_id: int
     count: int
@@ -183,12 +183,12 @@ NewRefRow = (
 
 
 PLACEHOLDER_ID = 9223372036854775807
-"""The id of the table, schema and data file that no lake snapshot ever shows; their rows only let DuckLake know files."""
+"""The id of a table, schema and data file that no lake snapshot shows; their rows only make DuckLake know files."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRegistered:
-    """The step is where a table came with its history."""
+    """The step registers a table with its history."""
 
     table_id: int
     target_id: int | None
@@ -199,7 +199,7 @@ class NewRegistered:
 
 @dataclass(frozen=True, slots=True)
 class FormerColumn:
-    """`ducklake_column` of a column that the table had before the lake knew it: no lake snapshot shows it, its id stays taken."""
+    """`ducklake_column` of a column that the table had before it was registered: no lake snapshot shows it, its id stays taken."""
 
     table_id: int
     column_id: int
@@ -209,7 +209,7 @@ class FormerColumn:
 
 @dataclass(frozen=True, slots=True)
 class SequencedFile:
-    """A data file that keeps the sequence number it came with."""
+    """A data file that keeps its data sequence number of before."""
 
     data_file_id: int
     sequence_number: int
@@ -217,7 +217,7 @@ class SequencedFile:
 
 @dataclass(frozen=True, slots=True)
 class NewMapping:
-    """`ducklake_column_mapping`: how columns of files without field ids are found."""
+    """`ducklake_column_mapping`: the mapping of names for files without field ids."""
 
     mapping_id: int
     table_id: int
@@ -225,7 +225,7 @@ class NewMapping:
 
 @dataclass(frozen=True, slots=True)
 class MappedName:
-    """`ducklake_name_mapping`; `column_id` counts within the mapping. `is_partition`: the name is that of folders, which hold the value."""
+    """`ducklake_name_mapping`; `column_id` counts within the mapping. `is_partition`: the name is that of hive folders with the value."""
 
     mapping_id: int
     column_id: int
@@ -236,7 +236,7 @@ class MappedName:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A data file of the same step that is read by a mapping."""
+    """A data file of the same step that is read with a mapping."""
 
     data_file_id: int
     mapping_id: int
@@ -244,7 +244,7 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A full path that DuckLake goes on knowing: for as long as the table is there, or (NOBODY) for good."""
+    """A full path that DuckLake keeps as a known file: while the table lives, or for good if the table is `PLACEHOLDER_ID`."""
 
     delete_file_id: int
     table_id: int
@@ -253,14 +253,14 @@ class PinnedFile:
 
 @dataclass(frozen=True, slots=True)
 class UnpinnedFile:
-    """A path that NOBODY need keep any more: a table has it."""
+    """A path that needs no pin any more, because a table has the file."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderTable:
-    """The rows of NOBODY's table and schema, once in a lake: files of no table are files that DuckLake does not know."""
+    """The placeholder table and schema, once in a lake: without them DuckLake would count files of no table as orphans."""
 
     table_id: int
 
@@ -274,7 +274,7 @@ RegisteredRow = (
 class LiveView:
     """A live `ducklake_view` joined with its `ducklake_schema` and its comment.
 
-    `begun_at` is the time of the lake snapshot that it begins at, None once that has expired; `head_at` that of the newest.
+    `begun_at` is the time of the lake snapshot that it begins at, None once that has expired; `head_at` that of the newest one.
     """
 
     view_id: int
@@ -291,7 +291,7 @@ class LiveView:
 
 @dataclass(frozen=True, slots=True)
 class ViewNote:
-    """`iceberg_view`: written anew under the same id whenever the metadata changes. `metadata` is JSON."""
+    """`iceberg_view`: replaced under the same id whenever the metadata changes. `metadata` is JSON."""
 
     view_id: int
     metadata_version: int
@@ -304,7 +304,7 @@ class ViewNote:
 
 @dataclass(frozen=True, slots=True)
 class NewView:
-    """`ducklake_view`: a new view, or an old one under a new name."""
+    """`ducklake_view`: a new view, or a renamed one."""
 
     view_id: int
     view_uuid: UUID
@@ -316,25 +316,25 @@ class NewView:
 
 @dataclass(frozen=True, slots=True)
 class EndedView:
-    """The live `ducklake_view` row of a view that goes on under another name."""
+    """The live `ducklake_view` row of a view that is renamed."""
 
     view_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedView:
-    """A view that ends with its comment and its note."""
+    """A view that is dropped with its comment and its `iceberg_view` row."""
 
     view_id: int
 
 
 ViewRow = NewView | EndedView | DroppedView | ViewNote
-"""What a commit writes of views."""
+"""The rows that a commit writes for views."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormerLocation:
-    """`iceberg_location`: where a table was up to its present metadata version."""
+    """`iceberg_location`: the location of a table up to its current metadata version."""
 
     table_id: int
     location: str
@@ -342,7 +342,7 @@ class FormerLocation:
 
 @dataclass(frozen=True, slots=True)
 class MarkedSchema:
-    """An `iceberg_schema` that a client removed, or uses again."""
+    """An `iceberg_schema` to mark as removed by a client, or as used again."""
 
     table_id: int
     id: int
@@ -351,7 +351,7 @@ class MarkedSchema:
 
 @dataclass(frozen=True, slots=True)
 class MarkedSpec:
-    """An `iceberg_spec` that a client removed, or uses again."""
+    """An `iceberg_spec` to mark as removed by a client, or as used again."""
 
     table_id: int
     id: int
@@ -360,7 +360,7 @@ class MarkedSpec:
 
 @dataclass(frozen=True, slots=True)
 class NewStatistics:
-    """`iceberg_statistics`: a file of one snapshot, in place of the one it had. `kind` is `table` or `partition`."""
+    """`iceberg_statistics`: the statistics file of a snapshot, replacing an earlier one. `kind` is `table` or `partition`."""
 
     table_id: int
     kind: str
@@ -370,7 +370,7 @@ class NewStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RemovedStatistics:
-    """An `iceberg_statistics` that goes."""
+    """An `iceberg_statistics` row to delete."""
 
     table_id: int
     kind: str

@@ -1,4 +1,7 @@
-"""Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
+"""Our notes about a table in Postgres: metadata versions and their log, schema, spec and sort order ids, locations, refs.
+
+Loads and commits of `catalog` call this in their own transactions. A number that was assigned is never assigned again.
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +40,7 @@ SELECT order_id AS id, json FROM iceberg_sort_order WHERE table_id = %(table_id)
 SELECT_METADATA_LOG = """
 SELECT g.metadata_version, g.updated_ms,
        (SELECT l.location FROM iceberg_location l
-         -- the first place that was left after this version was made
+         -- The first location that was left after this version was made.
          WHERE l.table_id = g.table_id AND l.metadata_version >= g.metadata_version
          ORDER BY l.metadata_version LIMIT 1) AS earlier_location
   FROM iceberg_metadata_log g
@@ -87,12 +90,12 @@ REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_ROOTS, SELECT_HIDD
 
 
 def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
-    """Return what is noted about a table's refs, and of how it came here."""
+    """Return the notes about a table's refs and its registration."""
     return to_ref_notes(fetch_queries(conn, REF_QUERIES, table_id=table_id))
 
 
 def to_ref_notes(found: QueryResults) -> RefNotes:
-    """Return what is noted about a table's refs; for most tables that is nothing."""
+    """Return the notes about a table's refs from the results of `REF_QUERIES`; most tables have none."""
     return RefNotes(
         refs=tuple(found.rows(RefNote, SELECT_REFS)),
         kept=tuple(found.rows(KeptSnapshotNote, SELECT_KEPT)),
@@ -109,14 +112,14 @@ SELECT manifest_list FROM iceberg_kept WHERE table_id = %(table_id)s AND snapsho
 
 
 def read_kept_list(conn: psycopg.Connection, table_id: int, snapshot_id: int) -> bytes:
-    """Return the manifest list of a snapshot that was made beside main."""
+    """Return the manifest list of a snapshot off main."""
     row = conn.execute(SELECT_KEPT_LIST, {"table_id": table_id, "snapshot_id": snapshot_id}).fetchone()
     return row[0] if row and row[0] else b""
 
 
 SELECT_HISTORY_ID = """
 SELECT greatest((SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id IS NULL),
-       -- the newest change that may have changed what the history looks like
+       -- The newest change that may have altered the published history.
                 (SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id = %(table_id)s AND kind = 'hide'))
 """
 
@@ -124,14 +127,14 @@ SELECT greatest((SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id 
 UPDATE_KEPT = """
 UPDATE iceberg_kept k SET json = n.json
   FROM unnest(%(snapshot_ids)s::bigint[], %(earlier)s::text[], %(jsons)s::text[]) AS n(snapshot_id, earlier, json)
- -- what another server has told since stays
+ -- A row that another server has updated since stays.
  WHERE k.table_id = %(table_id)s AND k.snapshot_id = n.snapshot_id AND k.json = n.earlier
 """
 
 
-def update_kept_snapshots(conn: psycopg.Connection, table_id: int, told: Sequence[tuple[int, str, str]]) -> None:
-    """Give kept snapshots, by their ids, new JSON in the place of what they have."""
-    snapshot_ids, earlier, jsons = ([row[place] for row in told] for place in range(3))
+def update_kept_snapshots(conn: psycopg.Connection, table_id: int, updates: Sequence[tuple[int, str, str]]) -> None:
+    """Replace the JSON of retained snapshots; each update is (snapshot id, JSON as it was read, new JSON)."""
+    snapshot_ids, earlier, jsons = ([row[column] for row in updates] for column in range(3))
     conn.execute(UPDATE_KEPT, {"table_id": table_id, "snapshot_ids": snapshot_ids, "earlier": earlier, "jsons": jsons})
 
 
@@ -148,12 +151,12 @@ NOTE_QUERIES = (
 
 
 def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
-    """Return what has been noted about a table; the log oldest first, the current version last."""
+    """Return the notes about a table; the metadata log with the oldest version first, the current one last."""
     return to_notes(fetch_queries(conn, NOTE_QUERIES, table_id=table_id, most=METADATA_LOG_MAX + 1))
 
 
 def to_notes(found: QueryResults) -> TableNotes:
-    """Return what has been noted about a table from the answers to `NOTE_QUERIES`."""
+    """Return the notes about a table from the results of `NOTE_QUERIES`."""
     notes = found.rows(TableNote, SELECT_TABLE_NOTE)
     return TableNotes(
         table=notes[0] if notes else None,
@@ -169,7 +172,7 @@ def to_notes(found: QueryResults) -> TableNotes:
 
 @dataclass(frozen=True, slots=True)
 class VersionRequest:
-    """What a state wants numbered: its content token, and the ids it found on top of the notes it read."""
+    """A table state that needs a metadata version: its content token, and the ids that are new compared with the notes it read."""
 
     position: Position
     token: str
@@ -227,7 +230,7 @@ next AS (
        SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
            token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s,
            current_snapshot_id = %(current_snapshot_id)s, numbered_until = %(numbered_until)s
-     -- only if nobody has given out a number since it was read, nor is about to: a commit does not wait for that
+     -- Only if no version was assigned since the notes were read. SKIP LOCKED: a commit does not wait for another server's assignment.
      WHERE table_id = (SELECT table_id FROM iceberg_table WHERE table_id = %(table_id)s FOR UPDATE SKIP LOCKED)
        AND metadata_version = %(metadata_version)s - 1 AND location = %(location)s
        AND format_version = %(noted_format_version)s AND numbered_until IS NOT DISTINCT FROM %(noted_until)s
@@ -235,21 +238,21 @@ next AS (
 )
 INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT * FROM next
 """
-"""The end of a statement that begins with WITH: it inserts one row, or none when the table's notes are not as they were read."""
+"""The end of a statement that begins with WITH: it inserts one row, or none if the table's notes are not as they were read."""
 
 INSERT_NEXT_VERSION = "WITH " + ASSIGN_NEXT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class NextVersion:
-    """The parameters of `ASSIGN_NEXT_VERSION`, and a table's notes as they are after it."""
+    """The parameters of `ASSIGN_NEXT_VERSION`, and the table's notes after it."""
 
     parameters: Mapping[str, object]
     notes: TableNotes
 
 
 def find_next_version(wanted: VersionRequest, noted: TableNotes, now_ms: int) -> NextVersion | None:
-    """Return what gives a state the next metadata version, None when it needs other ids too or is older than its notes."""
+    """Return the next metadata version of a state; None if the state needs new ids too, or is older than the notes."""
     last = noted.table
     if last is None or wanted.schemas or wanted.specs or wanted.sort_orders or last.location != wanted.note.location:
         return None
@@ -257,30 +260,30 @@ def find_next_version(wanted: VersionRequest, noted: TableNotes, now_ms: int) ->
         return None
     if last.format_version > wanted.note.format_version or last.numbered_until not in (None, wanted.note.numbered_until):
         return None
-    known = {"location": last.location, "noted_format_version": last.format_version, "noted_until": last.numbered_until}
-    made = MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))
-    log = [*noted.metadata_log[-METADATA_LOG_MAX:], made]
-    notes = replace(noted, table=_with_version(last, wanted, made), metadata_log=log)
-    return NextVersion(_describe_version(wanted, last, now_ms) | known, notes)
+    expected = {"location": last.location, "noted_format_version": last.format_version, "noted_until": last.numbered_until}
+    entry = MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))
+    log = [*noted.metadata_log[-METADATA_LOG_MAX:], entry]
+    notes = replace(noted, table=_with_version(last, wanted, entry), metadata_log=log)
+    return NextVersion(_describe_version(wanted, last, now_ms) | expected, notes)
 
 
 LOCK_NUMBERING = """
 SELECT metadata_version FROM iceberg_metadata_log WHERE table_id = %(table_id)s ORDER BY metadata_version LIMIT 1 FOR UPDATE
 """
 
-# against all who number, and not against commits that change the note: those hold the lake's lock
+# Blocks all who assign versions, but not commits that change the note: those hold the lake's lock.
 HOLD_VERSION = """
 SELECT table_id FROM iceberg_table WHERE table_id = %(table_id)s FOR KEY SHARE
 """
 
 
 def lock_numbering(conn: psycopg.Connection, table_id: int) -> None:
-    """Let nobody else number the table until the transaction ends: what is read from now on is overtaken by no load.
+    """Block other assignments of metadata versions to the table until the transaction ends, so that no load overtakes its reads.
 
-    Raises: LakeBusy: another server has its turn for too long
+    Raises: LakeBusy: another server holds the lock for too long
     """
     with _mapped_lock_timeout():
-        # one at a time: two who both keep numbers would wait for each other
+        # Take this lock first: two transactions that both hold FOR KEY SHARE would deadlock when they update the row.
         is_numbered = conn.execute(LOCK_NUMBERING, {"table_id": table_id}).fetchone() is not None
         conn.execute(HOLD_VERSION if is_numbered else LOCK_TABLE_NOTE, {"table_id": table_id})
 
@@ -294,9 +297,9 @@ def _mapped_lock_timeout() -> Generator[None]:
 
 
 def assign_next_version(conn: psycopg.Connection, wanted: VersionRequest, noted: TableNotes, now_ms: int) -> TableNotes | None:
-    """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
+    """Give a state the next metadata version if it needs no new ids and no version was assigned since its notes were read.
 
-    Returns the notes as they are then; None when it is not as easy as that, and then nothing was done.
+    Returns the table's notes after that, or None if it could not; then nothing was changed.
     """
     version = find_next_version(wanted, noted, now_ms)
     if version is None or conn.execute(INSERT_NEXT_VERSION, version.parameters).rowcount != 1:
@@ -305,9 +308,9 @@ def assign_next_version(conn: psycopg.Connection, wanted: VersionRequest, noted:
 
 
 def assign_and_commit_version(conn: psycopg.Connection, wanted: VersionRequest, noted: TableNotes, now_ms: int) -> TableNotes:
-    """Number a state, the short way if that is open, and end the transaction: a metadata file is written under a number that stands.
+    """Give a state a metadata version and commit, so that the metadata file is written under a number that is final.
 
-    Raises: LakeBusy: another server has its turn for too long. What `assign_version` raises
+    Raises: LakeBusy: another server holds the lock for too long. LakeMoved: as `assign_version`
     """
     with _mapped_lock_timeout():
         notes = assign_next_version(conn, wanted, noted, now_ms) or assign_version(conn, wanted, now_ms)
@@ -315,15 +318,15 @@ def assign_and_commit_version(conn: psycopg.Connection, wanted: VersionRequest, 
     return notes
 
 
-def _with_version(last: TableNote, wanted: VersionRequest, made: MetadataLogRow) -> TableNote:
+def _with_version(last: TableNote, wanted: VersionRequest, entry: MetadataLogRow) -> TableNote:
     """Return a table's note as it is after `_describe_version` was written to it."""
     return replace(
         last,
-        metadata_version=made.metadata_version,
+        metadata_version=entry.metadata_version,
         lake_snapshot_id=wanted.position.lake_snapshot_id,
         change_id=wanted.position.change_id,
         token=wanted.token,
-        updated_ms=made.updated_ms,
+        updated_ms=entry.updated_ms,
         format_version=wanted.note.format_version,
         current_snapshot_id=wanted.note.current_snapshot_id,
         numbered_until=wanted.note.numbered_until,
@@ -333,8 +336,8 @@ def _with_version(last: TableNote, wanted: VersionRequest, made: MetadataLogRow)
 def assign_version(conn: psycopg.Connection, wanted: VersionRequest, now_ms: int) -> TableNotes:
     """Give a state its metadata version and ids, or return the ones it already has.
 
-    A state that saw less than the last numbered one gets nothing: an older state never gets a higher version.
-    Raises: LakeMoved: another server numbered a newer state meanwhile, or gave out the same ids; read again
+    A state that is older than the last numbered one gets no version, so that a higher version is never an older state.
+    Raises: LakeMoved: another server numbered a newer state meanwhile, or assigned the same ids; read again
     """
     table_id = wanted.note.table_id
     conn.execute(
@@ -347,14 +350,14 @@ def assign_version(conn: psycopg.Connection, wanted: VersionRequest, now_ms: int
         },
     )
     last = fetch_rows(conn, TableNote, LOCK_TABLE_NOTE, table_id=table_id)[0]
-    seen = Position(last.lake_snapshot_id, last.change_id)
-    if last.location != wanted.note.location or (seen > wanted.position and last.token != wanted.token):
+    last_position = Position(last.lake_snapshot_id, last.change_id)
+    if last.location != wanted.note.location or (last_position > wanted.position and last.token != wanted.token):
         raise LakeMoved("Another server published a newer state of the table meanwhile; try again.")
     if last.token != wanted.token:
         if last.format_version > wanted.note.format_version:
             raise LakeMoved("Another server raised the table's format version meanwhile; try again.")
         if last.numbered_until not in (None, wanted.note.numbered_until):
-            raise LakeMoved("Another server numbered the table's snapshots anew meanwhile; try again.")
+            raise LakeMoved("Another server renumbered the table's snapshots meanwhile; try again.")
         _append_version(conn, wanted, last, now_ms)
     return read_notes(conn, table_id)
 
@@ -368,17 +371,17 @@ DELETE FROM iceberg_metadata_log g
 
 
 def delete_versions(conn: psycopg.Connection, location: str, versions: Sequence[int]) -> None:
-    """Take metadata versions out of the log of the table at a location; the newest one stays, and no number is given out again."""
+    """Delete metadata versions from the log of the table at a location; the newest one stays, and no number is assigned again."""
     conn.execute(DELETE_VERSIONS, {"location": location, "versions": list(versions)})
 
 
 def _list_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[JsonNote]:
-    known = {note.id: note.json for note in noted}
+    known_notes = {note.id: note.json for note in noted}
     for note in wanted:
-        is_taken = note.json in known.values() if note.id not in known else note.json != known[note.id]
+        is_taken = note.json in known_notes.values() if note.id not in known_notes else note.json != known_notes[note.id]
         if is_taken:
-            raise LakeMoved("Another server gave out ids for the table meanwhile; try again.")
-    return [note for note in wanted if note.id not in known]
+            raise LakeMoved("Another server assigned ids to the table meanwhile; try again.")
+    return [note for note in wanted if note.id not in known_notes]
 
 
 def _append_version(conn: psycopg.Connection, wanted: VersionRequest, last: TableNote, now_ms: int) -> None:
@@ -418,7 +421,7 @@ INSERT INTO iceberg_change (kind) VALUES ('repair')
 
 
 def write_repair(conn: psycopg.Connection) -> None:
-    """Let every server trust nothing it remembers: with its next load it reads a table anew and looks what is in the store."""
+    """Make every server drop its caches: its next load of a table reads all rows and checks the objects in the store."""
     with conn.transaction():
         conn.execute(LOCK_CHANGES)
         conn.execute(INSERT_REPAIR)

@@ -1,4 +1,4 @@
-"""Columns that must hold no NULL, and the first file of each in which the statistics do not prove that there is none.
+"""Columns that Iceberg calls required, and the first file of each whose statistics do not prove that it holds no NULL.
 
 `lake.read_table` and `lake.writing.read_back` call this in their own transactions.
 DuckLake checks NOT NULL only where it has statistics of the column itself: it lets NULLs into STRUCT, LIST and MAP columns by INSERT
@@ -22,12 +22,12 @@ NO_SNAPSHOT = sys.maxsize
 def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:
     """Return the ids of the columns that some schema of the table may call `required`.
 
-    Those are the NOT NULL columns of the root, and the parts of columns that a noted schema says it of: DuckDB gives parts
-    `nulls_allowed = false` whatever they hold.
+    These are the NOT NULL columns of the root, and the nested fields that a noted schema calls required: DuckDB writes
+    `nulls_allowed = false` for every nested field.
     """
-    found = frozenset([row.column_id for row in columns if not row.nulls_allowed and row.parent_column is None])
-    parts = frozenset([row.column_id for row in columns if row.parent_column is not None])
-    return found | (parts & frozenset().union(*[_read_required(note.json) for note in schemas])) if parts else found
+    roots = frozenset([row.column_id for row in columns if not row.nulls_allowed and row.parent_column is None])
+    nested = frozenset([row.column_id for row in columns if row.parent_column is not None])
+    return roots | (nested & frozenset().union(*[_read_required(note.json) for note in schemas])) if nested else roots
 
 
 @lru_cache(maxsize=512)
@@ -54,7 +54,7 @@ def _list_children(type_: Mapping[str, object]) -> Iterable[Mapping[str, object]
 
 
 class NullProof(NamedTuple):
-    """A leaf that is a required column, or a part of it: where the leaf has no NULL, the column has none."""
+    """A leaf that is a required column or part of one: where the leaf has no NULL, the column has none."""
 
     column_id: int
     leaf_id: int
@@ -62,9 +62,9 @@ class NullProof(NamedTuple):
 
 
 def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[NullProof]:
-    """Return what may prove that required columns hold no NULL.
+    """Return the leaves that may prove that required columns hold no NULL.
 
-    A leaf has a NULL wherever it, or anything that it is a part of, is NULL, and one for each empty list or map. Iceberg's
+    A leaf has a NULL wherever it or one of its parents is NULL, and one for each empty list or map. Iceberg's
     writers (Java 1.11) count the floating-point leaves of lists and maps by their values alone, so these prove nothing.
     """
     rows = {row.column_id: row for row in columns}
@@ -80,7 +80,7 @@ def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[N
 
 
 def _list_path(leaf: ColumnRow, rows: Mapping[int, ColumnRow]) -> list[ColumnRow]:
-    """Return a leaf and everything that it is a part of; parents have lower ids in most lakes, so a circle is cut."""
+    """Return a leaf and all its parents. Parents have lower ids in most lakes, but a cycle must end too."""
     path = [leaf]
     while (parent := path[-1].parent_column) is not None and parent in rows and rows[parent] not in path:
         path.append(rows[parent])
@@ -91,7 +91,7 @@ SELECT_PROOFS = """
 SELECT column_id, count(*)
   FROM ducklake_file_column_stats
  WHERE table_id = %(table_id)s AND data_file_id BETWEEN %(first)s AND %(last)s AND column_id = ANY(%(leaves)s)
-   -- where DuckLake counts nothing, both counts are 0
+   -- Where DuckLake counts nothing, both counts are 0.
    AND null_count = 0 AND value_count > 0
  GROUP BY column_id
 """
@@ -104,22 +104,22 @@ SELECT t.column_id, n.begin_snapshot AS lake_snapshot_id
        SELECT f.begin_snapshot
          FROM ducklake_data_file f
         WHERE f.table_id = %(table_id)s AND f.data_file_id BETWEEN %(first)s AND %(last)s AND f.record_count > 0
-          -- the index has files by this, and the first one that is found ends the search
+          -- The index is ordered by begin_snapshot, so the first match ends the search.
           AND f.begin_snapshot >= %(begin_snapshot)s
-          -- no snapshot has both the column and a file that was gone before it
+          -- No snapshot has both the column and a file that ended before the column began.
           AND coalesce(f.end_snapshot > t.column_begin, true)
-          -- files from before the column have its default
+          -- Files from before the column read its default.
           AND f.begin_snapshot >= t.defaulted_until
           AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
                            WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
                              AND s.column_id = ANY(t.leaves::bigint[]) AND s.null_count = 0 AND s.value_count >= f.record_count)
-          -- Iceberg's writers may count nothing, and the schema that they wrote by allows no NULL
+          -- Iceberg's writers may write no counts, and the schema that they wrote with allows no NULL.
           AND NOT (f.begin_snapshot >= t.required_since
                    AND EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
                    AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
                                     WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
                                       AND s.column_id = t.column_id AND s.null_count > 0))
-          -- DuckLake has statistics of all that it writes, and its rewrites lack columns that are younger than the rows
+          -- DuckLake writes statistics for all its files; its rewrites lack columns that are younger than the rows.
           AND NOT (t.defaulted_until > 0 AND f.mapping_id IS NULL
                    AND NOT EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
                    AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
@@ -132,25 +132,25 @@ SELECT t.column_id, n.begin_snapshot AS lake_snapshot_id
 
 
 def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int) -> list[NullableRow]:
-    """Return the required columns that some file from `next_file_id` on is not proven to hold no NULL of, each with its first such file."""
+    """Return the required columns that may hold a NULL in a file from `next_file_id` on, each with the first such file's snapshot."""
     required = list_required(state.columns, state.notes.schemas)
     new = [span for span in state.spans if span.data_file_id >= next_file_id and span.record_count] if required else []
     if not new:
         return []
     proofs = list_proofs(state.columns, required)
-    known: dict[str, object] = {
+    parameters: dict[str, object] = {
         "table_id": state.table.table_id,
         "first": min([span.data_file_id for span in new]),
         "last": max([span.data_file_id for span in new]),
         "leaves": sorted({proof.leaf_id for proof in proofs if not proof.is_repeated}),
     }
-    counts: dict[int, int] = dict(conn.execute(SELECT_PROOFS, known).fetchall())
-    # lists and maps may have less values than the file has rows, so their files are looked at one by one
+    counts: dict[int, int] = dict(conn.execute(SELECT_PROOFS, parameters).fetchall())
+    # Lists and maps may have fewer values than the file has rows, so their files are checked one by one.
     proven = {proof.column_id for proof in proofs if not proof.is_repeated and counts.get(proof.leaf_id) == len(new)}
     ends = compute_default_ends(state.columns, sorted(required - proven))
     if not ends:
         return []
-    known |= {
+    parameters |= {
         "column_ids": list(ends),
         "column_begins": [min(row.begin_snapshot for row in state.columns if row.column_id == column_id) for column_id in ends],
         "defaulted_until": list(ends.values()),
@@ -158,11 +158,11 @@ def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int
         "proofs": ["{" + ",".join(str(proof.leaf_id) for proof in proofs if proof.column_id == column_id) + "}" for column_id in ends],
         "begin_snapshot": min([span.begin_snapshot for span in new]),
     }
-    return [NullableRow(*row) for row in conn.execute(SELECT_NULLABLE, known)]
+    return [NullableRow(*row) for row in conn.execute(SELECT_NULLABLE, parameters)]
 
 
 def compute_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -> dict[int, int]:
-    """Return, for each of these columns, the lake snapshot before which its default stands for it; 0 where NULL does."""
+    """Return, for each of these columns, the lake snapshot before which files read its default; 0 if they read NULL."""
     first: dict[int, ColumnRow] = {}
     for row in columns:
         if row.column_id not in first or row.begin_snapshot < first[row.column_id].begin_snapshot:
@@ -171,7 +171,7 @@ def compute_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]
 
 
 def compute_required_since(columns: Sequence[ColumnRow], column_id: int) -> int:
-    """Return the lake snapshot since which a root column is NOT NULL without a break, as far as its rows are left; else `NO_SNAPSHOT`."""
+    """Return the lake snapshot since which a root column has been NOT NULL, as far as its rows remain; else `NO_SNAPSHOT`."""
     rows = sorted([row for row in columns if row.column_id == column_id and row.parent_column is None], key=lambda row: row.begin_snapshot)
     since = NO_SNAPSHOT
     for row in rows:
@@ -180,7 +180,7 @@ def compute_required_since(columns: Sequence[ColumnRow], column_id: int) -> int:
 
 
 def has_no_nulls(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
-    """Return True if no required column of a table holds a NULL in a client's new files: so their statistics, or the schema, say."""
+    """Return True if the statistics of a client's new files, or their schema, prove that no required column holds a NULL."""
     required = list_required(state.columns, state.notes.schemas)
     if not required:
         return True

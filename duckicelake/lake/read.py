@@ -1,4 +1,4 @@
-"""Rows of DuckLake as they are. Every function takes the connection of one `reading()` transaction."""
+"""Queries for DuckLake's rows that several modules share. Every function takes the connection of one `reading()` transaction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ Row = TypeVar("Row")
 
 
 def fetch_rows(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
-    """Return a query's rows as frozen dataclasses whose fields are named like its columns."""
+    """Return the rows of a query as frozen dataclasses whose fields are named like its columns."""
     with conn.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(query, parameters).fetchall()
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResults:
-    """The rows of queries that were asked together, by query; they come as JSON, which has no times and no UUIDs."""
+    """The rows of several queries that ran in one statement, by query. They come as JSON, so times and UUIDs are texts."""
 
     found: Mapping[LiteralString, Sequence[dict[str, Any]]]
 
     def rows(self, kind: type[Row], query: LiteralString, **convert: Callable[[Any], object]) -> list[Row]:
-        """Return a query's rows as frozen dataclasses whose fields are named like its columns."""
+        """Return the rows of a query as frozen dataclasses whose fields are named like its columns."""
         rows = self.found[query]
         for column, read in convert.items():
             for row in rows:
@@ -40,12 +40,12 @@ class QueryResults:
         return [next(iter(row.values())) for row in self.found[query]]
 
     def value(self, query: LiteralString) -> Any:
-        """Return the first column of a query's only row, None when it has no row."""
+        """Return the first column of a query's only row; None if it has no row."""
         return next(iter(self.column(query)), None)
 
 
 def fetch_queries(conn: psycopg.Connection, queries: Sequence[LiteralString], **parameters: object) -> QueryResults:
-    """Ask queries in one statement, and see one state of the lake with all of them."""
+    """Run queries in one statement, so that all of them see one state of the lake."""
     opening, closing = "(SELECT json_agg(q) FROM (", ") q)"
     each = (closing + ", " + opening).join(queries)
     row = conn.execute("SELECT " + opening + each + closing, parameters).fetchone()
@@ -60,7 +60,7 @@ SELECT max(snapshot_id) AS lake_snapshot_id, (SELECT coalesce(max(id), 0) FROM i
 
 
 def read_position(conn: psycopg.Connection) -> Position:
-    """Return how much of the lake this transaction sees."""
+    """Return the position of the lake that this transaction sees."""
     return fetch_rows(conn, Position, SELECT_POSITION)[0]
 
 
@@ -70,7 +70,7 @@ SELECT coalesce(max(id), 0) FROM iceberg_change WHERE kind = 'repair'
 
 
 def read_repair_id(conn: psycopg.Connection) -> int:
-    """Return the newest change by which an operator asked to trust nothing that was published before it."""
+    """Return the id of the newest change by which an operator asked servers to drop their caches."""
     row = conn.execute(SELECT_REPAIR_ID).fetchone()
     return row[0] if row else 0
 
@@ -84,7 +84,7 @@ SELECT EXISTS (""",
     OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
     OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
     OR EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = %(table_id)s AND t.begin_snapshot > %(since)s)
-    -- what nobody tells may be anything
+    -- A lake snapshot without a row in snapshot_changes may have changed anything.
     OR (SELECT count(c.changes_made) FROM ducklake_snapshot_changes c
          WHERE c.snapshot_id > %(since)s AND c.snapshot_id <= %(until)s) < %(until)s - %(since)s
 """,
@@ -93,7 +93,7 @@ SELECT EXISTS (""",
 
 
 def is_touched(conn: psycopg.Connection, table_id: int, since: Position, until: Position) -> bool:
-    """Tell whether anything between two positions may concern a table."""
+    """Return True if anything between two positions may concern a table."""
     if since.change_id > until.change_id or since.lake_snapshot_id > until.lake_snapshot_id:
         return True
     span = {"since": since.lake_snapshot_id, "until": until.lake_snapshot_id, "change_id": since.change_id}
@@ -132,7 +132,7 @@ def read_iceberg_path(conn: psycopg.Connection) -> str:
 
 
 def to_iceberg_path(found: str | None) -> str:
-    """Return ICEBERG_PATH from what was found. Raises what `read_iceberg_path` raises."""
+    """Return ICEBERG_PATH from the value that was read. Raises: Damaged: there is none"""
     if found is None:
         raise Damaged("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
     return found
@@ -141,21 +141,21 @@ def to_iceberg_path(found: str | None) -> str:
 SELECT_SCHEMAS = """
 SELECT schema_id, schema_name, path, coalesce(path_is_relative, true) AS path_is_relative
   FROM ducklake_schema
- -- without a name nobody can ask for it
+ -- A schema without a name cannot be addressed.
  WHERE end_snapshot IS NULL AND schema_name <> ''
  ORDER BY schema_name
 """
 
 
 def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
-    """Return the live DuckLake schemas by name."""
+    """Return the live DuckLake schemas, ordered by name."""
     return fetch_rows(conn, SchemaRow, SELECT_SCHEMAS)
 
 
 SELECT_TAGS = """
 SELECT key, value FROM ducklake_tag
  WHERE object_id = %(object_id)s AND end_snapshot IS NULL AND key IS NOT NULL
- -- the order of metadata files, which must not be that of a database's language
+ -- The order in metadata files must not depend on the database's collation.
  ORDER BY key COLLATE "C"
 """
 
@@ -182,7 +182,7 @@ SELECT_TABLE = """
 SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
        s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
   FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- -- DuckDB folds the case of names, ASCII letters only; an exact spelling wins over a folded one
+ -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE t.end_snapshot IS NULL
    AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
    AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
@@ -202,7 +202,7 @@ def _first(rows: Sequence[TableRow]) -> TableRow | None:
 
 @dataclass(frozen=True, slots=True)
 class TableAtPosition:
-    """A table, how much of the lake was seen with it, and the newest repair."""
+    """A table, the position of the lake it was read at, and the newest repair."""
 
     table: TableRow | None
     position: Position
@@ -213,16 +213,16 @@ POSITION_QUERIES = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
 
 
 def read_table_at_position(conn: psycopg.Connection, schema_name: str, table_name: str) -> TableAtPosition:
-    """Return the live table of that name, in any case, and what tells whether it is as it was."""
+    """Return the live table of that name, in any case, with the position and repair that a cache checks."""
     return to_table_at_position(fetch_queries(conn, POSITION_QUERIES, schema_name=schema_name, table_name=table_name))
 
 
 def to_table_at_position(found: QueryResults) -> TableAtPosition:
-    """Return the same from the answers to `POSITION_QUERIES`."""
+    """Return the same from the results of `POSITION_QUERIES`."""
     [position] = found.rows(Position, SELECT_POSITION)
     return TableAtPosition(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
 
 
 def to_tables(found: QueryResults) -> list[TableRow]:
-    """Return what the answers to `SELECT_TABLE` tell."""
+    """Return the tables in the results of `SELECT_TABLE`."""
     return found.rows(TableRow, SELECT_TABLE, table_uuid=lambda text: None if text is None else UUID(text))

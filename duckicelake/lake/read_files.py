@@ -1,4 +1,7 @@
-"""Details of some data files of a table, and their column statistics: a table may have a million of them."""
+"""Queries for data files of a table and their column statistics; they are made for a million files.
+
+Loads, commits and Spark jobs call them in their own transactions.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, repeat
@@ -33,7 +36,7 @@ SELECT_DATA_FILES_BETWEEN = "SELECT" + _DATA_FILES + "f.data_file_id BETWEEN %(f
 
 
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
-    """Return the details of some data files, in no order; of those that a merge replaced, as they were."""
+    """Return the details of some data files, in no order; for files that a merge replaced, the details of before."""
     if is_run(data_file_ids):
         rows = fetch_tuples(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
     else:
@@ -43,7 +46,7 @@ def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> l
 
 
 def is_run(data_file_ids: Sequence[int]) -> bool:
-    """Tell whether files follow each other, as those of one snapshot do: Postgres need not look for each of them."""
+    """Return True if the ids are consecutive, as those of one snapshot usually are: a range is cheaper for Postgres than a list."""
     return len(data_file_ids) > 1 and max(data_file_ids) - min(data_file_ids) == len(set(data_file_ids)) - 1
 
 
@@ -64,7 +67,7 @@ def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Se
 
 
 _PACK = """
-       -- one value for each row, where one for each column of it takes Postgres half as long again
+       -- One value per row; one aggregate per column takes Postgres 1.5 times as long.
        string_agg(int8send(data_file_id) || int8send(coalesce(column_id, -1)) || int8send(coalesce(column_size_bytes, -1))
                   || int8send(coalesce(value_count, -1)) || int8send(coalesce(null_count, -1))
                   || int8send(coalesce(contains_nan::integer, 2)::bigint << 32
@@ -74,13 +77,13 @@ _PACK = """
        string_agg(low, '') AS min_value,
        string_agg(high, '') AS max_value
   FROM (SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, contains_nan,
-               -- only texts are longer than this, and no bound needs all of a long text
+               -- Only texts are longer, and a bound needs only the start of a long text.
                left(min_value, 64) AS low, left(max_value, 64) AS high,
                (SELECT current_setting('server_encoding') = 'UTF8') AS utf8
           FROM ducklake_file_column_stats
          WHERE table_id = %(table_id)s AND """
 _PACK_END = """
-        -- or Postgres would cut every text three times
+        -- OFFSET 0 keeps Postgres from evaluating left() three times.
         OFFSET 0) s
 """
 
@@ -93,20 +96,20 @@ SELECT_PACKED_MERGED_STATS_BETWEEN = "SELECT" + _PACK.replace(_STATS, _MERGED_ST
 
 
 def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
-    """Return the same rows column by column, of one file at least: for more files than are worth an object per row."""
+    """Return the same rows as packed columns, for at least one file; use it when there are too many rows for an object each."""
     if is_run(data_file_ids):
         queries = SELECT_PACKED_COLUMN_STATS_BETWEEN, SELECT_PACKED_MERGED_STATS_BETWEEN
-        known = {"first": min(data_file_ids), "last": max(data_file_ids)}
+        parameters = {"first": min(data_file_ids), "last": max(data_file_ids)}
     else:
         queries = SELECT_PACKED_COLUMN_STATS, SELECT_PACKED_MERGED_STATS
-        known = {"data_file_ids": list(data_file_ids)}
-    found = [conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone() for query in queries]
-    rows = [row for row in found if row is not None]
+        parameters = {"data_file_ids": list(data_file_ids)}
+    packed = [conn.execute(query, {"table_id": table_id, **parameters}, binary=True).fetchone() for query in queries]
+    rows = [row for row in packed if row is not None]
     return PackedColumnStats(b"".join(row[0] or b"" for row in rows), *("".join(row[i] or "" for row in rows) for i in (1, 2)))
 
 
 SINCE_BEGINNING = -1
-"""What `since` is when nothing has been read before."""
+"""The value of `since` when nothing has been read before."""
 
 SELECT_SPANS = """
 SELECT data_file_id, begin_snapshot, end_snapshot, record_count
@@ -118,7 +121,7 @@ SELECT data_file_id, begin_snapshot, end_snapshot, record_count
 
 
 def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
-    """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
+    """Return the files that began or ended after a lake snapshot, and the given ones, ordered by begin snapshot."""
     if since == SINCE_BEGINNING:
         return _read_all_spans(conn, table_id, data_file_ids)
     return fetch_tuples(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
@@ -131,20 +134,20 @@ SELECT string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
        string_agg(int8send(coalesce(record_count, -1)), ''::bytea) AS record_count
   FROM ducklake_data_file
  WHERE table_id = %(table_id)s AND (begin_snapshot >= 0 OR end_snapshot >= 0 OR data_file_id = ANY(%(data_file_ids)s))
- -- a value may not have more than 1 GiB
+ -- Group, because a Postgres value is limited to 1 GiB.
  GROUP BY data_file_id >> 20
 """
 NO_END = -(2**63)
 
 
 def _read_all_spans(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
-    """Return all files there ever were, in order of appearance: there may be millions, so that they come column by column."""
+    """Return all files that the table has ever had, ordered by begin snapshot; packed, because there may be millions."""
     spans: list[FileSpan] = []
     for packed in conn.execute(SELECT_PACKED_SPANS, {"table_id": table_id, "data_file_ids": list(data_file_ids)}, binary=True):
         ids, begins, ends, counts = map(unpack_int64s, packed)
         known_ends = repeat(None, len(ends)) if set(ends) == {NO_END} else [None if end == NO_END else end for end in ends]
         spans += map(tuple_maker(FileSpan), zip(ids, begins, known_ends, counts, strict=True))
-    # twice by a number is sooner done than once by two
+    # Two sorts by an integer are faster than one by a tuple.
     spans.sort(key=attrgetter("data_file_id"))
     spans.sort(key=attrgetter("begin_snapshot"))
     return spans
@@ -164,19 +167,19 @@ class MergedSpan(NamedTuple):
 SELECT_MERGED_SPANS = """
 SELECT data_file_id, begin_snapshot, end_snapshot, record_count, first_file_id, next_file_id
   FROM iceberg_merged_file
- -- a row that DuckLake does not write has nulls here
+ -- Damaged rows have NULLs here.
  WHERE table_id = %(table_id)s AND begin_snapshot IS NOT NULL AND record_count IS NOT NULL AND path IS NOT NULL
  ORDER BY end_snapshot DESC, begin_snapshot, data_file_id
 """
 
 
 def read_merged_spans(conn: psycopg.Connection, table_id: int) -> list[MergedSpan]:
-    """Return what is noted of the files that merges of a table replaced, newest merge first."""
+    """Return the files that merges of a table replaced, newest merge first."""
     return fetch_tuples(conn, MergedSpan, SELECT_MERGED_SPANS, table_id=table_id)
 
 
 class FilesBeforeMerges(NamedTuple):
-    """The files of a table with those that merges replaced, in order of appearance.
+    """The files of a table, including those that merges replaced, ordered by begin snapshot.
 
     A file that one of these merges wrote begins at the merge. `replaced` and `written` are the ids of both kinds.
     """
@@ -187,26 +190,26 @@ class FilesBeforeMerges(NamedTuple):
 
 
 def undo_merges(spans: Sequence[FileSpan], merged: Iterable[MergedSpan]) -> FilesBeforeMerges:
-    """Return the files as they were before each merge of which every file is still known; `merged` comes newest merge first.
+    """Return the files as they were before each merge whose replaced files are all known; `merged` comes newest merge first.
 
-    A merge keeps each row. So the files that it replaced stand for those it wrote only if both hold equally many rows: if one
-    is missing, the files that the merge wrote stand for the past, and for the files of merges before it.
+    A merge keeps every row, so the replaced files are complete only if they have as many rows as the files that the merge
+    wrote. If they are not, the files that the merge wrote represent the past, also for earlier merges.
     """
-    known = {span.data_file_id: span for span in spans}
+    files_by_id = {span.data_file_id: span for span in spans}
     replaced: set[int] = set()
     written: set[int] = set()
     for end, group in groupby(merged, key=attrgetter("end_snapshot")):
         files = list(group)
-        new = [known[i] for i in range(files[0].first_file_id, files[0].next_file_id) if i in known]
+        new = [files_by_id[i] for i in range(files[0].first_file_id, files[0].next_file_id) if i in files_by_id]
         if sum(span.record_count for span in new) != sum(file.record_count for file in files):
             continue
-        known |= {span.data_file_id: span._replace(begin_snapshot=end) for span in new}
-        known |= {file.data_file_id: FileSpan(file.data_file_id, file.begin_snapshot, end, file.record_count) for file in files}
+        files_by_id |= {span.data_file_id: span._replace(begin_snapshot=end) for span in new}
+        files_by_id |= {file.data_file_id: FileSpan(file.data_file_id, file.begin_snapshot, end, file.record_count) for file in files}
         replaced.update(file.data_file_id for file in files)
         written.update(span.data_file_id for span in new)
     if not replaced:
         return FilesBeforeMerges(spans, frozenset(), frozenset())
-    ordered = sorted(known.values(), key=attrgetter("begin_snapshot", "data_file_id"))
+    ordered = sorted(files_by_id.values(), key=attrgetter("begin_snapshot", "data_file_id"))
     return FilesBeforeMerges(ordered, frozenset(replaced), frozenset(written))
 
 
@@ -221,7 +224,7 @@ SELECT_ALIASES = "".join(
     (
         """
 WITH latest AS (
-    -- the snapshots of the commit that changed a table last, when a client made it
+    -- The snapshots of the commit that changed the table last, if a client made it.
     SELECT commit_snapshot_id FROM iceberg_snapshot WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1
 )
 SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
@@ -238,7 +241,7 @@ SELECT_CHANGED_AT = "".join(
     (
         """
 SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time))
-       -- when a table was changed last after a lake snapshot
+       -- The time of the last change of the table after a lake snapshot.
   FROM ducklake_snapshot s
  WHERE s.snapshot_id = (SELECT max(t.snapshot_id) FROM (""",
         TOKENS_SINCE.format(since="%(since)s::bigint", tokens="any_tokens"),
@@ -255,5 +258,5 @@ SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets, sequence_
 
 
 def read_file_notes(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> dict[int, FileNote]:
-    """Return what was said about some data files, by id; nothing is known about those DuckDB wrote."""
+    """Return the notes of data files that Iceberg clients added, by id; files that DuckDB wrote have none."""
     return {row.data_file_id: row for row in fetch_rows(conn, FileNote, SELECT_FILE_NOTES, data_file_ids=list(data_file_ids))}

@@ -1,4 +1,4 @@
-"""Everything DuckLake knows about one table, read in one transaction into a `TableState`."""
+"""The complete read of one table into a `TableState`; loads and commits of `catalog` call it in one transaction each."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,88 +61,88 @@ from duckicelake.lake.rows import (
 
 @dataclass(frozen=True, slots=True)
 class LastRead:
-    """Up to where a table has been read before: a lake snapshot, and the lake's `next_file_id` there."""
+    """The position up to which a table was read before: a lake snapshot, and the lake's `next_file_id` there."""
 
     lake_snapshot_id: int = SINCE_BEGINNING
     next_file_id: int = 0
 
 
 def read_table(conn: psycopg.Connection, table: TableRow, since: LastRead) -> TableState:
-    """Return the rows about a live table, those of its files only as far as they changed after `since`.
+    """Return the rows of a live table; rows of files only if they changed after `since`.
 
-    Raises: TableVanished: maintenance dropped an inlined table under this transaction; read again
-            Damaged: the rows contradict themselves, naming the table and the row
+    Raises: TableVanished: maintenance dropped an inlined table during this transaction; read again
+            Damaged: the rows contradict themselves; names the table and the row
     """
     table_id, after = table.table_id, since.lake_snapshot_id
-    found, lately = _fetch_rows(conn, table_id, since)
-    has_deletes = found.value(SELECT_HAS_INLINED_DELETES)
-    inlined_tables = _read_inlined_tables(conn, found, after)
-    affected = sorted({*lately.column(SELECT_AFFECTED_FILES), *(_list_affected(conn, table_id, after) if has_deletes else ())})
+    results, recent = _fetch_rows(conn, table_id, since)
+    has_deletes = results.value(SELECT_HAS_INLINED_DELETES)
+    inlined_tables = _read_inlined_tables(conn, results, after)
+    affected = sorted({*recent.column(SELECT_AFFECTED_FILES), *(_list_affected(conn, table_id, after) if has_deletes else ())})
     unmerged = _read_unmerged(conn, table_id, after, affected)
     deletes = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected) if affected else []
-    # DuckDB shows a row again when its delete was inlined while the merge of its file was under way
+    # DuckDB shows a row again if its delete was inlined while its file was being merged.
     deletable = [file_id for file_id in affected if file_id not in unmerged.replaced]
     inlined_deletes = _read_inlined_deletes(conn, table_id, deletable) if has_deletes and deletable else []
     check_table(table, unmerged.spans, deletes, inlined_tables)
     events = collect_snapshot_ids(unmerged.spans, deletes, inlined_tables, inlined_deletes)
-    head, notes = found.rows(HeadRow, SELECT_HEAD)[0], to_notes(found)
+    head, notes = results.rows(HeadRow, SELECT_HEAD)[0], to_notes(results)
     state = TableState(
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
-        next_row_id=found.value(SELECT_NEXT_ROW_ID) or 0,
+        next_row_id=results.value(SELECT_NEXT_ROW_ID) or 0,
         since=after,
-        data_path=found.value(SELECT_DATA_PATH) or "",
-        iceberg_path=to_iceberg_path(found.value(SELECT_ICEBERG_PATH)),
+        data_path=results.value(SELECT_DATA_PATH) or "",
+        iceberg_path=to_iceberg_path(results.value(SELECT_ICEBERG_PATH)),
         table=table,
-        tags=found.rows(TagRow, SELECT_TAGS),
-        snapshots=select_main_snapshots(_read_snapshots(conn, lately, events, after), notes.refs),
-        oldest=found.rows(SnapshotRow, SELECT_OLDEST_SNAPSHOT, snapshot_time=datetime.fromisoformat)[0],
-        columns=found.rows(ColumnRow, SELECT_COLUMNS),
-        column_tags=found.rows(ColumnTagRow, SELECT_COLUMN_TAGS),
-        partitions=found.rows(PartitionRow, SELECT_PARTITIONS),
-        sort_keys=found.rows(SortRow, SELECT_SORT_KEYS),
-        name_mappings=found.rows(NameMappingRow, SELECT_NAME_MAPPINGS),
+        tags=results.rows(TagRow, SELECT_TAGS),
+        snapshots=select_main_snapshots(_read_snapshots(conn, recent, events, after), notes.refs),
+        oldest=results.rows(SnapshotRow, SELECT_OLDEST_SNAPSHOT, snapshot_time=datetime.fromisoformat)[0],
+        columns=results.rows(ColumnRow, SELECT_COLUMNS),
+        column_tags=results.rows(ColumnTagRow, SELECT_COLUMN_TAGS),
+        partitions=results.rows(PartitionRow, SELECT_PARTITIONS),
+        sort_keys=results.rows(SortRow, SELECT_SORT_KEYS),
+        name_mappings=results.rows(NameMappingRow, SELECT_NAME_MAPPINGS),
         spans=unmerged.spans,
-        partial_files=_list_partial(found, unmerged),
-        schema_versions=found.rows(SchemaVersionRow, SELECT_SCHEMA_VERSIONS),
+        partial_files=_list_partial(results, unmerged),
+        schema_versions=results.rows(SchemaVersionRow, SELECT_SCHEMA_VERSIONS),
         delete_files=deletes,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
         notes=notes,
-        snapshot_notes=lately.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
-        aliases=lately.rows(SnapshotNote, SELECT_ALIASES),
-        changed_at=None if (changed_at := lately.value(SELECT_CHANGED_AT)) is None else datetime.fromisoformat(changed_at),
-        history_id=found.value(SELECT_HISTORY_ID) or 0,
-        restored_max_bytes=int(found.value(SELECT_RESTORED_MAX) or RESTORED_MAX_BYTES),
+        snapshot_notes=recent.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
+        aliases=recent.rows(SnapshotNote, SELECT_ALIASES),
+        changed_at=None if (changed_at := recent.value(SELECT_CHANGED_AT)) is None else datetime.fromisoformat(changed_at),
+        history_id=results.value(SELECT_HISTORY_ID) or 0,
+        restored_max_bytes=int(results.value(SELECT_RESTORED_MAX) or RESTORED_MAX_BYTES),
     )
     check_state(state)
     return with_value_checks(conn, state, since.next_file_id)
 
 
 def _fetch_rows(conn: psycopg.Connection, table_id: int, since: LastRead) -> tuple[QueryResults, QueryResults]:
-    """Return the answers to `STATE_QUERIES` and to `RECENT_QUERIES`."""
+    """Return the results of `STATE_QUERIES` and of `RECENT_QUERIES`."""
     name = _name_inlined_deletes(table_id)
-    found = fetch_queries(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
-    known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
-    return found, fetch_queries(conn, RECENT_QUERIES, **known, **format_table_tokens(table_id))
+    results = fetch_queries(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
+    parameters = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
+    return results, fetch_queries(conn, RECENT_QUERIES, **parameters, **format_table_tokens(table_id))
 
 
 def _read_unmerged(conn: psycopg.Connection, table_id: int, after: int, affected: Sequence[int]) -> FilesBeforeMerges:
-    """Return the files that changed after a lake snapshot, or have changed deletes; all of them as they were before each merge."""
+    """Return the files that changed after a lake snapshot or whose deletes did, as they were before each merge."""
     merged = read_merged_spans(conn, table_id) if after == SINCE_BEGINNING else ()
     return undo_merges(read_spans(conn, table_id, after, affected), merged)
 
 
-def _list_partial(found: QueryResults, unmerged: FilesBeforeMerges) -> list[PartialFileRow]:
-    """Return the files that hold rows of several lake snapshots for the past; not those whose earlier files are still there."""
-    files = found.rows(PartialFileRow, SELECT_PARTIAL_FILES)
-    merged = found.rows(PartialFileRow, SELECT_MERGED_PARTIAL_FILES)
+def _list_partial(results: QueryResults, unmerged: FilesBeforeMerges) -> list[PartialFileRow]:
+    """Return the partial files, which hold rows of several lake snapshots, unless the files that they replaced are still known."""
+    files = results.rows(PartialFileRow, SELECT_PARTIAL_FILES)
+    merged = results.rows(PartialFileRow, SELECT_MERGED_PARTIAL_FILES)
     files += [row for row in merged if row.data_file_id in unmerged.replaced]
     return [row for row in files if row.data_file_id not in unmerged.written]
 
 
 def select_main_snapshots(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
-    """Return the snapshots without those that clients removed, whose changes count for the next one, and those beside main."""
+    """Return the snapshots of main, without those that clients removed: their changes count for the next snapshot."""
     others = refs.hidden | {note.snapshot_id for note in refs.kept if note.is_off_main}
     return [row for row in snapshots if row.snapshot_id not in others]
 
@@ -162,7 +162,7 @@ SELECT_PARTIAL_FILES = """
 SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
        f.record_count, f.file_size_bytes, f.row_id_start, s.snapshot_id AS written_at, c.changes_made, f.partial_max
   FROM ducklake_data_file f
-  -- a lake snapshot names the next file id after its own files
+  -- The snapshot that wrote a file is the first one whose next file id is above the file's.
   LEFT JOIN LATERAL (SELECT w.snapshot_id FROM ducklake_snapshot w WHERE w.next_file_id > f.data_file_id
                       ORDER BY w.next_file_id, w.snapshot_id LIMIT 1) s ON true
   LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
@@ -182,10 +182,10 @@ SELECT begin_snapshot, schema_version
 SELECT_AFFECTED_FILES = """
 SELECT DISTINCT data_file_id
   FROM ducklake_delete_file
- -- a cumulative delete file takes the place of an older one and keeps its begin_snapshot
+ -- A cumulative delete file replaces an older one and keeps its begin_snapshot.
  WHERE table_id = %(table_id)s
    AND (delete_file_id >= %(next_file_id)s OR begin_snapshot > %(since)s OR end_snapshot > %(since)s)
-   -- no data file: a file that only a kept snapshot needs
+   -- PLACEHOLDER_ID marks files that only a retained snapshot needs, not the deletes of a data file.
    AND data_file_id < 9223372036854775807
 """
 
@@ -228,7 +228,7 @@ SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, 
        ARRAY(SELECT DISTINCT lower(k.column_type) FROM ducklake_column k
               WHERE k.table_id = i.table_id AND k.column_id = c.column_id ORDER BY 1) AS column_types
   FROM ducklake_partition_info i
-  -- RESET PARTITIONED BY leaves a partition without columns
+  -- RESET PARTITIONED BY leaves a partition without columns.
   LEFT JOIN ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
  WHERE i.table_id = %(table_id)s
  ORDER BY i.begin_snapshot, i.partition_id, c.partition_key_index
@@ -246,7 +246,7 @@ WITH mapping AS (
 SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_column,
        coalesce(n.is_partition, false) AS is_partition, m.has_files
   FROM mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
- -- a mapping outlives its files; snapshots that tags and branches keep may still have them
+ -- A mapping stays when its files are gone; retained snapshots may still have such files.
  WHERE m.has_files OR EXISTS (SELECT FROM iceberg_kept k WHERE k.table_id = %(table_id)s)
  ORDER BY n.mapping_id, n.column_id
 """
@@ -272,7 +272,7 @@ SELECT c.snapshot_id, s.snapshot_time, c.changes_made
   FROM (""",
         TOKENS_SINCE.format(since="%(since)s::bigint", tokens="tokens"),
         """) c
-       -- not joined: without statistics the planner might read all lake snapshots for each one that changed the table
+       -- LATERAL instead of a join: without statistics the planner might scan all lake snapshots for each row.
  CROSS JOIN LATERAL (SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time
                        FROM ducklake_snapshot s WHERE s.snapshot_id = c.snapshot_id OFFSET 0) s
  ORDER BY c.snapshot_id
@@ -287,12 +287,12 @@ SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_ti
 """
 
 
-def _read_snapshots(conn: psycopg.Connection, lately: QueryResults, collect_snapshot_ids: set[int], since: int) -> list[SnapshotRow]:
-    """Return the unexpired lake snapshots after `since` that changed a table: those that say so, and those its rows name."""
-    rows = {row.snapshot_id: row for row in lately.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)}
-    silent = sorted(event_id for event_id in collect_snapshot_ids - rows.keys() if event_id > since)
-    if silent:
-        rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=silent)}
+def _read_snapshots(conn: psycopg.Connection, recent: QueryResults, event_ids: set[int], since: int) -> list[SnapshotRow]:
+    """Return the unexpired lake snapshots after `since` that changed the table, by their tokens or by the table's rows."""
+    rows = {row.snapshot_id: row for row in recent.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)}
+    unnamed = sorted(event_id for event_id in event_ids - rows.keys() if event_id > since)
+    if unnamed:
+        rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=unnamed)}
     return [rows[snapshot_id] for snapshot_id in sorted(rows)]
 
 
@@ -300,11 +300,11 @@ RECENT_QUERIES = (SELECT_SNAPSHOTS, SELECT_SNAPSHOT_NOTES, SELECT_ALIASES, SELEC
 
 
 def format_table_tokens(table_id: int) -> dict[str, list[str]]:
-    """Return what the changes of a table are called: of its rows, of anything, of anything but its end."""
+    """Return the change tokens of a table for the queries: of its rows, of any change, of any change except its drop."""
     return {
         "tokens": format_tokens(table_id, DATA_KINDS),
         "any_tokens": format_tokens(table_id, TABLE_KINDS),
-        # a table that was dropped and came back has not changed
+        # A table that was dropped and restored has not changed.
         "living_tokens": format_tokens(table_id, TABLE_KINDS - {"dropped_table"}),
     }
 
@@ -315,7 +315,7 @@ def collect_snapshot_ids(
     inlined_tables: Iterable[InlinedTable],
     inlined_deletes: Iterable[InlinedDeleteRow],
 ) -> set[int]:
-    """Return the lake snapshots at which some row of the table begins or ends."""
+    """Return the lake snapshots at which a row of the table begins or ends."""
     ids = {row.begin_snapshot for row in chain(spans, delete_files, inlined_deletes)}
     ids |= {row.end_snapshot for row in chain(spans, delete_files) if row.end_snapshot is not None}
     for table in inlined_tables:
@@ -332,7 +332,7 @@ def _list_row_snapshots(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
 
 SELECT_INLINED_TABLES = """
 SELECT coalesce(i.table_name, 'NULL') AS name, i.schema_version AS version,
-       -- the columns are those of the table's first snapshot with this schema version
+       -- The columns are those of the table's first snapshot with this schema version.
        (SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
          WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version) AS begin
   FROM ducklake_inlined_data_tables i
@@ -343,20 +343,20 @@ SELECT coalesce(i.table_name, 'NULL') AS name, i.schema_version AS version,
 
 SELECT_INLINED_ROWS = sql.SQL("""
 SELECT * FROM {table}
- -- whole batches: a row's place in its batch is its position in the derived file
+ -- Read whole batches: a row's index in its batch is its position in the derived file.
  WHERE begin_snapshot IN (SELECT begin_snapshot FROM {table} WHERE begin_snapshot > %(since)s OR end_snapshot > %(since)s)
  ORDER BY row_id, begin_snapshot
 """)
 
 
-def _read_inlined_tables(conn: psycopg.Connection, found: QueryResults, since: int) -> list[InlinedTable]:
-    """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
+def _read_inlined_tables(conn: psycopg.Connection, results: QueryResults, since: int) -> list[InlinedTable]:
+    """Return the inlined rows by row id, deleted ones too: all rows of each lake snapshot with a change after `since`."""
     tables: list[InlinedTable] = []
-    for row in found.found[SELECT_INLINED_TABLES]:
+    for row in results.found[SELECT_INLINED_TABLES]:
         version, begin = row["version"], row["begin"]
         rows, columns = _read_inlined_rows(conn, row["name"], since)
         if rows:
-            # DuckDB's first insert into a table of a client's may make one under a version of its own
+            # DuckDB's first insert into a table that a client created may register a schema version of its own.
             tables.append(InlinedTable(version, min(_list_row_snapshots(rows)) if begin is None else begin, rows, columns))
     return tables
 
@@ -365,7 +365,7 @@ def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple
     query = SELECT_INLINED_ROWS.format(table=sql.Identifier(name))
     with conn.cursor() as cursor:
         for type_name in ("time", "timetz", "interval"):
-            # Python has no 24:00:00 and no months in an interval
+            # Python's types have no 24:00:00 and no months in an interval.
             cursor.adapters.register_loader(type_name, TextLoader)
         with _mapped_dropped_table():
             rows = cursor.execute(query, {"since": since}).fetchall()
@@ -374,7 +374,7 @@ def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple
 
 @contextmanager
 def _mapped_dropped_table() -> Generator[None]:
-    """A table that was there is seen by Postgres as it is now, whatever the transaction's snapshot."""
+    """Turn a missing table into TableVanished: Postgres shows catalogs and DROPs outside of the transaction's snapshot."""
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
@@ -391,7 +391,7 @@ SELECT file_id, row_id, begin_snapshot FROM {} WHERE file_id = ANY(%(data_file_i
 
 
 def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
-    """Return all inlined deletes of some data files; DuckLake makes their table with the first of them."""
+    """Return all inlined deletes of some data files; DuckLake creates their table with the first one."""
     row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": _name_inlined_deletes(table_id)}).fetchone()
     return _read_inlined_deletes(conn, table_id, data_file_ids) if row is not None and row[0] else []
 
@@ -399,7 +399,7 @@ def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids:
 def _read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
     query = SELECT_INLINED_DELETES.format(sql.Identifier(_name_inlined_deletes(table_id)))
     with _mapped_dropped_table():
-        return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
+        return [InlinedDeleteRow(*row) for row in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
 
 
 def _name_inlined_deletes(table_id: int) -> str:

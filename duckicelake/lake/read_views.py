@@ -1,4 +1,4 @@
-"""Live views and their notes."""
+"""Queries for live views and for `iceberg_view`, our notes about them. `catalog` calls them in its own transactions."""
 
 from uuid import UUID
 
@@ -30,7 +30,7 @@ SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view
        (SELECT t.value FROM ducklake_tag t
          WHERE t.object_id = v.view_id AND t.key = 'comment' AND t.end_snapshot IS NULL LIMIT 1) AS comment
   FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
- -- DuckDB folds the case of names, ASCII letters only; an exact spelling wins over a folded one
+ -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE v.end_snapshot IS NULL
    AND lower(v.view_name COLLATE "C") = lower(%(view_name)s COLLATE "C")
    AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
@@ -50,7 +50,7 @@ SELECT s.schema_name, v.view_name
   FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
   LEFT JOIN iceberg_view n ON n.view_id = v.view_id
  WHERE v.end_snapshot IS NULL
-   -- one that DuckDB has replaced keeps the uuid that clients know
+   -- A view that DuckDB has replaced is published with the uuid that clients know.
    AND (v.view_uuid = %(uuid)s OR lower(n.metadata::json ->> 'view-uuid') = %(uuid)s::uuid::text)
  LIMIT 1
 """
@@ -67,7 +67,7 @@ WITH RECURSIVE earlier(view_id, begin_snapshot, schema_id, view_name, step) AS (
     SELECT view_id, begin_snapshot, schema_id, view_name, 0
       FROM ducklake_view WHERE view_id = %(view_id)s AND end_snapshot IS NULL
     UNION
-    -- DuckDB replaces a view by ending it and beginning another of its name, at one lake snapshot
+    -- DuckDB replaces a view by ending it and creating another of its name at the same lake snapshot.
     SELECT o.view_id, o.begin_snapshot, o.schema_id, o.view_name, e.step + 1
       FROM earlier e JOIN ducklake_view o ON o.end_snapshot = e.begin_snapshot AND o.begin_snapshot < e.begin_snapshot
        AND o.schema_id = e.schema_id
@@ -82,7 +82,7 @@ SELECT n.view_id, n.metadata_version, n.metadata_location, n.metadata, n.sql, n.
 
 
 def find_view_note(conn: psycopg.Connection, view_id: int) -> ViewNote | None:
-    """Return what was noted of a live view, or else of the one that it replaced, or None."""
+    """Return the note of a live view, or else of the view that it replaced, or None."""
     rows = fetch_rows(conn, ViewNote, SELECT_VIEW_NOTE, view_id=view_id)
     return rows[0] if rows else None
 
@@ -100,7 +100,7 @@ SELECT c.column_id, c.begin_snapshot, c.end_snapshot, c.column_order, c.column_n
 
 
 def read_named_columns(conn: psycopg.Connection, schema_name: str, table_name: str) -> list[ColumnRow]:
-    """Return the live columns of the table of that name, in any case; none when there is no such table."""
+    """Return the live columns of the table of that name, in any case; none if there is no such table."""
     return fetch_rows(conn, ColumnRow, SELECT_NAMED_COLUMNS, schema_name=schema_name, table_name=table_name)
 
 
@@ -114,14 +114,14 @@ UPDATE_VIEW_NOTE = """
 UPDATE iceberg_view
    SET view_id = %(view_id)s, metadata_version = %(metadata_version)s, metadata_location = %(metadata_location)s,
        metadata = %(metadata)s, sql = %(sql)s, column_aliases = %(column_aliases)s, is_told = %(is_told)s
- -- whoever read an older state writes nothing
+ -- If the note has changed since it was read, nothing is written.
  WHERE view_id = %(base_view_id)s AND metadata_version = %(base_version)s
 """
 
 
 def write_view_note(conn: psycopg.Connection, base: ViewNote | None, note: ViewNote) -> bool:
-    """Write down what was found in DuckLake on top of the note it was compared with; False when that has changed meanwhile."""
-    known = {
+    """Write the note of a view over the note that was read before; False if that has changed meanwhile."""
+    parameters = {
         "view_id": note.view_id,
         "metadata_version": note.metadata_version,
         "metadata_location": note.metadata_location,
@@ -131,5 +131,5 @@ def write_view_note(conn: psycopg.Connection, base: ViewNote | None, note: ViewN
         "is_told": note.is_told,
     }
     if base is None:
-        return conn.execute(INSERT_VIEW_NOTE, known).rowcount == 1
-    return conn.execute(UPDATE_VIEW_NOTE, known | {"base_view_id": base.view_id, "base_version": base.metadata_version}).rowcount == 1
+        return conn.execute(INSERT_VIEW_NOTE, parameters).rowcount == 1
+    return conn.execute(UPDATE_VIEW_NOTE, parameters | {"base_view_id": base.view_id, "base_version": base.metadata_version}).rowcount == 1

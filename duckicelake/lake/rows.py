@@ -1,7 +1,7 @@
-"""DuckLake's tables and our notes as frozen rows, one dataclass a table; columns keep their names.
+"""Rows of DuckLake's tables and of our own as frozen values, one class per table; columns keep their names.
 
 A versioned row is live at lake snapshot n when `begin_snapshot <= n` and `end_snapshot` is None or above n.
-Source: DuckLake specification 1.0; the notes are defined in `install.sql`.
+Source: DuckLake specification 1.0; our own tables are defined in `install.sql`.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from uuid import UUID
 from duckicelake.lake.note_rows import RefNotes
 
 RESTORED_MAX_BYTES = 16 * 1024 * 1024
-"""What one flush or merge may have written for its earlier files to be restored, unless the lake's settings say otherwise."""
+"""The largest flush or merge whose earlier files are restored, unless the lake's settings say otherwise."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """How much of a lake a reading saw. Ordered by commit: a later reading is never below an earlier one."""
+    """The state of a lake that a transaction saw. Ordered by commit: a later read never returns a lower position."""
 
     lake_snapshot_id: int
     change_id: int
@@ -26,7 +26,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
-    """The newest `ducklake_snapshot`, and the newest of our changes."""
+    """The newest `ducklake_snapshot`, and the newest row of `iceberg_change`."""
 
     snapshot_id: int
     next_file_id: int
@@ -44,7 +44,7 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRow:
-    """`ducklake_schema`: what Iceberg calls a namespace."""
+    """`ducklake_schema`: a namespace in Iceberg's terms."""
 
     schema_id: int
     schema_name: str
@@ -68,7 +68,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class TagRow:
-    """`ducklake_tag`, live rows only. A value of None means the tag was removed."""
+    """A live `ducklake_tag`. A value of None means that the tag was removed."""
 
     key: str
     value: str | None
@@ -76,7 +76,7 @@ class TagRow:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRow:
-    """`ducklake_column`. `column_id` is the Parquet and Iceberg field id."""
+    """`ducklake_column`. `column_id` is the field id in Parquet and Iceberg."""
 
     column_id: int
     begin_snapshot: int
@@ -130,7 +130,7 @@ class SortRow:
 class NameMappingRow:
     """`ducklake_name_mapping` of a table; `column_id` and `parent_column` count within one mapping.
 
-    `has_files` False: only snapshots that tags or branches keep may have files of the mapping.
+    `has_files` False: only retained snapshots may have files of the mapping.
     """
 
     mapping_id: int
@@ -143,7 +143,7 @@ class NameMappingRow:
 
 
 class RepeatedFileRow(NamedTuple):
-    """`ducklake_data_file` of a file that the table holds more than once; `path` is resolved."""
+    """`ducklake_data_file` of a file that the table has several rows for; `path` is resolved."""
 
     path: str
     data_file_id: int
@@ -152,7 +152,7 @@ class RepeatedFileRow(NamedTuple):
 
 
 class FileSpan(NamedTuple):
-    """`ducklake_data_file`, only what history is made of: there may be a million of them."""
+    """The columns of `ducklake_data_file` that the history needs; a table may have a million of them."""
 
     data_file_id: int
     begin_snapshot: int
@@ -161,7 +161,7 @@ class FileSpan(NamedTuple):
 
 
 class DataFileRow(NamedTuple):
-    """`ducklake_data_file`, whole. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
+    """All columns of `ducklake_data_file`. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
 
     data_file_id: int
     begin_snapshot: int
@@ -179,10 +179,9 @@ class DataFileRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartialFileRow:
-    """`ducklake_data_file` of a file that flush or merge wrote from rows of earlier lake snapshots, embedded in it.
+    """`ducklake_data_file` of a file that a flush or merge wrote from rows of earlier lake snapshots, embedded in the file.
 
-    `written_at` is the lake snapshot that wrote it and `changes_made` what that one did; when it has expired, they are
-    those of the next one left.
+    `written_at` is the lake snapshot that wrote it and `changes_made` its changes; if it has expired, those of the next one left.
     """
 
     data_file_id: int
@@ -199,7 +198,7 @@ class PartialFileRow:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersionRow:
-    """`ducklake_schema_versions`: the columns of the table are those of its newest version."""
+    """`ducklake_schema_versions`: the table has the columns of its newest version."""
 
     begin_snapshot: int
     schema_version: int
@@ -221,7 +220,7 @@ class DeleteFileRow:
 
 
 class ColumnStatsRow(NamedTuple):
-    """`ducklake_file_column_stats`; `value_count` counts the non-null values only."""
+    """`ducklake_file_column_stats`; `value_count` counts only non-null values."""
 
     data_file_id: int
     column_id: int
@@ -234,7 +233,7 @@ class ColumnStatsRow(NamedTuple):
 
 
 class NullableRow(NamedTuple):
-    """A column that is to hold no NULL, and the first lake snapshot from which on some file or inlined row may hold one."""
+    """A required column, and the first lake snapshot from which a file or inlined row may hold a NULL in it."""
 
     column_id: int
     lake_snapshot_id: int
@@ -244,8 +243,8 @@ class PackedColumnStats(NamedTuple):
     """Many rows of `ducklake_file_column_stats`, in no order.
 
     Shape: `numbers` holds six big-endian 64-bit numbers for each row: `data_file_id`, and, -1 for null, `column_id`,
-    `column_size_bytes`, `value_count`, `null_count`; then `contains_nan` (2 for null) above 32 bits, of which the upper and lower half are
-    one more than the lengths (in UTF-8) of `min_value` and `max_value`, 0 for null. These are all texts, one behind the other
+    `column_size_bytes`, `value_count`, `null_count`; then `contains_nan` (2 for null) above 32 bits, whose upper and lower halves are
+    the lengths (in UTF-8) of `min_value` and `max_value` plus one, 0 for null. The texts are concatenated in `min_value` and `max_value`
     """
 
     numbers: bytes
@@ -257,7 +256,7 @@ class PackedColumnStats(NamedTuple):
 class InlinedTable:
     """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order).
 
-    `column_names` are those of the root columns, as Postgres has them: at most 63 bytes, in whatever case.
+    `column_names` are the root columns' names in Postgres: at most 63 bytes, in any case.
     """
 
     schema_version: int
@@ -277,11 +276,11 @@ class InlinedDeleteRow:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`.
+    """`iceberg_table`: the numbers assigned to a table. `updated_ms` is the time of `metadata_version`.
 
-    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own. `current_snapshot_id` is the newest
-    lake snapshot that was published as a change of its rows, -1 when there was none. `numbered_until`: the last lake
-    snapshot that the sequence base counts for, when the table has come to version 3 since.
+    `is_native`: an Iceberg client created the table, so its spec 0 is the client's own. `current_snapshot_id` is the newest
+    lake snapshot that was published as a change of its rows, -1 if there was none. `numbered_until`: the last lake
+    snapshot that the sequence base counts for, if the table was upgraded to version 3 since.
     """
 
     table_id: int
@@ -302,7 +301,7 @@ class TableNote:
 
 @dataclass(frozen=True, slots=True)
 class ShapeNote:
-    """`iceberg_shape`: the current ids that an Iceberg client left, from a lake snapshot on."""
+    """`iceberg_shape`: the current schema, spec and sort order that an Iceberg client set, from a lake snapshot on."""
 
     lake_snapshot_id: int
     schema_id: int
@@ -312,7 +311,7 @@ class ShapeNote:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNote:
-    """`iceberg_snapshot`: what a client said about its snapshot. `summary` is JSON."""
+    """`iceberg_snapshot`: a client's values for its snapshot. `summary` is JSON."""
 
     lake_snapshot_id: int
     client_snapshot_id: int
@@ -322,7 +321,7 @@ class SnapshotNote:
 
 @dataclass(frozen=True, slots=True)
 class FileNote:
-    """`iceberg_file`: what a client said about a data file. `partition` and `split_offsets` are JSON arrays."""
+    """`iceberg_file`: a client's values for its data file. `partition` and `split_offsets` are JSON arrays."""
 
     data_file_id: int
     spec_id: int
@@ -334,7 +333,7 @@ class FileNote:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLogRow:
-    """`iceberg_metadata_log`: one metadata version given out and its time. `earlier_location`: where the table was then."""
+    """`iceberg_metadata_log`: an assigned metadata version and its time. `earlier_location`: the table's location at that time."""
 
     metadata_version: int
     updated_ms: int
@@ -343,7 +342,7 @@ class MetadataLogRow:
 
 @dataclass(frozen=True, slots=True)
 class JsonNote:
-    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for.
+    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an assigned id and the exact JSON that it identifies.
 
     `is_removed`: a client removed it.
     """
@@ -355,7 +354,7 @@ class JsonNote:
 
 @dataclass(frozen=True, slots=True)
 class TableNotes:
-    """Everything noted about one table; `table` is None until its first publication. `statistics` are kind and JSON of each."""
+    """All notes about one table; `table` is None until its first publication. `statistics` are kind and JSON of each."""
 
     table: TableNote | None
     schemas: Sequence[JsonNote]
@@ -371,10 +370,10 @@ class TableNotes:
 class TableState:
     """One table as one transaction saw it, without the details of its data files.
 
-    Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
-    began or ended then, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
-    the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest change after
-    `since`. `history_id` is the newest of our changes that may have changed the table's past.
+    Files, deletes, inlined rows and snapshots are only those that changed after the lake snapshot `since`: every file that
+    began or ended, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
+    the snapshots of the table's newest change, if a client made it; `changed_at` is the time of the newest change after
+    `since`. `history_id` is the newest row of `iceberg_change` that may have changed the table's past.
     `too_large` and `lacked` are columns: see `lake.read_values`; for `nullable` see `lake.null_proofs`.
     """
 

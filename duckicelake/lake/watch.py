@@ -1,7 +1,7 @@
-"""Has anything changed? One indexed look-up answers every request that waits for it.
+"""Change detection for cached responses: one indexed look-up answers all requests that wait for it.
 
-A request joins the *next* check, never the one already running: that one may have read before the
-commit the request must see. So every answer shows all commits acknowledged before the request came.
+A request joins the *next* check, never the running one, which may have read before a commit that the request must see.
+So every response includes all commits acknowledged before the request came. Everything here runs in the event loop.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SELECT id, table_id, kind FROM iceberg_change WHERE id > %(since)s AND id <= %(u
 
 SELECT_TABLES_SINCE = """
 SELECT table_id, begin_snapshot FROM ducklake_table
- -- created, renamed or moved: DuckDB's token for a rename names no id
+ -- Created, renamed or moved: DuckDB's token for a rename has no id.
  WHERE begin_snapshot > %(since)s AND begin_snapshot <= %(until)s
 """
 
@@ -48,14 +48,14 @@ STOPPING = "The server is stopping."
 
 
 class Watch:
-    """Watches one lake on one connection of its own, inside one event loop."""
+    """The change detection of one lake, on one connection of its own, inside one event loop."""
 
     def __init__(self, dsn: str, metadata_schema: str) -> None:
         self._dsn = dsn
         self._metadata_schema = metadata_schema
         self._conn: psycopg.AsyncConnection | None = None
         self._connecting: asyncio.Task[psycopg.AsyncConnection] | None = None
-        self._seen: Position | None = None
+        self._last_position: Position | None = None
         self._changed_tables: dict[int, int] = {}
         self._noted_tables: dict[int, int] = {}
         self._all_changed_at = Position(-1, -1)
@@ -74,37 +74,37 @@ class Watch:
         """
         if self._is_closed:
             raise ServiceUnavailable(STOPPING)
-        waiting = self._waiting
-        if waiting is None:
-            waiting = self._waiting = asyncio.get_running_loop().create_future()
+        future = self._waiting
+        if future is None:
+            future = self._waiting = asyncio.get_running_loop().create_future()
             if self._running is None:
                 self._running = asyncio.create_task(self._run())
-        return await asyncio.shield(waiting)
+        return await asyncio.shield(future)
 
     def is_current(self, table_id: int, position: Position) -> bool:
-        """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
+        """Return True if, as of the last check, nothing that concerns the table happened after `position`."""
         return (
-            self._has_seen(position)
+            self._has_reached(position)
             and _is_since(self._all_changed_at, position)
             and self._changed_tables.get(table_id, -1) <= position.lake_snapshot_id
             and self._noted_tables.get(table_id, -1) <= position.change_id
         )
 
     def are_rules_current(self, position: Position) -> bool:
-        """Tell whether, as of the last check, nothing after `position` changed who may do what, or what anything is called."""
-        return _is_since(self._rules_changed_at, position) and self._has_seen(position)
+        """Return True if, as of the last check, no access rule and no object's name changed after `position`."""
+        return _is_since(self._rules_changed_at, position) and self._has_reached(position)
 
     def are_locations_current(self, position: Position) -> bool:
-        """Tell whether, as of the last check, no table came or got another name after `position`: each might take another's folder."""
-        return _is_since(self._locations_changed_at, position) and self._has_seen(position)
+        """Return True if, as of the last check, no table was created or renamed after `position`: it might use another one's folder."""
+        return _is_since(self._locations_changed_at, position) and self._has_reached(position)
 
-    def _has_seen(self, position: Position) -> bool:
-        """Tell whether the lake is as far as that: a Postgres that was restored knows less than it did."""
-        seen = self._seen
-        return seen is not None and position.lake_snapshot_id <= seen.lake_snapshot_id and position.change_id <= seen.change_id
+    def _has_reached(self, position: Position) -> bool:
+        """Return True if the last check saw at least this position; a restored Postgres may be behind it."""
+        last = self._last_position
+        return last is not None and position.lake_snapshot_id <= last.lake_snapshot_id and position.change_id <= last.change_id
 
     async def close(self) -> None:
-        """Stop checking, tell all who wait, and close the connection."""
+        """Stop checking, fail all waiting requests, and close the connection."""
         self._is_closed = True
         if self._running is not None:
             self._running.cancel()
@@ -116,24 +116,24 @@ class Watch:
             await asyncio.wait(self._abandoned, timeout=CHECK_TIMEOUT_S)
 
     async def _run(self) -> None:
-        waiting = None
+        future = None
         try:
-            while (waiting := self._waiting) is not None:
+            while (future := self._waiting) is not None:
                 self._waiting = None
                 try:
                     with mapped_errors(self._metadata_schema):
-                        waiting.set_result(await self._check_in_time())
+                        future.set_result(await self._check_in_time())
                 except CatalogError as error:
                     await self._disconnect()
-                    _fail(waiting, error)
+                    _fail(future, error)
                 except (OSError, TimeoutError):
                     await self._disconnect()
-                    _fail(waiting, ServiceUnavailable("The lake's Postgres does not answer."))
+                    _fail(future, ServiceUnavailable("The lake's Postgres does not answer."))
         finally:
             self._running = None
-            for left in (waiting, self._waiting):
-                if left is not None:
-                    _fail(left, ServiceUnavailable(STOPPING))
+            for unanswered in (future, self._waiting):
+                if unanswered is not None:
+                    _fail(unanswered, ServiceUnavailable(STOPPING))
             self._waiting = None
 
     async def _check_in_time(self) -> Position:
@@ -142,7 +142,7 @@ class Watch:
             await asyncio.wait({check}, timeout=CHECK_TIMEOUT_S)
         finally:
             if not check.done():
-                # psycopg asks Postgres to stop and waits for that, longer than anybody wants to
+                # psycopg would cancel the query and wait for that, longer than the timeout.
                 conn, self._conn = self._conn, None
                 ending = asyncio.create_task(_end(check, conn))
                 self._abandoned.add(ending)
@@ -156,7 +156,7 @@ class Watch:
         try:
             return await self._query_position(await self._connect())
         except psycopg.OperationalError:
-            # A Postgres that was started anew ends what was idle, and answers whoever connects.
+            # A restarted Postgres has closed idle connections but accepts new ones, so try once more.
             if not is_old or (self._conn is not None and not self._conn.closed):
                 raise
         return await self._query_position(await self._connect())
@@ -164,17 +164,17 @@ class Watch:
     async def _query_position(self, conn: psycopg.AsyncConnection) -> Position:
         self.check_count += 1
         now = Position(*await _execute_prepared(conn.pgconn, STATEMENT))
-        if now != self._seen:
+        if now != self._last_position:
             await self._record_changes(conn, now)
         return now
 
     async def _record_changes(self, conn: psycopg.AsyncConnection, now: Position) -> None:
-        seen = self._seen
-        if seen is None or now.change_id < seen.change_id or now.lake_snapshot_id < seen.lake_snapshot_id:
+        last = self._last_position
+        if last is None or now.change_id < last.change_id or now.lake_snapshot_id < last.lake_snapshot_id:
             self._invalidate_all(now)
         else:
-            await self._record_own_changes(conn, seen, now)
-            span = {"since": seen.lake_snapshot_id, "until": now.lake_snapshot_id}
+            await self._record_own_changes(conn, last, now)
+            span = {"since": last.lake_snapshot_id, "until": now.lake_snapshot_id}
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
             self._add_changes(changes, tables)
@@ -182,18 +182,18 @@ class Watch:
                 self._locations_changed_at = now
             if tables or any(change.kind not in DATA_KINDS for _, text in changes for change in parse_changes(text)):
                 self._rules_changed_at = now
-            is_complete = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
+            is_complete = len(changes) == now.lake_snapshot_id - last.lake_snapshot_id and all(text is not None for _, text in changes)
             if not is_complete or len(self._changed_tables) > MAX_REMEMBERED:
                 self._invalidate_all(now)
-        self._seen = now
+        self._last_position = now
 
-    async def _record_own_changes(self, conn: psycopg.AsyncConnection, seen: Position, now: Position) -> None:
-        """Learn which tables changed without a lake snapshot; without a table it concerns them all."""
-        if now.change_id == seen.change_id:
+    async def _record_own_changes(self, conn: psycopg.AsyncConnection, last: Position, now: Position) -> None:
+        """Record which tables changed without a lake snapshot; a row without a table concerns all of them."""
+        if now.change_id == last.change_id:
             return
-        found = await (await conn.execute(SELECT_NOTED_SINCE, {"since": seen.change_id, "until": now.change_id})).fetchall()
-        noted = [(id, table_id) for id, table_id, _ in found]
-        if any(kind == RULE_KIND for _, _, kind in found):
+        rows = await (await conn.execute(SELECT_NOTED_SINCE, {"since": last.change_id, "until": now.change_id})).fetchall()
+        noted = [(id, table_id) for id, table_id, _ in rows]
+        if any(kind == RULE_KIND for _, _, kind in rows):
             self._rules_changed_at = now
         if any(table_id is None for _, table_id in noted) or len(self._noted_tables) > MAX_REMEMBERED:
             self._invalidate_all(now)
@@ -223,7 +223,7 @@ class Watch:
         return self._conn
 
     async def _open_connection(self) -> psycopg.AsyncConnection:
-        """Return a new connection. Dialling outlives a check: a host that is silent may stand before one that answers."""
+        """Return a new connection. Connecting may take longer than one check, because a silent host may come before one that answers."""
         connecting = self._connecting
         if connecting is None or (connecting.done() and connecting.exception() is not None):
             connect = psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **CONNECT_OPTIONS)
@@ -233,7 +233,7 @@ class Watch:
         return connecting.result()
 
     async def _cancel_connecting(self) -> None:
-        """Have no connection that is not there yet."""
+        """Cancel a connection attempt that has not finished."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
@@ -248,14 +248,14 @@ class Watch:
 
 
 async def _execute_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
-    """Return the numbers in the only row of a prepared statement: what psycopg's cursors do, at a quarter of the cost."""
+    """Return the integers in the only row of a prepared statement, at a quarter of the cost of psycopg's cursors."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
-    found: list[PGresult] = []
+    results: list[PGresult] = []
 
     def take() -> None:
         try:
-            # uvloop calls once, and never again, for a connection that was reset after its last words: these are read, then its end.
+            # uvloop calls this only once for a connection that was reset after it sent data: read the data first, then the end.
             for _ in range(2):
                 pgconn.consume_input()
                 while not pgconn.is_busy():
@@ -264,7 +264,7 @@ async def _execute_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
                         loop.remove_reader(socket)
                         answered.set_result(None)
                         return
-                    found.append(result)
+                    results.append(result)
         except psycopg.Error as error:
             loop.remove_reader(socket)
             answered.set_exception(error)
@@ -278,10 +278,10 @@ async def _execute_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
         await answered
     finally:
         loop.remove_reader(socket)
-    failed = next((result for result in found if result.status != ExecStatus.TUPLES_OK), None)
+    failed = next((result for result in results if result.status != ExecStatus.TUPLES_OK), None)
     if failed is not None:
         raise error_from_result(failed)
-    [result] = found
+    [result] = results
     return [int(result.get_value(0, column) or b"-1") for column in range(result.nfields)]
 
 
@@ -289,11 +289,11 @@ def _is_since(at: Position, position: Position) -> bool:
     return position.lake_snapshot_id >= at.lake_snapshot_id and position.change_id >= at.change_id
 
 
-def _fail(waiting: asyncio.Future[Position], error: CatalogError) -> None:
-    """Give an error to all who wait; none of them may be left to hear it."""
-    if not waiting.done():
-        waiting.set_exception(error)
-        waiting.exception()
+def _fail(future: asyncio.Future[Position], error: CatalogError) -> None:
+    """Set an error on a future; read it back, so that asyncio does not log it if no request waits any more."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
 
 
 async def _end(check: asyncio.Task[Position], conn: psycopg.AsyncConnection | None) -> None:

@@ -1,1 +1,1 @@
-"""What DuckDB users without a right on the lake read it by: views of what each of them may read, and a Postgres role for each."""
+"""Read-only access to a lake for DuckDB: views of the rows that each principal may read, and a Postgres role for each."""

@@ -1,4 +1,7 @@
-"""The readers' schema beside a lake's: made when the first of them comes, removed with all the roles."""
+"""The readers' schema next to a lake's metadata schema: created for the first reader, removed with all readers' roles.
+
+`lake.readers.roles` creates it when a principal asks for DuckLake credentials; `duckicelake` commands remove it.
+"""
 
 import contextlib
 import hashlib
@@ -74,7 +77,7 @@ SELECT r.rolsuper OR r.rolcreaterole,
        EXISTS (SELECT FROM iceberg_setting s WHERE s.key = 'readers')
        OR (has_database_privilege(current_database(), 'CREATE')
            AND (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes'))),
-       -- who makes relations beside DuckLake's could be taken for it
+       -- A role that can create relations in DuckLake's schema could pass them off as DuckLake's.
        NOT has_schema_privilege('public', (SELECT c.relnamespace FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes')),
                                 'CREATE')
   FROM pg_roles r WHERE r.rolname = current_user
@@ -106,13 +109,13 @@ LOCK_FOR_REMOVAL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN ACCESS EXCLUSIVE MODE NOWAIT"
 )
 MISSING_PRIVILEGE = (
-    "Nobody gets read-only access to DuckLake here: the server's Postgres role may not {}. As a superuser of Postgres run "
+    "The catalog cannot issue read-only access to DuckLake: the server's Postgres role may not {}. As a superuser of Postgres run "
     "`ALTER ROLE role CREATEROLE`, as the database's owner `GRANT CREATE ON DATABASE database TO role`, and let the role that made "
     "the lake be the server's."
 )
 OPEN_SCHEMA = (
-    "Nobody gets read-only access to DuckLake here: everybody may make tables in the lake's metadata schema, and so readers too. "
-    "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to who writes with DuckDB."
+    "The catalog cannot issue read-only access to DuckLake: PUBLIC, and so every reader, may create tables in the lake's metadata schema. "
+    "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to the roles that write with DuckDB."
 )
 
 
@@ -120,7 +123,7 @@ def format_schema_name(metadata_schema: str) -> str:
     """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
     name = metadata_schema + SUFFIX
     if len(name.encode()) > LONGEST_NAME_BYTES:
-        raise NotServed(f"The lake's metadata schema has a name that is too long for {name!r} beside it; Postgres takes 63 bytes.")
+        raise NotServed(f"The name of the lake's metadata schema is too long: {name!r} has more than 63 bytes.")
     return name
 
 
@@ -129,44 +132,44 @@ def _build_names(metadata_schema: str) -> dict[str, str]:
 
 
 def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
-    """Tell whether our role may make roles, whether there is a readers' schema or we may make it, and whether the lake's is closed."""
+    """Return if our role may create roles, if the readers' schema exists or may be created, and if PUBLIC cannot create in the lake's."""
     row = conn.execute(SELECT_MAY_ISSUE).fetchone()
     return (False, False, False) if row is None else (bool(row[0]), bool(row[1]), bool(row[2]))
 
 
 def check_may_issue(conn: psycopg.Connection) -> None:
-    """Raise NotServed, saying what is missing, unless our role may make what readers need."""
+    """Raise NotServed, naming the missing right, unless our role may create what readers need."""
     makes_roles, makes_views, is_closed = may_issue(conn)
     if not makes_roles:
         raise NotServed(MISSING_PRIVILEGE.format("make roles (CREATEROLE)"))
     if not makes_views:
-        raise NotServed(MISSING_PRIVILEGE.format("make a schema beside the lake's, and triggers"))
+        raise NotServed(MISSING_PRIVILEGE.format("create a schema in the lake's database, and triggers"))
     if not is_closed:
         raise NotServed(OPEN_SCHEMA)
 
 
 def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
-    """Return what the database lets everybody make, and so readers too, when there are any."""
+    """Return findings about objects that PUBLIC, and so every reader, may create in the database."""
     row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
     temporary, public = (False, False) if row is None else row
-    found: list[LakeFinding] = []
+    findings: list[LakeFinding] = []
     if temporary:
-        remedy = "Nobody reads more by them, but they take disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC, and grant it to who needs it."
-        found.append(LakeFinding("warning", "readers of DuckLake", "they may make temporary tables and functions, as everybody", remedy))
+        remedy = "This shows them no more data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create temporary tables and functions, as PUBLIC", remedy))
     if public:
         remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
-        found.append(LakeFinding("warning", "readers of DuckLake", "they may make tables in the schema public, as everybody", remedy))
-    return found
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create tables in the schema public, as PUBLIC", remedy))
+    return findings
 
 
 def is_ready(conn: psycopg.Connection, metadata_schema: str) -> bool:
-    """Tell whether the readers' schema is there, as this version makes it, with the triggers that fill it."""
+    """Return True if the readers' schema of this version exists, with the triggers that maintain it."""
     row = conn.execute(SELECT_IS_READY, {**_build_names(metadata_schema), "digest": compute_digest()}).fetchone()
     return row is not None and bool(row[0])
 
 
 def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
-    """Raise NotServed when a schema by the name of the readers' one is not ours to drop."""
+    """Raise NotServed if a schema with the name of the readers' schema is not ours to drop."""
     names = _build_names(metadata_schema)
     row = conn.execute(SELECT_MARK, names).fetchone()
     if row is not None and row[0] != names["mark"]:
@@ -177,9 +180,9 @@ def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
 
 
 def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
-    """Make the readers' schema, on a connection of its own that commits by itself; who writes to the lake is let through.
+    """Create the readers' schema, on a connection of its own that commits by itself. Locks use NOWAIT, so writers are not blocked.
 
-    Raises: NotServed: our role may not. ServiceUnavailable: the lake is never idle
+    Raises: NotServed: our role lacks a right. ServiceUnavailable: the lake is never idle
     """
     for _ in range(tries):
         try:
@@ -194,7 +197,7 @@ def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int =
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NotServed(MISSING_PRIVILEGE.format("make a schema beside the lake's, and triggers")) from error
+            raise NotServed(MISSING_PRIVILEGE.format("create a schema in the lake's database, and triggers")) from error
         else:
             return
     raise ServiceUnavailable(NEVER_IDLE)
@@ -223,7 +226,7 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
 
 
 def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
-    """Remove views of inlined rows and deletes that DuckDB has dropped, but those that somebody reads now; make those that are missing."""
+    """Drop views of inlined tables that DuckDB has dropped, unless a reader uses one now; create the missing views."""
     names = _build_names(metadata_schema)
     for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
         with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
@@ -262,10 +265,10 @@ def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
 def _compose(
     text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
 ) -> sql.Composed:
-    """Return a statement with everything in it that stands in braces."""
+    """Return a statement with all its placeholders filled in."""
     names = _build_names(metadata_schema)
     own = names["own"]
-    found: dict[str, sql.Composable] = {
+    parts: dict[str, sql.Composable] = {
         "lake": sql.Identifier(metadata_schema),
         "own": sql.Identifier(own),
         "lake_text": sql.Literal(metadata_schema),
@@ -274,14 +277,14 @@ def _compose(
         "name": sql.Identifier(name),
         "covers": sql.SQL(COVERS),
     }
-    found |= {"of_table": sql.SQL(OF_TABLE).format(**found), "shown": sql.SQL(SHOWN).format(**found)}
-    found["reads"] = sql.SQL(READS).format(**found)
-    found["condition"] = sql.SQL(condition).format(**found)
-    found["query"] = sql.SQL(query).format(**found)
-    return sql.SQL(text).format(**found)
+    parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
+    parts["reads"] = sql.SQL(READS).format(**parts)
+    parts["condition"] = sql.SQL(condition).format(**parts)
+    parts["query"] = sql.SQL(query).format(**parts)
+    return sql.SQL(text).format(**parts)
 
 
 def compute_digest() -> str:
-    """Return what tells this version of the schema from others."""
-    whole = [statement.as_string() for statement in _list_statements("lake")]
-    return hashlib.sha256("".join(whole).encode()).hexdigest()
+    """Return the digest that identifies this version of the schema."""
+    statements = [statement.as_string() for statement in _list_statements("lake")]
+    return hashlib.sha256("".join(statements).encode()).hexdigest()

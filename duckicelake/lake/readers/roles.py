@@ -1,4 +1,7 @@
-"""Readers' roles in Postgres: made with a password and an end, known by a row beside the lake, removed when they are over."""
+"""Postgres roles for readers of DuckLake: created with a password and an expiry, listed in `iceberg_reader`, dropped when expired.
+
+`catalog` calls this when a principal asks for DuckLake credentials, and the maintenance thread to drop expired roles.
+"""
 
 import secrets
 from collections.abc import Sequence
@@ -15,13 +18,13 @@ from duckicelake.lake.readers.install import check_may_issue, install_readers, i
 
 ROLE_PREFIX = "duckicelake_reader_"
 MOST_ROLES = 16
-"""Of one principal; each server remembers those that it gave out, so they are few."""
+"""The most roles of one principal. Each server reuses the ones it issued, so few are needed."""
 
 BUSY_S = 60
-"""When who has too many may ask again."""
+"""The `Retry-After` for a principal with too many roles."""
 
 SHARED_OPTIONS = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
-"""What a reader's connection has of the server's own, beside the place."""
+"""The options of the server's own connection that a reader's connection string repeats."""
 
 ROLE_SETTINGS: Sequence[sql.SQL] = (
     sql.SQL("ALTER ROLE {} SET statement_timeout = '5min'"),
@@ -33,11 +36,11 @@ ROLE_SETTINGS: Sequence[sql.SQL] = (
 
 @dataclass(frozen=True, slots=True)
 class LakeReader:
-    """Who reads, and what of the lake beside its own grants: by settings (`spaces`), and within a scope.
+    """A principal that reads the lake with DuckDB, and its rights besides its grants: by settings (`spaces`), and within a scope.
 
-    Shape:  spaces are schema names in small letters, with what is nested in them; an empty one is all. `scope` None: all
-            `account`: the principal's id and the number of its secret, None: settings or another issuer name it
-            `roles`: names of roles that its token gives it; those count that the lake has at the moment of reading
+    Shape:  spaces are schema names in lower case, with nested ones included; an empty one means all. `scope` None: all
+            `account`: the principal's id and the number of its secret; None if settings or another issuer define it
+            `roles`: names of roles from its token; roles that the lake does not have at the moment of reading are ignored
     """
 
     principal: str
@@ -49,7 +52,7 @@ class LakeReader:
 
 @dataclass(frozen=True, slots=True)
 class ReaderRole:
-    """A role with its connection string. After `fresh_until_s` nobody new gets it."""
+    """A role with its connection string. After `fresh_until_s` it is not issued again."""
 
     name: str
     dsn: str = field(repr=False)
@@ -68,7 +71,7 @@ SELECT_EXPIRED = """
 SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
   FROM iceberg_reader r
  WHERE r.expires_at < clock_timestamp()
-    -- as many of the oldest as there are too many, but none that somebody uses
+    -- And the oldest roles above the limit, unless a session uses them.
     OR r.role_name IN (SELECT o.role_name FROM iceberg_reader o
                         WHERE o.principal = %(principal)s AND o.expires_at >= clock_timestamp()
                           AND NOT EXISTS (SELECT FROM pg_stat_activity a
@@ -105,7 +108,7 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %(
 """
 
 SELECT_LOCKED = """
--- a row that readers cannot lock, as they could an advisory lock
+-- Lock a row, which readers cannot; they could take an advisory lock.
 SELECT FROM iceberg_setting WHERE key = 'readers' FOR UPDATE
 """
 
@@ -119,23 +122,23 @@ SELECT to_regclass('iceberg_reader') IS NOT NULL
 
 
 def can_issue(lake: Lake) -> bool:
-    """Tell whether our Postgres role may make what readers need."""
+    """Return True if our Postgres role may create what readers need."""
     with reading(lake) as conn:
         return all(may_issue(conn))
 
 
 def is_live(lake: Lake, role: ReaderRole) -> bool:
-    """Tell whether a role that was made is there yet."""
+    """Return True if a role that was issued still exists and has not expired."""
     with reading(lake) as conn:
         row = conn.execute(SELECT_IS_LIVE, {"role_name": role.name}).fetchone()
         return row is not None and bool(row[0])
 
 
 def create_reader_role(lake: Lake, reader: LakeReader, public: str | None, times: tuple[float, float]) -> ReaderRole:
-    """Make a role for a reader, and remove those that are over.
+    """Create a role for a reader, and drop expired ones.
 
-    Units:  `times` are when it ends, and until when it may be given out again. `public`: where readers reach Postgres
-    Raises: NotServed: our Postgres role lacks a right; says which. TooManyRequests: the principal has as many, and uses them all
+    Units:  `times` are its expiry, and until when it may be issued again. `public`: the address at which readers reach Postgres
+    Raises: NotServed: our Postgres role lacks a right; names it. TooManyRequests: the principal uses all the roles it may have
     """
     _prepare(lake)
     name, password = ROLE_PREFIX + secrets.token_hex(8), secrets.token_urlsafe(32)
@@ -155,7 +158,7 @@ def create_reader_role(lake: Lake, reader: LakeReader, public: str | None, times
 
 
 def drop_expired_roles(conn: psycopg.Connection, metadata_schema: str) -> int:
-    """Remove the roles that are over, and views of what DuckDB has dropped; return how many roles there were."""
+    """Drop expired roles, and views of inlined tables that DuckDB has dropped; return the number of roles."""
     row = conn.execute(SELECT_HAS_READERS).fetchone()
     if row is None or not row[0]:
         return 0
@@ -164,7 +167,7 @@ def drop_expired_roles(conn: psycopg.Connection, metadata_schema: str) -> int:
 
 
 def drop_all_roles(conn: psycopg.Connection) -> None:
-    """Remove all roles of the lake's readers, in the caller's transaction."""
+    """Drop all roles of the lake's readers, in the caller's transaction."""
     for name, is_ours in conn.execute(SELECT_ALL_READERS).fetchall():
         _drop_role(conn, name, is_ours=is_ours)
 
@@ -172,8 +175,8 @@ def drop_all_roles(conn: psycopg.Connection) -> None:
 def _prepare(lake: Lake) -> None:
     with reading(lake) as conn:
         check_may_issue(conn)
-        done = is_ready(conn, lake.metadata_schema)
-    if not done:
+        is_installed = is_ready(conn, lake.metadata_schema)
+    if not is_installed:
         with writing_on_new_connection(lake) as conn:
             conn.commit()
             install_readers(conn, lake.metadata_schema)
@@ -194,7 +197,7 @@ def _to_row(name: str, reader: LakeReader, expires_at_s: float) -> dict[str, obj
 
 
 def _create_role(conn: psycopg.Connection, name: str, password: str, expires_at_s: float) -> None:
-    """Make a role. Postgres is sent what it needs to check the password, and never the password."""
+    """Create a role. Postgres gets the SCRAM verifier, never the password."""
     verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     row = conn.execute("SELECT to_timestamp(%(at_s)s)::text", {"at_s": expires_at_s}).fetchone()
     assert row is not None
@@ -216,15 +219,15 @@ def _grant_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
     try:
         conn.execute(grant)
     except psycopg.errors.InsufficientPrivilege as error:
-        message = "Nobody gets read-only access to DuckLake here: the server's Postgres role may let nobody connect to the database."
+        message = "The catalog cannot issue read-only access to DuckLake: the server's Postgres role may not grant CONNECT on the database."
         raise NotServed(f"{message} Run `GRANT CONNECT ON DATABASE database TO PUBLIC`, or make it the owner.") from error
 
 
 def _drop_expired(conn: psycopg.Connection, principal: str | None) -> int:
-    found = conn.execute(SELECT_EXPIRED, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
-    for name, is_ours in found:
+    expired = conn.execute(SELECT_EXPIRED, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
+    for name, is_ours in expired:
         _drop_role(conn, name, is_ours=is_ours)
-    return len(found)
+    return len(expired)
 
 
 def _check_role_count(conn: psycopg.Connection, principal: str) -> None:
@@ -235,7 +238,7 @@ def _check_role_count(conn: psycopg.Connection, principal: str) -> None:
 
 
 def _drop_role(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
-    """Remove a role with all that it may have made, and its sessions; a copy of a lake leaves the original's alone."""
+    """Drop a role with its sessions and everything it may own. In a copied database the rows name roles of the original; leave these."""
     conn.execute(DELETE_READER, {"role_name": name})
     row = conn.execute(SELECT_HAS_ROLE, {"role_name": name}).fetchone()
     if not is_ours or row is None or not row[0]:
@@ -243,18 +246,19 @@ def _drop_role(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
     role = sql.Identifier(name)
     try:
         with conn.transaction():
-            # who made a role may do what its members may
+            # The creator of a role may not drop what its members own without being one.
             conn.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(role))
             conn.execute(SELECT_TERMINATED, {"role_name": name})
             conn.execute(sql.SQL("DROP OWNED BY {}").format(role))
             conn.execute(sql.SQL("DROP ROLE {}").format(role))
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist):
-        # made by another role of Postgres: without its row it sees nothing, and its password ends by itself
+        # The role was created by another Postgres role. Without its row it reads nothing, and its password expires.
         return
 
 
 def _format_dsn(conn: psycopg.Connection, dsn: str, public: str | None, login: tuple[str, str]) -> str:
-    """Return what a reader connects by."""
-    told = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED_OPTIONS}
-    place = {"host": conn.info.host, "port": conn.info.port, "dbname": conn.info.dbname}
-    return make_conninfo("", **{**place, **told, **(conninfo_to_dict(public) if public else {}), "user": login[0], "password": login[1]})
+    """Return the connection string for a reader."""
+    options = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED_OPTIONS}
+    server = {"host": conn.info.host, "port": conn.info.port, "dbname": conn.info.dbname}
+    address = conninfo_to_dict(public) if public else {}
+    return make_conninfo("", **{**server, **options, **address, "user": login[0], "password": login[1]})

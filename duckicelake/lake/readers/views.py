@@ -1,7 +1,9 @@
-"""The views that readers attach as a DuckLake of their own, as SQL.
+"""The views that readers attach as a DuckLake, as SQL; `lake.readers.install` creates them.
 
-Law: every row is there by what `session_user`, a reader's role, may read at that moment; for any other role there is none.
-`{lake}` is the lake's schema, `{own}` the readers' one, `{lake_text}` and `{own_text}` the same as texts; other braces are below.
+Law: every view shows only rows that `session_user`, a reader's role, may read at that moment; other roles see none.
+Placeholders: `{lake}` is the lake's schema, `{own}` the readers' one, `{lake_text}` and `{own_text}` the same as texts; the others
+are the constants below. The digest of these statements decides if a lake's readers' schema is replaced, so even a changed comment
+in them replaces it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from typing import LiteralString
 COVERS: LiteralString = """
 (p.space = '' OR n.name = p.space OR (starts_with(n.name, p.space || '\u241f') AND n.name !~ '(^|\u241f)(\u241f|$)'))
 """
-"""Whether a namespace is another or nested in it. Source: `translate/namespaces.py`, where an empty level makes a name whole."""
+"""The condition that a namespace equals or is nested in another. Source: `translate/namespaces.py`."""
 
 INNER: Sequence[tuple[LiteralString, LiteralString]] = (
     (
@@ -97,7 +99,7 @@ SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole
 """,
     ),
 )
-"""What the others are made of; nobody reads these."""
+"""Helper views of the other views; readers have no right on them."""
 
 OF_TABLES: Sequence[LiteralString] = (
     *("ducklake_column", "ducklake_column_tag", "ducklake_data_file", "ducklake_delete_file", "ducklake_file_column_stats"),
@@ -105,7 +107,7 @@ OF_TABLES: Sequence[LiteralString] = (
     *("ducklake_partition_info", "ducklake_partition_column", "ducklake_sort_info", "ducklake_sort_expression"),
     *("ducklake_schema_versions", "ducklake_inlined_data_tables", "ducklake_column_mapping"),
 )
-"""DuckLake's tables whose rows are each of one table."""
+"""DuckLake's tables whose rows belong to one table each."""
 
 OF_TABLE: LiteralString = "x.table_id IN (SELECT {own}.iceberg_ids('table'))"
 SHOWN: LiteralString = "x.schema_id IN (SELECT {own}.iceberg_ids('shown'))"
@@ -129,7 +131,7 @@ OTHERS: Sequence[tuple[LiteralString, LiteralString]] = (
     ("ducklake_name_mapping", "x.mapping_id IN (SELECT {own}.iceberg_ids('mapping'))"),
     ("ducklake_files_scheduled_for_deletion", "false"),
 )
-"""The others, each with what a row of it (`x`) is shown by."""
+"""The other tables of DuckLake, each with the condition for a row `x` to be visible."""
 
 OWN: Sequence[tuple[LiteralString, LiteralString]] = (
     (
@@ -146,7 +148,7 @@ SELECT x.snapshot_id,
 """,
     ),
 )
-"""Those that say less than DuckLake's."""
+"""Views that show less than DuckLake's tables."""
 
 IDS: LiteralString = """
 CREATE FUNCTION {own}.iceberg_ids(kind text) RETURNS SETOF bigint
@@ -172,7 +174,7 @@ BEGIN
 END
 $$
 """
-"""What the session's role may read, by ids. A function, because planning the views anew for each query costs more than all else."""
+"""The ids that the session's role may read. A function, because planning the views for each query is the largest cost."""
 
 REFUSE: LiteralString = """
 CREATE FUNCTION {own}.iceberg_refuse() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -182,7 +184,7 @@ BEGIN
 END
 $$
 """
-"""An error, because DuckDB remembers tables that it saw, and breaks over those that are gone."""
+"""Raise an error instead of hiding tables, because DuckDB caches tables and fails badly if they vanish."""
 
 ROWS: LiteralString = """
 CREATE FUNCTION {own}.iceberg_rows(asked_table bigint, asked_version bigint) RETURNS SETOF record
@@ -204,7 +206,7 @@ BEGIN
 END
 $$
 """
-"""Inlined rows, or inlined deletes. A view of the table itself would keep DuckDB from dropping it."""
+"""Inlined rows or inlined deletes, through a function: a view on the table itself would keep DuckDB from dropping it."""
 
 INLINED: LiteralString = """
 CREATE FUNCTION {own}.iceberg_is_inlined(asked text) RETURNS boolean
@@ -215,7 +217,7 @@ SELECT asked ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
                 WHERE n.nspname = {lake_text} AND c.relname = asked AND c.relkind = 'r' AND NOT c.relrowsecurity)
 $$
 """
-"""Whether that is a table of inlined rows or deletes: who writes the lake may register any name."""
+"""True for a table of inlined rows or deletes; a writer of the lake may register any name."""
 
 SHOW: LiteralString = """
 CREATE FUNCTION {own}.iceberg_show(inlined text, asked_table bigint, asked_version bigint) RETURNS void
@@ -273,13 +275,13 @@ HIDE: Sequence[LiteralString] = (
     "REVOKE ALL ON FUNCTION {own}.iceberg_show_rows() FROM PUBLIC",
     "REVOKE ALL ON FUNCTION {own}.iceberg_show_deletes() FROM PUBLIC",
 )
-"""Who may call them could give them to a trigger of their own table. Triggers that are there need no right to fire."""
+"""A role that may call them could use them in triggers of its own tables. Existing triggers need no right to fire."""
 
 TRIGGERS: Sequence[LiteralString] = (
-    # at the end of the transaction, because DuckDB registers such a table before it makes it
+    # Deferred to the end of the transaction, because DuckDB registers such a table before it creates it.
     "CREATE CONSTRAINT TRIGGER iceberg_show_rows AFTER INSERT ON {lake}.ducklake_inlined_data_tables"
     " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {own}.iceberg_show_rows()",
-    # the last thing that DuckDB writes
+    # DuckDB writes this row last.
     "CREATE TRIGGER iceberg_show_deletes AFTER INSERT ON {lake}.ducklake_snapshot_changes"
     " FOR EACH ROW WHEN (NEW.changes_made LIKE '%inlined_delete:%') EXECUTE FUNCTION {own}.iceberg_show_deletes()",
 )
@@ -294,4 +296,4 @@ SELECT {own}.iceberg_show(f.name, f.table_id, f.version)
          WHERE n.nspname = {lake_text} AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_delete_[0-9]{{1,18}}$') f
 """,
 )
-"""Views of what is inlined already."""
+"""Creates the views of inlined tables that exist already."""

@@ -1,5 +1,6 @@
-"""Commits: one transaction under the lake's lock, rows in, a lake snapshot out.
+"""Commits: one transaction under the lake's lock that writes rows and lake snapshots.
 
-rows (what a commit writes, pure) · transaction (the lock, and what nobody knows when COMMIT fails) · apply (rows → statements) ·
-statements (the SQL) · lookups (what a commit must know that no load reads) · client_notes (what clients said, for loads).
+rows (the rows that a commit writes, pure) · transaction (the lock, and an unknown state when COMMIT fails) · apply (rows →
+statements) · statements, note_statements (the SQL) · single_statement (a simple commit in one round trip) · lookups (queries of
+commits) · read_back (the table's state after a commit) · waiting_sessions (waiting for DuckDB's commits).
 """

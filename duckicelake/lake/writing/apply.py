@@ -1,4 +1,4 @@
-"""Steps into rows: each step of a commit becomes one lake snapshot."""
+"""Execution of a commit's steps: each step becomes one lake snapshot. Called by `catalog` in the commit's transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -16,7 +16,7 @@ from duckicelake.lake.writing.transaction import Commit
 INSERT_SNAPSHOT = """
 WITH made AS (
     INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
-    -- time travel by time wants it ascending, and a transaction's own time is that of its begin
+    -- Time travel needs ascending times, and now() is the time at which the transaction began.
     SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'),
            %(schema_version)s::bigint, %(next_catalog_id)s::bigint, %(next_file_id)s::bigint
       FROM ducklake_snapshot
@@ -26,7 +26,7 @@ WITH made AS (
 INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) SELECT snapshot_id, %(changes_made)s::text FROM made
 """
 
-# DuckDB's flush locks such rows before it waits for the lake: Postgres would end one of the two after a second, and perhaps DuckDB
+# DuckDB's flush locks these rows before it waits for the lake's lock. Fail first, before Postgres' deadlock detector picks DuckDB.
 SET_SHORT_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 
 UPDATE_INLINED_ROWS = sql.SQL("""
@@ -79,15 +79,15 @@ VALUES (%(table_id)s, %(table_name)s, %(schema_version)s)
 
 
 def write_steps(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = ()) -> int:
-    """Write the steps as the next lake snapshots, one each, then what makes none, then who asked; return the id of the last."""
+    """Write the steps as the next lake snapshots, one each, then the notes, then the audit line; return the last snapshot's id."""
     snapshot_id, schema_version = commit.head.snapshot_id, commit.head.schema_version
     for step in steps:
         snapshot_id += 1
         schema_version += step.changes_catalog
-        made = {"snapshot_id": snapshot_id, "schema_version": schema_version}
-        _write_all(commit.conn, step.rows, made)
+        snapshot = {"snapshot_id": snapshot_id, "schema_version": schema_version}
+        _write_all(commit.conn, step.rows, snapshot)
         counters = {"next_catalog_id": step.next_catalog_id, "next_file_id": step.next_file_id}
-        commit.conn.execute(INSERT_SNAPSHOT, {**made, **counters, "changes_made": format_changes(step.changes)})
+        commit.conn.execute(INSERT_SNAPSHOT, {**snapshot, **counters, "changes_made": format_changes(step.changes)})
     _write_all(commit.conn, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
     if steps or notes:
         commit.note(snapshot_id if steps else None)
@@ -95,10 +95,10 @@ def write_steps(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRo
 
 
 def skip_to_snapshot(commit: Commit, snapshot_id: int) -> Commit:
-    """Return the commit with its head moved up, so that its first step becomes lake snapshot `snapshot_id`.
+    """Return the commit with its head advanced, so that its first step becomes lake snapshot `snapshot_id`.
 
-    A DuckDB transaction that began before finds out about other commits only because the id after its head is taken. So an
-    empty bridge snapshot is written there when the jump would leave that id free.
+    A concurrent DuckDB transaction detects other commits only by a conflict on the id after its own head. If the jump would leave
+    that id free, an empty snapshot is written with it.
     """
     head = commit.head
     if snapshot_id > head.snapshot_id + 1:
@@ -107,34 +107,34 @@ def skip_to_snapshot(commit: Commit, snapshot_id: int) -> Commit:
     return replace(commit, head=replace(head, snapshot_id=snapshot_id - 1))
 
 
-def _write_all(conn: psycopg.Connection, rows: Sequence[NewRow], made: dict[str, int]) -> None:
+def _write_all(conn: psycopg.Connection, rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
     for kind, group in groupby(rows, key=type):
-        _write(conn, kind, list(group), made)
+        _write(conn, kind, list(group), snapshot)
 
 
-def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow], made: dict[str, int]) -> None:
+def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
     if kind in STATEMENTS:
         columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
         for statement in STATEMENTS[kind]:
-            conn.execute(statement, made | columns)
+            conn.execute(statement, snapshot | columns)
         return
     conn.execute(SET_SHORT_LOCK_TIMEOUT)
     for row in rows:
         if isinstance(row, EndedInlinedRows):
-            _end_inlined_rows(conn, row, made["snapshot_id"])
+            _end_inlined_rows(conn, row, snapshot["snapshot_id"])
         elif isinstance(row, MergedDeletes):
-            _merge_deletes(conn, row, made["snapshot_id"])
+            _merge_deletes(conn, row, snapshot["snapshot_id"])
         elif isinstance(row, NewInlinedTable):
-            _create_inlined_table(conn, row, made["schema_version"])
+            _create_inlined_table(conn, row, snapshot["schema_version"])
 
 
 def _merge_deletes(conn: psycopg.Connection, row: MergedDeletes, snapshot_id: int) -> None:
-    known = {**asdict(row), "snapshot_id": snapshot_id}
-    conn.execute(DELETE_INLINED_DELETES.format(sql.Identifier(f"ducklake_inlined_delete_{row.table_id}")), known)
-    conn.execute(DELETE_LIVE_DELETE_FILE, known)
+    parameters = {**asdict(row), "snapshot_id": snapshot_id}
+    conn.execute(DELETE_INLINED_DELETES.format(sql.Identifier(f"ducklake_inlined_delete_{row.table_id}")), parameters)
+    conn.execute(DELETE_LIVE_DELETE_FILE, parameters)
     if row.old_path is not None:
-        conn.execute(INSERT_SCHEDULED, known)
-    conn.execute(INSERT_MERGED_DELETES, known)
+        conn.execute(INSERT_SCHEDULED, parameters)
+    conn.execute(INSERT_MERGED_DELETES, parameters)
 
 
 def _create_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:
@@ -145,7 +145,7 @@ def _create_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema
 
 
 def format_type(name: str) -> sql.Composed:
-    """Return a type of an inlined column as SQL, its name and its numbers apart."""
+    """Return the type of an inlined column as SQL, composed from its name and its numbers."""
     base, _, numbers = name.partition("(")
     words = sql.SQL(INLINED_TYPES[base])
     if not numbers:
@@ -156,9 +156,9 @@ def format_type(name: str) -> sql.Composed:
 
 def _end_inlined_rows(conn: psycopg.Connection, row: EndedInlinedRows, snapshot_id: int) -> None:
     table = sql.Identifier(f"ducklake_inlined_data_{row.table_id}_{row.schema_version}")
-    known = {
+    parameters = {
         "snapshot_id": snapshot_id,
         "begin_snapshot": row.begin_snapshot,
         "row_ids": None if row.row_ids is None else list(row.row_ids),
     }
-    conn.execute(UPDATE_INLINED_ROWS.format(table=table), known)
+    conn.execute(UPDATE_INLINED_ROWS.format(table=table), parameters)

@@ -1,6 +1,6 @@
-"""Requests that clients may send again: what became of those with a key, for as long as clients are told, and a little longer.
+"""Outcomes of requests that clients may send again: those with an idempotency key, and commits to several tables.
 
-Of those over several tables, which have landed.
+Outcomes of keys are kept for an hour, a little longer than clients are promised.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from duckicelake.lake.read import fetch_rows
 
 
 class RequestRepeated(Exception):
-    """Under the lock it shows that a request with this key has landed."""
+    """Another transaction with the same idempotency key has committed; found under the lake's lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """What became of a request: it landed, or (`refusal`, an error's name) why it did not.
+    """The outcome of a request: it landed, or it was refused (`refusal` is the name of the error).
 
-    `object_uuid`: of the one table or view that it made or changed.
+    `object_uuid`: the one table or view that it created or changed.
     """
 
     key: UUID
@@ -36,9 +36,9 @@ SELECT key, fingerprint, refusal, message, object_uuid FROM iceberg_idempotency 
 
 
 def find_outcome(conn: psycopg.Connection, request: RequestKey) -> RequestOutcome | None:
-    """Return what became of the request with this key, or None when nobody knows of one."""
-    found = fetch_rows(conn, RequestOutcome, SELECT_OUTCOME, key=request.key)
-    return found[0] if found else None
+    """Return the outcome of the request with this key, or None if there is none."""
+    outcomes = fetch_rows(conn, RequestOutcome, SELECT_OUTCOME, key=request.key)
+    return outcomes[0] if outcomes else None
 
 
 DELETE_OLD = """
@@ -53,13 +53,13 @@ ON CONFLICT (key) DO NOTHING
 
 
 def claim_key(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID | None = None) -> None:
-    """Let the key become known with the transaction that does what is asked, and with what it is about if that is known by then.
+    """Insert the idempotency key in the transaction that applies the request, with the table or view if it is known.
 
-    Raises: Repeated: another transaction did, or refused to
+    Raises: RequestRepeated: the key is taken, because another transaction applied or refused the request
     """
     conn.execute(DELETE_OLD)
-    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None, "object_uuid": object_uuid}
-    if conn.execute(INSERT_OUTCOME, known).rowcount == 0:
+    parameters = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None, "object_uuid": object_uuid}
+    if conn.execute(INSERT_OUTCOME, parameters).rowcount == 0:
         raise RequestRepeated
 
 
@@ -69,14 +69,14 @@ UPDATE iceberg_idempotency SET object_uuid = %(object_uuid)s WHERE key = %(key)s
 
 
 def note_object(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID) -> None:
-    """Remember which table or view a request made or changed, in the transaction that claimed its key."""
+    """Store the table or view that a request created or changed, in the transaction that claimed its key."""
     conn.execute(UPDATE_OBJECT, {"key": request.key, "object_uuid": object_uuid})
 
 
 def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> bool:
-    """Remember why a request was refused, unless its key is known already, and tell whether it was not."""
-    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}
-    return conn.execute(INSERT_OUTCOME, known).rowcount == 1
+    """Store why a request was refused; False if its key was known already."""
+    parameters = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}
+    return conn.execute(INSERT_OUTCOME, parameters).rowcount == 1
 
 
 DELETE_OLD_TRANSACTIONS = """
@@ -89,7 +89,7 @@ INSERT INTO iceberg_transaction (digest) VALUES (%(digest)s) ON CONFLICT (digest
 
 
 def note_transaction(conn: psycopg.Connection, digest: str) -> None:
-    """Let a request over several tables become known with the transaction that does what it asks."""
+    """Store the digest of a commit to several tables in the transaction that applies it."""
     conn.execute(DELETE_OLD_TRANSACTIONS)
     conn.execute(INSERT_TRANSACTION, {"digest": digest})
 
@@ -100,6 +100,6 @@ SELECT EXISTS (SELECT FROM iceberg_transaction WHERE digest = %(digest)s)
 
 
 def has_transaction(conn: psycopg.Connection, digest: str) -> bool:
-    """Tell whether a request over several tables is known to have landed."""
+    """Return True if a commit to several tables with this digest has landed."""
     row = conn.execute(SELECT_HAS_TRANSACTION, {"digest": digest}).fetchone()
     return bool(row and row[0])

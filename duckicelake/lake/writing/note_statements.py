@@ -1,4 +1,4 @@
-"""One statement, or several in order, for each kind of row about refs; arrays as in `lake.writing.statements`."""
+"""The SQL statements for rows about refs, retained snapshots, registered tables and views; arrays as in `lake.writing.statements`."""
 
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
@@ -81,7 +81,7 @@ REF_STATEMENTS: Mapping[type[note_rows.NewRefRow], Sequence[LiteralString]] = {
     note_rows.NewMove: (INSERT_MOVES,),
     note_rows.NewRoot: (INSERT_ROOTS,),
     note_rows.NewHiddenSnapshot: (INSERT_HIDDEN,),
-    # whoever began to remove files before this cannot know what is to be kept now: the setting makes it fail and try again
+    # A clean-up that began before this commit does not see what must be retained now; the changed setting makes it fail and retry.
     note_rows.NewChange: (LOCK_CHANGES, INSERT_CHANGES, UPDATE_SETTING),
 }
 
@@ -134,7 +134,7 @@ SELECT n.data_file_id, i.table_id, i.spec_id, i.partition, i.sort_order_id, i.sp
   JOIN iceberg_file i ON i.data_file_id = n.source_id
 """
 
-# DuckLake was going to delete these, because a merge had replaced them
+# DuckLake had scheduled these files for deletion when a merge replaced them.
 DELETE_RETURNED_SCHEDULED = """
 DELETE FROM ducklake_files_scheduled_for_deletion s USING iceberg_merged_file m
  WHERE m.data_file_id = ANY(%(source_id)s::bigint[]) AND s.data_file_id = m.data_file_id
@@ -151,7 +151,7 @@ RETURN_FILES: Sequence[LiteralString] = (
     INSERT_RETURNED_NOTES,
     DELETE_RETURNED_SCHEDULED,
 )
-"""What runs for each file, in order."""
+"""The statements that bring removed files back, in order."""
 
 
 INSERT_REGISTERED = """
@@ -219,7 +219,7 @@ INSERT_PLACEHOLDER_TABLE = """
 INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
 SELECT n.table_id, gen_random_uuid(), 9223372036854775807, n.table_id, '', '/', false
   FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
- -- begins after every lake snapshot and never ends, so that nothing shows it and nothing expires it
+ -- It begins after every lake snapshot and never ends, so nothing shows or expires it.
  WHERE NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = n.table_id)
 """
 
@@ -275,4 +275,4 @@ VIEW_STATEMENTS: Mapping[type[note_rows.ViewRow], Sequence[LiteralString]] = {
     note_rows.DroppedView: (UPDATE_VIEWS, UPDATE_TAGS_OF_VIEWS, DELETE_VIEW_NOTES),
     note_rows.ViewNote: (UPSERT_VIEW_NOTES,),
 }
-"""What each kind of row runs, in order."""
+"""The statements of each kind of row, in order."""

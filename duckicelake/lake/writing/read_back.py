@@ -1,7 +1,7 @@
-"""What a commit does to a table, on top of what was known of the table before: foreseen, or read in its own transaction.
+"""The state of a table after a commit of simple rows, built on its cached state: read back in the transaction, or predicted.
 
-Law: where nothing has concerned the table since it was read, and the commit writes plain rows only, this is what reading the
-whole table would return.
+`catalog` calls this in the commit's transaction.
+Law: if nothing else has concerned the table since the cached state was read, the result equals a complete read of the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,40 +55,40 @@ from duckicelake.lake.writing.transaction import Commit
 from duckicelake.values import replace
 
 SIMPLE_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, RemovedTableBounds, NewSnapshotNote, NewFileNote})
-"""Rows that change nothing of a table but its properties, its newest files, and what was said of them."""
+"""Rows that change only a table's properties, its newest files, and the notes about them."""
 
 BACK_QUERIES = (SELECT_HEAD, SELECT_NEXT_ROW_ID, SELECT_TAGS, SELECT_TABLE_NOTE, SELECT_SPANS, *RECENT_QUERIES)
 
 
 def is_simple(steps: Sequence[LakeStep]) -> bool:
-    """Tell whether steps write plain rows only."""
+    """Return True if the steps write simple rows only."""
     return all([SIMPLE_ROWS.issuperset(map(type, step.rows)) for step in steps])
 
 
-def read_back(conn: psycopg.Connection, known: TableState, since: LastRead) -> TableState | None:
-    """Return a table after a commit of plain rows; None when somebody else numbered it or its deletes changed."""
-    table_id, after = known.table.table_id, since.lake_snapshot_id
+def read_back(conn: psycopg.Connection, cached: TableState, since: LastRead) -> TableState | None:
+    """Return a table after a commit of simple rows; None if another server numbered it meanwhile or its deletes changed."""
+    table_id, after = cached.table.table_id, since.lake_snapshot_id
     tokens = format_table_tokens(table_id)
     span: dict[str, object] = {"since": after, "next_file_id": since.next_file_id, "data_file_ids": []}
-    found = fetch_queries(conn, BACK_QUERIES, table_id=table_id, object_id=table_id, **span, **tokens)
-    [head], notes = found.rows(HeadRow, SELECT_HEAD), found.rows(TableNote, SELECT_TABLE_NOTE)
-    if notes != [known.notes.table] or found.found[SELECT_AFFECTED_FILES]:
+    results = fetch_queries(conn, BACK_QUERIES, table_id=table_id, object_id=table_id, **span, **tokens)
+    [head], notes = results.rows(HeadRow, SELECT_HEAD), results.rows(TableNote, SELECT_TABLE_NOTE)
+    if notes != [cached.notes.table] or results.found[SELECT_AFFECTED_FILES]:
         return None
-    spans = found.rows(FileSpan, SELECT_SPANS)
-    check_table(known.table, spans, (), ())
-    snapshots = found.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)
-    changed_at = found.value(SELECT_CHANGED_AT)
+    spans = results.rows(FileSpan, SELECT_SPANS)
+    check_table(cached.table, spans, (), ())
+    snapshots = results.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)
+    changed_at = results.value(SELECT_CHANGED_AT)
     state = replace(
-        known,
+        cached,
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
-        next_row_id=found.value(SELECT_NEXT_ROW_ID) or 0,
+        next_row_id=results.value(SELECT_NEXT_ROW_ID) or 0,
         since=after,
-        tags=found.rows(TagRow, SELECT_TAGS),
-        snapshots=select_main_snapshots(snapshots, known.notes.refs),
+        tags=results.rows(TagRow, SELECT_TAGS),
+        snapshots=select_main_snapshots(snapshots, cached.notes.refs),
         spans=spans,
-        snapshot_notes=found.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
-        aliases=found.rows(SnapshotNote, SELECT_ALIASES),
+        snapshot_notes=results.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
+        aliases=results.rows(SnapshotNote, SELECT_ALIASES),
         changed_at=None if changed_at is None else datetime.fromisoformat(changed_at),
     )
     return with_value_checks(conn, state, since.next_file_id)
@@ -96,7 +96,7 @@ def read_back(conn: psycopg.Connection, known: TableState, since: LastRead) -> T
 
 @dataclass(frozen=True, slots=True)
 class PredictedState:
-    """A table as a step will leave it, and what its rows tell of the step's data files."""
+    """The state of a table after a step, and the rows of the step's data files."""
 
     state: TableState
     files: Mapping[int, DataFileRow]
@@ -104,47 +104,47 @@ class PredictedState:
     notes: Mapping[int, FileNote]
 
 
-def predict_state(commit: Commit, known: TableState, step: LakeStep, since: LastRead) -> PredictedState | None:
-    """Return a table as a step of plain rows will leave it; None when only Postgres can say."""
-    locked_check, table_id, snapshot_id = commit.locked_check, known.table.table_id, commit.head.snapshot_id + 1
-    if locked_check is None or locked_check.next_time is None or known.name_mappings or known.notes.refs.kept:
+def predict_state(commit: Commit, cached: TableState, step: LakeStep, since: LastRead) -> PredictedState | None:
+    """Return a table's state after a step of simple rows without reading it; None if only Postgres can tell."""
+    locked_check, table_id, snapshot_id = commit.locked_check, cached.table.table_id, commit.head.snapshot_id + 1
+    if locked_check is None or locked_check.next_time is None or cached.name_mappings or cached.notes.refs.kept:
         return None
-    tags, stats = _predict_tags(known, step), _list_stats(step)
+    tags, stats = _predict_tags(cached, step), _list_stats(step)
     files = [row for row in step.rows if isinstance(row, NewDataFile)]
     spans = [FileSpan(row.data_file_id, snapshot_id, None, row.record_count) for row in files]
-    if tags is None or _needs_value_checks(known, files, stats) or not has_no_nulls(known, spans, stats):
+    if tags is None or _needs_value_checks(cached, files, stats) or not has_no_nulls(cached, spans, stats):
         return None
     notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]
-    made = SnapshotRow(snapshot_id, locked_check.next_time, format_changes(step.changes))
-    is_shown = bool(kinds_of_table(made.changes_made, table_id) & DATA_KINDS)
-    check_table(known.table, spans, (), ())
+    snapshot = SnapshotRow(snapshot_id, locked_check.next_time, format_changes(step.changes))
+    is_data_change = bool(kinds_of_table(snapshot.changes_made, table_id) & DATA_KINDS)
+    check_table(cached.table, spans, (), ())
     state = replace(
-        known,
+        cached,
         position=Position(snapshot_id, locked_check.change_id),
         next_file_id=step.next_file_id,
-        next_row_id=known.next_row_id + sum(row.record_count for row in step.rows if isinstance(row, AddedRows)),
+        next_row_id=cached.next_row_id + sum(row.record_count for row in step.rows if isinstance(row, AddedRows)),
         since=since.lake_snapshot_id,
         tags=tags,
-        snapshots=select_main_snapshots([made] if is_shown else [], known.notes.refs),
+        snapshots=select_main_snapshots([snapshot] if is_data_change else [], cached.notes.refs),
         spans=spans,
         snapshot_notes=notes,
         aliases=notes,
-        changed_at=made.snapshot_time,
+        changed_at=snapshot.snapshot_time,
     )
     return PredictedState(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, stats, _list_notes(step))
 
 
-def _needs_value_checks(known: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
-    """Tell whether files may change what their table is shown as: see `lake.read_values`."""
-    defaulted = {row.column_id for row in known.columns if row.initial_default is not None and row.end_snapshot is None}
+def _needs_value_checks(cached: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
+    """Return True if the files may change the value checks of the table: see `lake.read_values`."""
+    defaulted = {row.column_id for row in cached.columns if row.initial_default is not None and row.end_snapshot is None}
     has_all = all(defaulted <= {row.column_id for row in stats.get(file.data_file_id, ())} for file in files) if defaulted else True
-    return not has_all or "uint32" in {row.column_type.lower() for row in known.columns}
+    return not has_all or "uint32" in {row.column_type.lower() for row in cached.columns}
 
 
-def _predict_tags(known: TableState, step: LakeStep) -> list[TagRow] | None:
-    """Return the live tags after a step, None when one would be there twice."""
+def _predict_tags(cached: TableState, step: LakeStep) -> list[TagRow] | None:
+    """Return the live tags after a step; None if two would have the same key."""
     ended = {row.key for row in step.rows if isinstance(row, EndedTag)}
-    stay = [tag for tag in known.tags if tag.key not in ended]
+    stay = [tag for tag in cached.tags if tag.key not in ended]
     new = [TagRow(row.key, row.value) for row in step.rows if isinstance(row, NewTag)]
     tags = sorted([*stay, *new], key=lambda tag: tag.key)
     return tags if len({tag.key for tag in tags}) == len(tags) else None
@@ -155,8 +155,8 @@ def _to_snapshot_note(row: NewSnapshotNote, snapshot_id: int) -> SnapshotNote:
 
 
 def _to_data_file(row: NewDataFile, snapshot_id: int) -> DataFileRow:
-    told = (row.path, False, row.record_count, row.file_size_bytes, row.row_id_start)
-    return DataFileRow(row.data_file_id, snapshot_id, *told, None, None, None, None, None)
+    columns = (row.path, False, row.record_count, row.file_size_bytes, row.row_id_start)
+    return DataFileRow(row.data_file_id, snapshot_id, *columns, None, None, None, None, None)
 
 
 def _list_stats(step: LakeStep) -> dict[int, list[ColumnStatsRow]]:
@@ -164,8 +164,8 @@ def _list_stats(step: LakeStep) -> dict[int, list[ColumnStatsRow]]:
     for row in step.rows:
         if isinstance(row, NewColumnStats):
             counts = (row.column_size_bytes, row.value_count, row.null_count)
-            found = ColumnStatsRow(row.data_file_id, row.column_id, *counts, row.min_value, row.max_value, row.contains_nan)
-            stats.setdefault(row.data_file_id, []).append(found)
+            stats_row = ColumnStatsRow(row.data_file_id, row.column_id, *counts, row.min_value, row.max_value, row.contains_nan)
+            stats.setdefault(row.data_file_id, []).append(stats_row)
     return stats
 
 

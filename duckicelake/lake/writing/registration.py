@@ -1,4 +1,7 @@
-"""Tables that were dropped: what is left of those that may come back, and of those that may not, because their files go."""
+"""Dropped tables: the rows from which a table can be registered again, and purges, which delete a table's files.
+
+`catalog` calls these when tables are dropped, purged and registered.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from duckicelake.lake.rows import TableRow
 
 @dataclass(frozen=True, slots=True)
 class LocatedTable(TableRow):
-    """A table that has been published at a location, under its last name; `end_snapshot` is where it was dropped, if it was."""
+    """A table that has been published at a location, under its last name; `end_snapshot` is where it was dropped, or None."""
 
     metadata_version: int
     end_snapshot: int | None
@@ -33,7 +36,7 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
 
 
 def list_located_tables(conn: psycopg.Connection, location: str) -> list[LocatedTable]:
-    """Return the tables that have been at a location, as far as DuckLake still knows their rows."""
+    """Return the tables that have been at a location, as far as DuckLake still has their rows."""
     return fetch_rows(conn, LocatedTable, SELECT_LOCATED_TABLES, location=location)
 
 
@@ -46,14 +49,14 @@ SELECT c.changes_made,
 
 
 def find_drop_snapshot(conn: psycopg.Connection, snapshot_id: int) -> tuple[str, bool] | None:
-    """Return what the lake snapshot of a drop changed, and whether the one before it is still there; None when it has expired."""
+    """Return the changes of the lake snapshot that dropped a table, and True if its predecessor still exists; None if it has expired."""
     row = conn.execute(SELECT_DROP, {"snapshot_id": snapshot_id}).fetchone()
     return None if row is None else (row[0] or "", row[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """`iceberg_purge`: a table that was dropped with its files, some of which may be there still; what came later is another's."""
+    """`iceberg_purge`: a table that was dropped with its files, of which some may remain; files newer than `begun_at` are another's."""
 
     table_id: int
     locations: Sequence[str]
@@ -67,7 +70,7 @@ ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = 
 
 
 def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str]) -> None:
-    """Remember, in the transaction that drops a table, that its files are to go."""
+    """Note, in the transaction that drops a table, that its files are to be deleted."""
     conn.execute(INSERT_PURGE, {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations)})
 
 
@@ -81,20 +84,20 @@ SELECT p.table_id, p.locations, p.begun_at
 
 
 def list_purges(conn: psycopg.Connection, table_uuid: UUID | None = None) -> list[Purge]:
-    """Return the purges that have not been finished: all, or those of the table with that uuid."""
+    """Return the unfinished purges: all, or those of the table with that uuid."""
     return fetch_rows(conn, Purge, SELECT_PURGES, table_uuid=table_uuid)
 
 
 SELECT_HAS_PURGE = """
 SELECT EXISTS (SELECT FROM iceberg_purge
                 WHERE (table_id = %(table_id)s OR %(location)s = ANY(locations))
-                  -- one that has not come to its end by then was broken off, or the store lets nothing be removed
+                  -- An older purge was interrupted, or the store refuses to delete.
                   AND begun_at > clock_timestamp() - interval '1 hour')
 """
 
 
 def has_purge(conn: psycopg.Connection, table_id: int, location: str = "") -> bool:
-    """Tell whether the files of a table, or of one that was at that location, are about to go."""
+    """Return True if the files of a table, or of one that was at that location, are being deleted."""
     row = conn.execute(SELECT_HAS_PURGE, {"table_id": table_id, "location": location}).fetchone()
     return bool(row and row[0])
 
@@ -105,7 +108,7 @@ DELETE FROM iceberg_purge WHERE table_id = %(table_id)s
 
 
 def delete_purge(conn: psycopg.Connection, table_id: int) -> None:
-    """Forget a purge: nothing is left to be removed, or the table is back."""
+    """Delete the note of a purge: no files are left, or the table is registered again."""
     conn.execute(DELETE_PURGE, {"table_id": table_id})
 
 
@@ -115,7 +118,7 @@ UPDATE iceberg_purge SET locations = array_remove(locations, %(location)s) WHERE
 
 
 def remove_purged_location(conn: psycopg.Connection, location: str) -> None:
-    """Take a location out of the purges: what is left there belongs to a table that came after."""
+    """Remove a location from all purges: the files there belong to a newer table."""
     conn.execute(UPDATE_PURGED_LOCATIONS, {"location": location})
 
 
@@ -135,13 +138,13 @@ def find_live_table_name(conn: psycopg.Connection, uuid: UUID, table_id: int) ->
 
 SELECT_UUID_TAKEN = """
 SELECT EXISTS (SELECT FROM ducklake_table
-                -- of dropped tables too: grants name uuids, and what is made anew inherits nothing
+                -- Include dropped tables: grants name uuids, and a new table must not inherit them.
                 WHERE table_uuid = %(uuid)s)
 """
 
 
 def has_uuid(conn: psycopg.Connection, uuid: UUID) -> bool:
-    """Tell whether a table has that uuid, or had it when it was dropped."""
+    """Return True if a live or dropped table has that uuid."""
     row = conn.execute(SELECT_UUID_TAKEN, {"uuid": uuid}).fetchone()
     return bool(row and row[0])
 
@@ -153,7 +156,7 @@ SELECT x.path
                     ELSE concat((SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL), s.path, t.path)
                END || f.path AS path
           FROM (SELECT table_id, path, coalesce(path_is_relative, true) AS path_is_relative FROM ducklake_data_file
-                -- rows of no data file keep files for snapshots that refs name, or for those who took a table elsewhere
+                -- PLACEHOLDER_ID marks files kept for refs' snapshots, or for those who registered the table elsewhere.
                 UNION ALL SELECT table_id, path, coalesce(path_is_relative, true) FROM ducklake_delete_file
                            WHERE data_file_id = 9223372036854775807) f
           JOIN ducklake_table t ON t.table_id = f.table_id
@@ -165,7 +168,7 @@ SELECT x.path
 
 
 def list_known_paths(conn: psycopg.Connection, paths: Sequence[str], table_id: int) -> set[str]:
-    """Return those of these full paths that are data files which DuckLake knows: of this table, or of none that is live."""
+    """Return those of these full paths that are data files in DuckLake, of this table or of none that is live."""
     return {row[0] for row in conn.execute(SELECT_KNOWN, {"paths": list(paths), "table_id": table_id})} if paths else set()
 
 
@@ -179,7 +182,7 @@ SELECT x.path
 
 
 def find_scheduled_path(conn: psycopg.Connection, paths: Sequence[str]) -> str | None:
-    """Return one of these full paths that DuckLake is going to remove, or None."""
+    """Return one of these full paths that DuckLake has scheduled for deletion, or None."""
     row = conn.execute(SELECT_SCHEDULED, {"paths": list(paths)}).fetchone()
     return row[0] if row else None
 
@@ -193,7 +196,7 @@ SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file
 
 
 def list_data_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str, bool]]:
-    """Return the paths of all data files of a table, live or not, and those kept for it; whether each is relative."""
+    """Return the paths of a table's data files, live or not, and of files retained for it; with each, True if it is relative."""
     return [(row[0], row[1]) for row in conn.execute(SELECT_DATA_PATHS, {"table_id": table_id})]
 
 
@@ -203,7 +206,7 @@ SELECT path FROM ducklake_delete_file WHERE table_id = %(table_id)s AND path = A
 
 
 def list_pinned_paths(conn: psycopg.Connection, paths: Sequence[str]) -> set[str]:
-    """Return those of these full paths that are kept though no table has them."""
+    """Return those of these full paths that are pinned without a table."""
     return {row[0] for row in conn.execute(SELECT_PINNED, {"table_id": PLACEHOLDER_ID, "paths": list(paths)})}
 
 
@@ -218,6 +221,6 @@ SELECT t.table_id, n.location, n.metadata_version
 
 
 def find_dropped_table(conn: psycopg.Connection, uuid: UUID) -> tuple[int, str, int] | None:
-    """Return id, location and last metadata version of the table with that uuid that was last dropped, or None."""
+    """Return id, location and last metadata version of the table with that uuid that was dropped last, or None."""
     row = conn.execute(SELECT_DROPPED_TABLE, {"uuid": uuid}).fetchone()
     return None if row is None else (row[0], row[1], row[2])

@@ -1,7 +1,7 @@
-"""What a commit writes, as frozen rows: one dataclass a statement, its fields named like the statement's parameters.
+"""The rows that a commit writes, as frozen values: one class per statement, its fields named like the statement's parameters.
 
-Every row begins or ends at the lake snapshot that its step makes. Ids are given out by whoever makes the rows, from
-the counters of the `LakeHead` that was read under the lock.
+Every row begins or ends at the lake snapshot of its step. The planner of a commit assigns ids from the counters of the
+`LakeHead` that was read under the lake's lock.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from duckicelake.lake.note_rows import NewRefRow, NoteRow, ViewRow
 
 @dataclass(frozen=True, slots=True)
 class LakeHead:
-    """The newest `ducklake_snapshot`: the last id of everything that has been given out."""
+    """The newest `ducklake_snapshot`, with the counters of all assigned ids."""
 
     snapshot_id: int
     schema_version: int
@@ -34,7 +34,7 @@ class NewSchema:
 
 @dataclass(frozen=True, slots=True)
 class EndedSchema:
-    """A `ducklake_schema` that ends, with its tags."""
+    """A `ducklake_schema` to end, with its tags."""
 
     schema_id: int
 
@@ -50,7 +50,7 @@ class NewTag:
 
 @dataclass(frozen=True, slots=True)
 class EndedTag:
-    """A live `ducklake_tag` that ends."""
+    """A live `ducklake_tag` to end."""
 
     object_id: int
     key: str
@@ -58,7 +58,7 @@ class EndedTag:
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """`ducklake_table`: a new table, or an old one under a new name."""
+    """`ducklake_table`: a new table, or a renamed one."""
 
     table_id: int
     table_uuid: UUID
@@ -70,21 +70,21 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True)
 class EndedTableName:
-    """The live `ducklake_table` row of a table that goes on under another name."""
+    """The live `ducklake_table` row of a table that is renamed."""
 
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
-    """A table that ends with everything that belongs to it."""
+    """A table to drop with everything that belongs to it."""
 
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class RevivedTable:
-    """What ended with a table in the lake snapshot that dropped it, and lives again; its name is a `NewTable`."""
+    """A dropped table to restore: rows that ended in the snapshot that dropped it live again. Its name is a `NewTable`."""
 
     table_id: int
     dropped_at: int
@@ -108,7 +108,7 @@ class NewColumn:
 
 @dataclass(frozen=True, slots=True)
 class EndedColumn:
-    """A live `ducklake_column` that ends or makes room for its next version."""
+    """A live `ducklake_column` to end, dropped or replaced by its next version."""
 
     table_id: int
     column_id: int
@@ -125,7 +125,7 @@ class NewComment:
 
 @dataclass(frozen=True, slots=True)
 class EndedComment:
-    """A live comment of a column that ends."""
+    """A live comment of a column to end."""
 
     table_id: int
     column_id: int
@@ -133,14 +133,14 @@ class EndedComment:
 
 @dataclass(frozen=True, slots=True)
 class NewSchemaVersion:
-    """`ducklake_schema_versions`: the step changes what files of the table look like."""
+    """`ducklake_schema_versions`: the step changes the schema of the table's files."""
 
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndedPartitioning:
-    """The live `ducklake_partition_info` of a table that ends."""
+    """The live `ducklake_partition_info` of a table, to end."""
 
     table_id: int
 
@@ -159,14 +159,14 @@ class NewDataFile:
 
 @dataclass(frozen=True, slots=True)
 class EndedDataFile:
-    """A live data file that ends. Its delete file stays, as DuckDB leaves it: a later flush goes on from it."""
+    """A live data file to end. Its delete file stays live, as with DuckDB: a later flush continues from it."""
 
     data_file_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewColumnStats:
-    """`ducklake_file_column_stats`; `value_count` counts the values that are not null."""
+    """`ducklake_file_column_stats`; `value_count` counts only non-null values."""
 
     data_file_id: int
     table_id: int
@@ -181,7 +181,7 @@ class NewColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class AddedRows:
-    """What a step adds to `ducklake_table_stats`, which begins with a table's first files."""
+    """The numbers that a step adds to `ducklake_table_stats`, which has a row from a table's first files on."""
 
     table_id: int
     record_count: int
@@ -190,7 +190,7 @@ class AddedRows:
 
 @dataclass(frozen=True, slots=True)
 class RemovedTableBounds:
-    """A table's `ducklake_table_column_stats` that go: without them DuckDB trusts no bound over all files."""
+    """The `ducklake_table_column_stats` of a table to delete, so that DuckDB assumes no bounds over all files."""
 
     table_id: int
 
@@ -210,17 +210,17 @@ class NewDeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class EndedDeleteFile:
-    """The live delete file of a data file, which ends."""
+    """The live delete file of a data file, to end."""
 
     data_file_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergedDeletes:
-    """A data file's live delete file and its inlined deletes, which go: one delete file that tells of both takes their place.
+    """One delete file that replaces a data file's live delete file and its inlined deletes.
 
-    That file ends at the step. It holds the lake snapshot of each position, and its row begins at the first of them.
-    `old_path` is the path of the delete file that goes, or None when there was none.
+    The new file ends at the step. It holds the lake snapshot of each position, and its row begins at the first of them.
+    `old_path` is the path of the replaced delete file, or None if there was none.
     """
 
     delete_file_id: int
@@ -236,7 +236,7 @@ class MergedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class EndedInlinedRows:
-    """Live rows of `ducklake_inlined_data_<table_id>_<schema_version>` that end: these of one batch, or (None) all of it."""
+    """Live rows of `ducklake_inlined_data_<table_id>_<schema_version>` to end: these of one batch, or (None) all of the batch."""
 
     table_id: int
     schema_version: int
@@ -246,7 +246,7 @@ class EndedInlinedRows:
 
 @dataclass(frozen=True, slots=True)
 class NewInlinedTable:
-    """`ducklake_inlined_data_<table_id>_<schema_version>`, empty: names and Postgres types of the root columns, in order."""
+    """An empty `ducklake_inlined_data_<table_id>_<schema_version>`: names and Postgres types of the root columns, in order."""
 
     table_id: int
     columns: Sequence[tuple[str, str]]
@@ -254,7 +254,7 @@ class NewInlinedTable:
 
 @dataclass(frozen=True, slots=True)
 class NewTableNote:
-    """`iceberg_table` of a table made by an Iceberg client. `metadata_version` is the last one that is taken at its location."""
+    """`iceberg_table` of a table that an Iceberg client creates. `metadata_version` is the last one used at its location."""
 
     table_id: int
     location: str
@@ -266,7 +266,7 @@ class NewTableNote:
 
 @dataclass(frozen=True, slots=True)
 class ChangedTableNote:
-    """What a commit changes in `iceberg_table`; `sequence_base` and `numbered_until` None stay as they are."""
+    """New values for `iceberg_table`; `sequence_base` and `numbered_until` None stay unchanged."""
 
     table_id: int
     location: str
@@ -279,7 +279,7 @@ class ChangedTableNote:
 
 @dataclass(frozen=True, slots=True)
 class NewSchemaNote:
-    """`iceberg_schema`: an id given out and what it stands for."""
+    """`iceberg_schema`: an assigned id and its schema."""
 
     table_id: int
     id: int
@@ -306,7 +306,7 @@ class NewSortOrderNote:
 
 @dataclass(frozen=True, slots=True)
 class NewShape:
-    """`iceberg_shape`: which schema, spec and sort order an Iceberg client made the current ones."""
+    """`iceberg_shape`: the schema, spec and sort order that an Iceberg client made current."""
 
     table_id: int
     schema_id: int
@@ -316,7 +316,7 @@ class NewShape:
 
 @dataclass(frozen=True, slots=True)
 class NewSnapshotNote:
-    """`iceberg_snapshot`: what a client said about the snapshot that the step makes. `summary` is JSON."""
+    """`iceberg_snapshot`: a client's values for the snapshot that the step makes. `summary` is JSON."""
 
     table_id: int
     commit_snapshot_id: int
@@ -327,7 +327,7 @@ class NewSnapshotNote:
 
 @dataclass(frozen=True, slots=True)
 class NewFileNote:
-    """`iceberg_file`: what DuckLake has no column for. `partition` and `split_offsets` are JSON."""
+    """`iceberg_file`: values that DuckLake has no column for. `partition` and `split_offsets` are JSON."""
 
     table_id: int
     data_file_id: int
@@ -353,16 +353,16 @@ BoundsRow = WidenedFloats
 
 @dataclass(frozen=True, slots=True)
 class EndedSorting:
-    """The live `ducklake_sort_info` of a table that ends."""
+    """The live `ducklake_sort_info` of a table, to end."""
 
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewordedSortKey:
-    """A key of the `ducklake_sort_info` that comes after the live one of a table; direction and NULLs stay as they are.
+    """A key of the `ducklake_sort_info` that replaces the live one of a table; direction and NULL order stay unchanged.
 
-    All keys of the live one are reworded together, by their index from 0.
+    All keys of the live one are rewritten together, by their index from 0.
     """
 
     table_id: int
@@ -417,9 +417,9 @@ NewRow = (
 
 @dataclass(frozen=True, slots=True)
 class LakeStep:
-    """One lake snapshot to be made: its rows, in order, and what it says it changed.
+    """One lake snapshot to write: its rows, in order, and its entries for `changes_made`.
 
-    `changes_catalog` tells DuckDB to read names, columns and tags anew. The counters are those after the step.
+    `changes_catalog` makes DuckDB reload names, columns and tags. The counters are those after the step.
     """
 
     changes: tuple[Change, ...]
