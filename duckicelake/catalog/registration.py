@@ -34,6 +34,7 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.locations import find_overlapping_table, find_owning_location
 from duckicelake.lake.note_rows import (
     PLACEHOLDER_ID,
+    FileSequenceNumber,
     MappedFile,
     NewMove,
     NewRegistered,
@@ -42,7 +43,6 @@ from duckicelake.lake.note_rows import (
     ReservedRowIds,
     UnpinnedFile,
 )
-from duckicelake.lake.note_rows import SequencedFile as NumberedRow
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.apply import skip_to_snapshot, write_steps
@@ -296,7 +296,7 @@ def _add_files(step: TableStep, writer: FileWriter, external: ExternalTable) -> 
     step.rows += add_files(table_id, taken, get_current_schema(metadata), first)
     by_path = {file.file.file_path: data_file_id for data_file_id, file in enumerate(taken, first.data_file_id)}
     if metadata.format_version > 1:
-        step.rows += [NumberedRow(by_path[found.live.file.file_path], found.number) for found in external.files]
+        step.rows += [FileSequenceNumber(by_path[found.live.file.file_path], found.number) for found in external.files]
     writer.made.update({path: [data_file_id] for path, data_file_id in by_path.items()})
     live = {field.field_id for field in get_current_schema(metadata).fields}
     mappings = {names: ids.take_file_ids(1) for names in dict.fromkeys(external.names.values())}

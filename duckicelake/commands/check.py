@@ -44,7 +44,7 @@ from duckicelake.store.s3 import Uploads
 from duckicelake.store_settings import read_store_settings
 from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
-from duckicelake.translate.reader_limits import READER_LIMITS, ReaderLimit, list_columns, read_published_table
+from duckicelake.translate.reader_limits import READER_LIMITS, ReaderLimit, list_columns, to_checked_table
 from duckicelake.translate.types import list_nullable_names
 
 LOOK_UP_THREADS = 16
@@ -188,7 +188,7 @@ class ReaderWarnings:
         else:
             oldest_row = reading.state.position.lake_snapshot_id
         has_files = any(file.key not in reading.sources.derived for file in live)
-        table = read_published_table(reading.state, oldest_row, has_files=has_files)
+        table = to_checked_table(reading.state, oldest_row, has_files=has_files)
         for limit, affected in zip(READER_LIMITS, self._affected, strict=True):
             columns = limit.find(table)
             if columns:

@@ -208,7 +208,7 @@ class FormerColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class SequencedFile:
+class FileSequenceNumber:
     """A data file that keeps its data sequence number of before."""
 
     data_file_id: int
@@ -266,7 +266,7 @@ class PlaceholderTable:
 
 
 RegisteredRow = (
-    NewRegistered | FormerColumn | SequencedFile | NewMapping | MappedName | MappedFile | PinnedFile | UnpinnedFile | PlaceholderTable
+    NewRegistered | FormerColumn | FileSequenceNumber | NewMapping | MappedName | MappedFile | PinnedFile | UnpinnedFile | PlaceholderTable
 )
 
 

@@ -1,6 +1,7 @@
-"""THE BRIDGE, pure: where DuckLake's rows and Iceberg's format meet.
+"""Pure functions between DuckLake's rows and Iceberg values, in both directions; `catalog` and Spark jobs call them.
 
-types (columns → schema) · values (texts → Iceberg values) · partitions · locations (paths → URIs) · history (rows →
-what each snapshot changed) · manifests (changes → manifests) · files (rows → data files) · shape (sort orders, name mapping) ·
-views (SQL, parsed only) · to_iceberg (all → metadata).
+types (columns → schema) · schemas, partitions, sort_orders, name_mapping (over time) · values (texts → Iceberg values) ·
+locations (paths → URIs) · visibility, history (rows → changes of each snapshot) · manifests (changes → manifest plans) ·
+files, bulk (rows → data files and manifests) · client_schemas, client_snapshots (notes of clients) · to_iceberg (→ metadata) ·
+to_ducklake (metadata → rows) · views (SQL, parsed only).
 """

@@ -1,4 +1,4 @@
-"""Schemas as Iceberg clients told them: noted whole, and what DuckLake cannot say of them kept when DuckDB changes columns."""
+"""Schemas and partition specs of Iceberg clients: their notes, and what survives in them when DuckDB changes columns."""
 
 import json
 import math
@@ -25,16 +25,16 @@ from duckicelake.values import replace
 
 
 def format_schema_note(schema: Schema) -> str:
-    """Return the text a schema is noted under: its fields, without its id; an object when it has identifier fields."""
+    """Return the text of a schema's note: its fields, without its id; an object if it has identifier fields."""
     node = format_schema(schema)
-    kept: object = node["fields"]
+    noted: object = node["fields"]
     if schema.identifier_field_ids:
-        kept = {"identifier-field-ids": sorted(schema.identifier_field_ids), "fields": kept}
-    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+        noted = {"identifier-field-ids": sorted(schema.identifier_field_ids), "fields": noted}
+    return json.dumps(noted, separators=(",", ":"), ensure_ascii=False)
 
 
 def parse_schema_note(note: JsonNote) -> Schema:
-    """Return the schema that a note stands for, under its id."""
+    """Return the schema of a note, under the note's id."""
     text = f'{{"fields":{note.json}}}' if note.json.startswith("[") else note.json
     return parse_schema({"type": "struct", "schema-id": note.id, **as_object(json.loads(text), "noted schema")})
 
@@ -45,21 +45,21 @@ def parse_schema_notes(notes: Sequence[JsonNote]) -> Mapping[int, Schema]:
 
 
 def carry_over_schema(fields: tuple[NestedField, ...], before: Schema) -> Schema:
-    """Return columns as DuckLake says them, with what an older schema said of the same ones and DuckLake cannot.
+    """Return a schema of DuckLake's columns with the properties of an older schema that DuckLake cannot store.
 
-    That is: docs and NOT NULL below the root, defaults, the length of `fixed` columns, which columns identify a row, and their order.
+    These are docs and NOT NULL below the root, defaults, lengths of `fixed` columns, identifier fields, and the order of fields.
     """
-    known = {item.field_id: item for _, item in walk_fields(before.fields)}
-    merged = _in_order([_merge(item, known, is_root=True) for item in fields], known)
+    old_fields = {item.field_id: item for _, item in walk_fields(before.fields)}
+    merged = _in_order([_merge(item, old_fields, is_root=True) for item in fields], old_fields)
     schema = Schema(0, merged)
-    still = ((i, find_field(schema, i)) for i in before.identifier_field_ids)
-    kept = tuple(i for i, item in still if item is not None and can_identify(item))
-    return replace(schema, identifier_field_ids=kept)
+    identifiers = ((i, find_field(schema, i)) for i in before.identifier_field_ids)
+    kept_ids = tuple(i for i, item in identifiers if item is not None and can_identify(item))
+    return replace(schema, identifier_field_ids=kept_ids)
 
 
-def _merge(item: NestedField, known: Mapping[int, NestedField], *, is_root: bool) -> NestedField:
-    old = known.get(item.field_id)
-    merged = replace(item, type=_merge_type(item.type, old, known))
+def _merge(item: NestedField, old_fields: Mapping[int, NestedField], *, is_root: bool) -> NestedField:
+    old = old_fields.get(item.field_id)
+    merged = replace(item, type=_merge_type(item.type, old, old_fields))
     if old is None:
         return merged
     initial = old.initial_default if merged.initial_default is None else merged.initial_default
@@ -68,41 +68,41 @@ def _merge(item: NestedField, known: Mapping[int, NestedField], *, is_root: bool
     return merged if is_root else replace(merged, doc=old.doc, required=old.required)
 
 
-def _in_order(fields: Sequence[NestedField], known: Mapping[int, NestedField]) -> tuple[NestedField, ...]:
-    """Return siblings in the order of those that are known, new ones behind them."""
-    places = {field_id: place for place, field_id in enumerate(known)}
-    return tuple(sorted(fields, key=lambda item: places.get(item.field_id, len(places))))
+def _in_order(fields: Sequence[NestedField], old_fields: Mapping[int, NestedField]) -> tuple[NestedField, ...]:
+    """Return siblings in the order of the older schema, new ones last."""
+    order = {field_id: position for position, field_id in enumerate(old_fields)}
+    return tuple(sorted(fields, key=lambda item: order.get(item.field_id, len(order))))
 
 
-def _merge_type(type_: IcebergType, told: NestedField | None, known: Mapping[int, NestedField]) -> IcebergType:
+def _merge_type(type_: IcebergType, old_field: NestedField | None, old_fields: Mapping[int, NestedField]) -> IcebergType:
     match type_:
         case StructType(fields):
-            return StructType(_in_order([_merge(item, known, is_root=False) for item in fields], known))
+            return StructType(_in_order([_merge(item, old_fields, is_root=False) for item in fields], old_fields))
         case ListType(element_id, element_type, required):
-            old = known.get(element_id)
-            return ListType(element_id, _merge_type(element_type, old, known), required if old is None else old.required)
+            old = old_fields.get(element_id)
+            return ListType(element_id, _merge_type(element_type, old, old_fields), required if old is None else old.required)
         case MapType(key_id, key_type, value_id, value_type, required):
-            old = known.get(value_id)
+            old = old_fields.get(value_id)
             value_required = required if old is None else old.required
-            key = _merge_type(key_type, known.get(key_id), known)
-            return MapType(key_id, key, value_id, _merge_type(value_type, old, known), value_required)
+            key = _merge_type(key_type, old_fields.get(key_id), old_fields)
+            return MapType(key_id, key, value_id, _merge_type(value_type, old, old_fields), value_required)
         case PrimitiveType(name):
-            is_fixed = told is not None and isinstance(told.type, PrimitiveType) and find_fixed_length(told.type) is not None
-            return told.type if told is not None and is_fixed and name == "binary" else type_
+            is_fixed = old_field is not None and isinstance(old_field.type, PrimitiveType) and find_fixed_length(old_field.type) is not None
+            return old_field.type if old_field is not None and is_fixed and name == "binary" else type_
 
 
 FLOATING = frozenset({"float", "double"})
 
 
 def format_spec_note(spec: PartitionSpec) -> str:
-    """Return the text a told spec is noted under: its fields with their names, without its id."""
+    """Return the text of a client spec's note: its fields with their names, without its id."""
     fields = [{"source-id": f.source_id, "field-id": f.field_id, "transform": f.transform, "name": f.name} for f in spec.fields]
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
 @lru_cache(maxsize=512)
 def parse_client_spec(note: JsonNote) -> PublishedSpec | None:
-    """Return the spec of a note, or None when it is one of DuckLake's own."""
+    """Return the client's spec of a note, or None if the spec is one of DuckLake's own."""
     fields = json.loads(note.json)
     if any("name" not in field for field in fields):
         return None
@@ -112,7 +112,7 @@ def parse_client_spec(note: JsonNote) -> PublishedSpec | None:
 
 @lru_cache(maxsize=512)
 def parse_spec_note(note: JsonNote) -> PublishedSpec:
-    """Return the spec of a note, with no true names when it is one of DuckLake's own."""
+    """Return the spec of a note; with made-up names if it is one of DuckLake's own."""
     fields = json.loads(note.json)
     keys = tuple(PartitionKey(field["source-id"], field["transform"], ()) for field in fields)
     names = tuple(field.get("name", f"field_{field['field-id']}") for field in fields)
@@ -120,16 +120,16 @@ def parse_spec_note(note: JsonNote) -> PublishedSpec:
 
 
 def with_client_specs(found: Partitioning, rows: Sequence[PartitionRow], schema: Schema, notes: TableNotes) -> Partitioning:
-    """Return a table's partitioning with the specs that clients told, as far as their columns are still there.
+    """Return a table's partitioning with the specs of clients, as far as their columns still exist.
 
-    The client's default counts as long as DuckDB did not partition the table anew, or undo that.
+    The client's default spec applies unless DuckDB has partitioned the table since, or reset its partitioning.
     """
     if not notes.shapes:
         return found
-    told = [spec for spec in map(parse_client_spec, notes.specs) if spec is not None and _is_whole(spec, schema)]
+    client_specs = [spec for spec in map(parse_client_spec, notes.specs) if spec is not None and _is_whole(spec, schema)]
     is_native = notes.table is not None and notes.table.is_native
     specs: dict[int, PublishedSpec] = {spec.spec_id: spec for spec in found.specs if spec.spec_id or not is_native}
-    specs |= {spec.spec_id: spec for spec in told}
+    specs |= {spec.spec_id: spec for spec in client_specs}
     unproven = next((spec for spec in specs.values() if not spec.keys), None)
     new_notes = found.new_notes
     if unproven is None:
@@ -150,37 +150,37 @@ def _is_whole(spec: PublishedSpec, schema: Schema) -> bool:
 
 
 def without_unused_spec(found: Partitioning, is_used: bool) -> Partitioning:
-    """Return a partitioning without the spec of unproven files, when it would be a new one and there is no such file."""
+    """Return a partitioning without the spec of unproven files if that is new and no file needs it."""
     found = replace(found, is_unproven_used=is_used)
-    fresh = {note.id for note in found.new_notes if note.json == "[]"}
-    if is_used or found.unproven.spec_id not in fresh or found.default_spec_id == found.unproven.spec_id:
+    new_ids = {note.id for note in found.new_notes if note.json == "[]"}
+    if is_used or found.unproven.spec_id not in new_ids or found.default_spec_id == found.unproven.spec_id:
         return found
     specs = tuple(spec for spec in found.specs if spec is not found.unproven)
-    return replace(found, specs=specs, new_notes=tuple(note for note in found.new_notes if note.id not in fresh))
+    return replace(found, specs=specs, new_notes=tuple(note for note in found.new_notes if note.id not in new_ids))
 
 
 def format_partition(spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> str:
-    """Return a partition tuple as a JSON array of single values; NaN and infinities, of which JSON has none, are strings."""
+    """Return a partition tuple as a JSON array of single values; NaN and infinities, which JSON lacks, are strings."""
     types = list_partition_types(spec, schema)
     return json.dumps([format_tuple_value(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
 
 
 def format_tuple_value(type_: PrimitiveType, value: object) -> object:
-    """Return a value of a partition tuple as JSON; NaN and infinities are strings. Raises BadRequest: it is none of the type."""
+    """Return a value of a partition tuple as JSON; NaN and infinities are strings. Raises BadRequest: it does not have the type."""
     if type_.name in FLOATING and isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return format_value(type_, value)
 
 
 def parse_tuple_value(type_: PrimitiveType, node: object) -> object:
-    """Return the value of a partition tuple that JSON spells."""
+    """Return the value of a partition tuple from its JSON."""
     return float(node) if type_.name in FLOATING and isinstance(node, str) else parse_value(type_, node)
 
 
 def find_client_partition(
     note: FileNote | None, partitioning: Partitioning, schema: Schema
 ) -> tuple[PublishedSpec, tuple[object, ...]] | None:
-    """Return the spec and the partition tuple that a client gave a file; None when it gave none that can still be said."""
+    """Return the spec and the partition tuple that a client gave a file; None if it gave none, or its spec is gone."""
     spec = None if note is None else partitioning.find(note.spec_id)
     if note is None or spec is None:
         return None

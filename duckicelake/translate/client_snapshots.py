@@ -1,4 +1,4 @@
-"""Snapshots as Iceberg clients told them: their summaries, and the ids their authors know them by."""
+"""Snapshots of Iceberg clients: their summaries, the ids their authors know them by, and the refs and logs that are published."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,29 +34,29 @@ COUNTS = ("added-", "removed-", "total-", "deleted-data-files", "deleted-records
 def with_client_summary(
     derived: Mapping[str, str], note: SnapshotNote | None, manifests: Mapping[str, str], *, is_combined: bool = False
 ) -> Mapping[str, str]:
-    """Return a snapshot's summary: the client's own properties and operation, the counts of the rows, and DuckLake's snapshot id.
+    """Return a snapshot's summary: the client's properties and operation, counts from the rows, and DuckLake's snapshot id.
 
-    A client does not know what its commit became: equality deletes are positions now, delete files went with their data
-    file, and maintenance may have put its rows into files with others. Incremental readers trust the operation, so the
-    client's stays only while the rows agree; everything else of the client stays, because writers read their progress there.
-    `manifests` are counts of the published manifests: they stand for the client's own counts, where it gives any. `is_combined`:
-    the snapshot also has changes of snapshots that are gone.
+    A client does not know what its commit became: equality deletes were turned into positions, delete files may have been removed
+    with their data file, and maintenance may have merged its files with others. Incremental readers trust the operation, so the
+    client's operation is used only if the rows agree; its other properties are always kept, because writers read their progress there.
+    `manifests` are counts of the published manifests; they replace the client's counts. `is_combined`: the snapshot also contains
+    changes of snapshots that are gone.
     """
     if note is None:
         return derived
-    told: dict[str, str] = json.loads(note.summary)
-    kept = {key: manifests.get(key, text) for key, text in told.items() if not key.startswith(COUNTS)}
-    if not _agrees(told.get(OPERATION), derived[OPERATION], is_combined=is_combined):
+    client_summary: dict[str, str] = json.loads(note.summary)
+    kept = {key: manifests.get(key, text) for key, text in client_summary.items() if not key.startswith(COUNTS)}
+    if not _agrees(client_summary.get(OPERATION), derived[OPERATION], is_combined=is_combined):
         return {**kept, **derived}
     return kept | {key: text for key, text in derived.items() if key != OPERATION}
 
 
-def _agrees(told: str | None, derived: str, *, is_combined: bool) -> bool:
+def _agrees(operation: str | None, derived: str, *, is_combined: bool) -> bool:
     """Return False if the client's operation claims less than the rows show.
 
-    A client's rewrite replaces files like an overwrite does; only changes of other snapshots turn it into one.
+    A client's rewrite replaces files as an overwrite does; only changes of other snapshots turn it into one.
     """
-    match told:
+    match operation:
         case "append":
             return derived not in ("overwrite", "delete")
         case "delete":
@@ -70,16 +70,16 @@ def _agrees(told: str | None, derived: str, *, is_combined: bool) -> bool:
 
 
 def build_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) -> Snapshot:
-    """Return a snapshot under the id its author gave it, with a manifest list of its own.
+    """Return a snapshot under the id that its author gave it, with its own manifest list.
 
-    It has no `wap.id`: whoever publishes what is staged under one looks for a single snapshot.
+    It has no `wap.id`: a client that publishes a staged write expects a single snapshot with the id.
     """
     summary = {key: text for key, text in snapshot.summary.items() if key != WAP_ID} | {ALIAS_PROPERTY: str(snapshot.snapshot_id)}
     return replace(snapshot, snapshot_id=client_snapshot_id, manifest_list=manifest_list, summary=summary)
 
 
 def with_listed_parents(aliases: Iterable[Snapshot], moves: Mapping[int, int]) -> tuple[Snapshot, ...]:
-    """Return aliases whose parents are the targets of the `moves` of main, because a move itself is in no list of snapshots."""
+    """Return aliases whose parents are mapped to the targets of main's `moves`, because the moves themselves are not published."""
     parents = ((alias, alias.parent_snapshot_id) for alias in aliases)
     return tuple(
         alias if parent is None or parent not in moves else replace(alias, parent_snapshot_id=moves[parent]) for alias, parent in parents
@@ -87,16 +87,16 @@ def with_listed_parents(aliases: Iterable[Snapshot], moves: Mapping[int, int]) -
 
 
 def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableMetadata:
-    """Return the metadata with snapshots under their authors' ids as well, before all others; no ref names them."""
+    """Return the metadata with aliases of its snapshots in front of them; no ref names an alias."""
     if not aliases:
         return metadata
-    fresh = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
+    new = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
     own = metadata.snapshots
-    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).behind(fresh)) if fresh else metadata
+    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).behind(new)) if new else metadata
 
 
 def undo_aliases(metadata: TableMetadata) -> TableMetadata:
-    """Return published metadata as it was before `with_aliases`; what this takes does not grow with the history."""
+    """Return published metadata as it was before `with_aliases`, in time independent of the history's length."""
     if isinstance(metadata.snapshots, Snapshots) and metadata.snapshots.own is not None:
         return replace(metadata, snapshots=metadata.snapshots.own)
     aliases = sum(1 for _ in takewhile(lambda snapshot: ALIAS_PROPERTY in snapshot.summary, metadata.snapshots))
@@ -104,7 +104,7 @@ def undo_aliases(metadata: TableMetadata) -> TableMetadata:
 
 
 def without_aliases(metadata: TableMetadata) -> TableMetadata:
-    """Return anybody's metadata with every snapshot under DuckLake's id alone."""
+    """Return any metadata with every snapshot under DuckLake's id only."""
     kept = tuple(snapshot for snapshot in metadata.snapshots if ALIAS_PROPERTY not in snapshot.summary)
     return replace(metadata, snapshots=kept) if len(kept) < len(metadata.snapshots) else metadata
 
@@ -115,12 +115,15 @@ Log = tuple[tuple[int, int], ...]
 
 
 def format_log(log: Sequence[tuple[int, int]] | Sequence[tuple[int, str]]) -> str:
-    """Return a log as it is noted."""
+    """Return a log as its note's text."""
     return json.dumps(log, separators=(",", ":"), ensure_ascii=False)
 
 
 def with_registered_parent(steps: Sequence[Snapshot], note: RegisteredNote | None) -> Sequence[Snapshot]:
-    """Return main's snapshots, the first one left a child of what was current before; the one that took it in changed no row."""
+    """Return main's snapshots; the first one becomes a child of the registered table's last snapshot if it has no parent.
+
+    The snapshot that registered the table changed no row, so its operation is `replace`.
+    """
     if note is None or note.snapshot_id is None or not steps or steps[0].parent_snapshot_id is not None:
         return steps
     first = steps[0]
@@ -133,12 +136,12 @@ def with_registered_parent(steps: Sequence[Snapshot], note: RegisteredNote | Non
 
 
 def to_whole_log(log: Log, note: RegisteredNote | None, known: set[int]) -> Log:
-    """Return when main was where, before it was registered too; times never go back, and what is gone cuts off what was before."""
+    """Return main's log including the one from before the registration; times ascend, and a missing snapshot cuts off earlier entries."""
     if note is None:
         return log
     earlier: list[tuple[int, int]] = [(at_ms, snapshot_id) for at_ms, snapshot_id in json.loads(note.snapshot_log)]
-    lost = [place for place, (_, snapshot_id) in enumerate(earlier) if snapshot_id not in known]
-    earlier = earlier[lost[-1] + 1 :] if lost else earlier
+    missing = [place for place, (_, snapshot_id) in enumerate(earlier) if snapshot_id not in known]
+    earlier = earlier[missing[-1] + 1 :] if missing else earlier
     later = log[1:] if earlier and log and log[0][1] == earlier[-1][1] else log
     whole = [*earlier, *later]
     times = accumulate((at_ms for at_ms, _ in whole), max)
@@ -146,7 +149,7 @@ def to_whole_log(log: Log, note: RegisteredNote | None, known: set[int]) -> Log:
 
 
 def with_registered_log(metadata: TableMetadata, note: RegisteredNote | None) -> TableMetadata:
-    """Return the metadata with the log of the files it had elsewhere."""
+    """Return the metadata with the metadata log that a registered table had elsewhere."""
     if note is None:
         return metadata
     return replace(metadata, metadata_log=tuple((at_ms, path) for at_ms, path in json.loads(note.metadata_log)))
@@ -154,7 +157,7 @@ def with_registered_log(metadata: TableMetadata, note: RegisteredNote | None) ->
 
 @dataclass(frozen=True, slots=True)
 class VisibleSnapshots:
-    """A table's snapshots as clients see them, with main's, its log, and all refs."""
+    """The published snapshots of a table, with main's current one, main's log, and all refs."""
 
     snapshots: tuple[Snapshot, ...]
     current_snapshot_id: int | None
@@ -163,49 +166,49 @@ class VisibleSnapshots:
 
 
 def to_visible_snapshots(steps: Sequence[Snapshot], notes: RefNotes, earlier_log: Sequence[tuple[int, int]] = ()) -> VisibleSnapshots:
-    """Return what clients see of main's snapshots, oldest first, and of what is noted beside them.
+    """Return the published snapshots: main's, oldest first, and retained ones from the notes.
 
-    A snapshot that put main where another one had been is not shown: the other one is. A kept snapshot is shown for as long
-    as something names it, those made beside main until they are removed. `earlier_log` is that of the first of the steps.
+    A snapshot that moved main to another snapshot is not published; that other one is. A retained snapshot is published while a
+    ref names it, and one off main until it is removed. `earlier_log` is the log of the first steps.
     """
     if not (notes.moves or notes.refs or notes.kept or notes.registered):
         log = tuple(earlier_log) + tuple((step.timestamp_ms, step.snapshot_id) for step in steps[len(earlier_log) :])
         current = steps[-1].snapshot_id if steps else None
-        shown = steps if isinstance(steps, tuple) else tuple(steps)
-        return VisibleSnapshots(shown, current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
+        visible = steps if isinstance(steps, tuple) else tuple(steps)
+        return VisibleSnapshots(visible, current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}
     steps = with_registered_parent(steps, notes.registered)
     current = moves.get(steps[-1].snapshot_id, steps[-1].snapshot_id) if steps else None
-    shown = _list_shown(steps, moves)
+    visible = _list_shown(steps, moves)
     named = {note.snapshot_id for note in notes.refs} | {current}
-    known = {snapshot.snapshot_id for snapshot in shown}
+    known = {snapshot.snapshot_id for snapshot in visible}
     kept = [note for note in notes.kept if note.snapshot_id not in known and (note.is_off_main or note.snapshot_id in named)]
-    # a snapshot that expired before it was ever published is lost, and its refs with it
+    # A snapshot that expired before it was published is lost with its refs.
     kept = [note for note in kept if note.json != UNPUBLISHED]
     if kept:
         known |= {note.snapshot_id for note in kept}
-        told = [_with_known_parent(parse_snapshot(json.loads(note.json)), known) for note in kept]
-        shown = sorted((*shown, *told), key=_get_sort_key)
+        retained = [_with_known_parent(parse_snapshot(json.loads(note.json)), known) for note in kept]
+        visible = sorted((*visible, *retained), key=_get_sort_key)
     log = to_whole_log(_to_log(steps, moves, known), notes.registered, known)
     if notes.registered is not None:
-        shown = [_with_known_parent(snapshot, known) for snapshot in shown]
-    return VisibleSnapshots(tuple(shown), current, log, _to_refs(notes.refs, current, known))
+        visible = [_with_known_parent(snapshot, known) for snapshot in visible]
+    return VisibleSnapshots(tuple(visible), current, log, _to_refs(notes.refs, current, known))
 
 
 def _get_sort_key(snapshot: Snapshot) -> tuple[int, int, int]:
-    """Snapshots of other catalogs have ids in no order."""
+    """Return the order of published snapshots; ids of other catalogs' snapshots are in no order."""
     return snapshot.sequence_number, snapshot.timestamp_ms, snapshot.snapshot_id
 
 
 def _list_shown(steps: Sequence[Snapshot], moves: Mapping[int, int]) -> Sequence[Snapshot]:
     if not moves:
         return steps
-    shown: list[Snapshot] = []
+    visible: list[Snapshot] = []
     for snapshot in steps:
         parent = snapshot.parent_snapshot_id
         if snapshot.snapshot_id not in moves:
-            shown.append(snapshot if parent is None or parent not in moves else replace(snapshot, parent_snapshot_id=moves[parent]))
-    return shown
+            visible.append(snapshot if parent is None or parent not in moves else replace(snapshot, parent_snapshot_id=moves[parent]))
+    return visible
 
 
 def _with_known_parent(snapshot: Snapshot, known: set[int]) -> Snapshot:
@@ -213,10 +216,10 @@ def _with_known_parent(snapshot: Snapshot, known: set[int]) -> Snapshot:
 
 
 def _to_log(steps: Sequence[Snapshot], moves: Mapping[int, int], known: set[int]) -> tuple[tuple[int, int], ...]:
-    """Return when main was where; what came before a snapshot that is not there any more is not told."""
+    """Return main's log; a snapshot that no longer exists cuts off earlier entries."""
     log = [(snapshot.timestamp_ms, moves.get(snapshot.snapshot_id, snapshot.snapshot_id)) for snapshot in steps]
-    lost = [place for place, (_, snapshot_id) in enumerate(log) if snapshot_id not in known] if moves else []
-    return tuple(log[lost[-1] + 1 :] if lost else log)
+    missing = [index for index, (_, snapshot_id) in enumerate(log) if snapshot_id not in known] if moves else []
+    return tuple(log[missing[-1] + 1 :] if missing else log)
 
 
 def _to_refs(notes: Sequence[RefNote], current: int | None, known: set[int]) -> Mapping[str, SnapshotRef]:
@@ -234,7 +237,7 @@ AnyStatistics = StatisticsFile | PartitionStatisticsFile
 
 
 def with_statistics(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:
-    """Return the metadata with the statistics files of its snapshots; those of others are not shown."""
+    """Return the metadata with the statistics files of its published snapshots."""
     if not notes.statistics:
         return metadata
     known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
@@ -248,15 +251,15 @@ def with_statistics(metadata: TableMetadata, notes: TableNotes) -> TableMetadata
 
 
 def map_statistics(file: StatisticsFile, to_ours: Callable[[int], int]) -> StatisticsFile:
-    """Return a file with our snapshot ids, in what its blobs say too."""
+    """Return a statistics file with our snapshot ids, also in its blobs."""
     blobs = tuple(replace(blob, snapshot_id=to_ours(blob.snapshot_id)) for blob in file.blob_metadata)
     return replace(file, snapshot_id=to_ours(file.snapshot_id), blob_metadata=blobs)
 
 
 def change_statistics(table_id: int, base: TableMetadata | None, new: TableMetadata, holds: Callable[[str], bool]) -> list[NewRow]:
-    """Return what becomes of the notes; `holds` tells whether a file may lie there.
+    """Return the changes of the statistics notes; `holds` returns True if a file may lie at that path.
 
-    Raises: BadRequest: a file is of no snapshot of the table, or lies elsewhere
+    Raises: BadRequest: a file belongs to no snapshot of the table, or lies elsewhere
     """
     rows: list[NewRow] = []
     known = {snapshot.snapshot_id for snapshot in new.snapshots} if new.statistics or new.partition_statistics else set[int]()

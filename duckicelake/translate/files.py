@@ -1,8 +1,8 @@
-"""DuckLake's file rows as Iceberg data files, with the statistics Iceberg readers prune by.
+"""DuckLake's file rows as Iceberg data files, with the statistics by which Iceberg readers prune.
 
-Bounds are outer bounds or left out: those of uuids (readers disagree about their order) and of binaries (their texts
-are ambiguous) always are, those of floats where a NaN may be (engines sort it above all numbers, bounds do not), and
-those of columns whose NULLs are not counted. Zero bounds of floats cover both zeros.
+Bounds are outer bounds or left out. They are always left out for uuids (readers disagree about their order) and binaries (their
+texts are ambiguous), for floats that may include NaN (engines sort it above all numbers, bounds do not), and for columns without
+a count of NULLs. Zero bounds of floats cover both zeros.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ LeafTypes = Mapping[int, PrimitiveType]
 def check_readable(row: DataFileRow, *, is_client_path: bool = False) -> None:
     """Refuse a data file that Iceberg readers cannot read as it is, or that has no path or size in its row.
 
-    `is_client_path`: an Iceberg client gave the path, so such clients know where that is.
+    `is_client_path`: an Iceberg client gave the path, so such clients can resolve it.
     """
     if not row.path or min(row.file_size_bytes or -1, row.record_count or 0) < 0:
         raise Damaged(
@@ -52,22 +52,22 @@ def check_readable(row: DataFileRow, *, is_client_path: bool = False) -> None:
 def check_hive_columns(
     row: DataFileRow, field_ids: frozenset[int], spec: PublishedSpec, partitioning: Partitioning, schema: Schema
 ) -> None:
-    """Refuse a file that has some column only in its path, unless its partition tuple says it.
+    """Refuse a file that has a column only in its path, unless the partition tuple contains it.
 
-    `spec` is the one that the file is published under: not the one that it was written by when a value of that proves nothing.
+    `spec` is the one that the file is published under; it differs from the one it was written with if a partition value is not proven.
     Raises: Unsupported: names the reason
     """
-    untold = field_ids - {key.source_id for key in spec.keys if key.transform == "identity"}
-    if not untold:
+    path_only = field_ids - {key.source_id for key in spec.keys if key.transform == "identity"}
+    if not path_only:
         return
     own = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
     indexes = {} if own is None else _list_identities(own)
-    if not untold <= indexes.keys():
+    if not path_only <= indexes.keys():
         raise Unsupported(
             f"Data file {row.path!r} has columns only in its path, and the table is not partitioned by them, which Iceberg "
             "cannot say. Copy the table with CREATE TABLE … AS SELECT."
         )
-    field_id = min(untold)
+    field_id = min(path_only)
     field, texts, index = find_field(schema, field_id), row.partition_values or (), indexes[field_id]
     name, value = field.name if field else str(field_id), texts[index] if index < len(texts) else None
     raise Unsupported(
@@ -77,27 +77,27 @@ def check_hive_columns(
 
 
 def _list_identities(spec: PublishedSpec) -> dict[int, int]:
-    """Return the columns that a spec takes as they are, each with the place of its text among DuckLake's partition values.
+    """Return the columns with an identity transform, each with the index of its text in DuckLake's partition values.
 
-    Specs that only Iceberg knows have none there.
+    Specs that only Iceberg knows have no such texts.
     """
     return {key.source_id: key.key_indexes[0] for key in spec.keys if key.transform == "identity" and key.key_indexes}
 
 
 def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]]:
-    """Return the spec a file is published under and its partition tuple; unpartitioned when its values prove nothing."""
+    """Return the spec that a file is published under and its partition tuple; unpartitioned if its values are not proven."""
     spec = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
     partition = None if spec is None else find_partition(row, spec, schema)
     return (partitioning.unproven, ()) if spec is None or partition is None else (spec, partition)
 
 
 def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], types: LeafTypes) -> DataFile:
-    """Return a DuckLake data file for a manifest; `types` are those of the schema it was written by."""
-    # maps are written in their own order, and equal files must give equal bytes
-    known = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
-    nulls = _count_nulls(known)
-    # Iceberg readers delete a whole file by its bounds where no NULL is counted, even if that is because none was looked for
-    counted = [s for s in known if s.column_id in nulls]
+    """Return a DuckLake data file for a manifest; `types` are those of the schema it was written with."""
+    # Avro writes maps in their own order, and equal files must give equal bytes.
+    known_stats = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
+    nulls = _count_nulls(known_stats)
+    # Iceberg readers skip a file by its bounds if no NULL is counted, even if nothing was counted.
+    counted = [s for s in known_stats if s.column_id in nulls]
     lower, upper = _bounds(counted, types)
     return DataFile(
         content=0,
@@ -106,21 +106,21 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
         partition=partition,
         record_count=row.record_count,
         file_size_in_bytes=row.file_size_bytes,
-        # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map, here and below
-        column_sizes={s.column_id: s.column_size_bytes for s in known if s.column_size_bytes is not None},
-        # DuckLake counts the values that are not null, Iceberg all of them
+        # PyIceberg's `entries` table needs the map, so unknown sizes give an empty one, here and below.
+        column_sizes={s.column_id: s.column_size_bytes for s in known_stats if s.column_size_bytes is not None},
+        # DuckLake counts only non-null values, Iceberg counts all.
         value_counts={s.column_id: s.value_count + nulls[s.column_id] for s in counted if s.value_count is not None} or None,
         null_value_counts=nulls or None,
-        nan_value_counts={s.column_id: 0 for s in known if s.contains_nan is False} or None,
+        nan_value_counts={s.column_id: 0 for s in known_stats if s.contains_nan is False} or None,
         lower_bounds=lower or None,
         upper_bounds=upper or None,
-        # a file without a start holds its rows' ids itself
+        # A file without row_id_start embeds its row ids.
         first_row_id=row.row_id_start or 0,
     )
 
 
 def _count_nulls(stats: Sequence[ColumnStatsRow]) -> dict[int, int]:
-    """Return the number of NULLs by column, where it is known. DuckLake has both counts as 0 where it counts nothing: of timetz."""
+    """Return the number of NULLs by column, where known. DuckLake stores 0 for both counts if it counts nothing, as for timetz."""
     known = ((row.column_id, row.value_count, row.null_count) for row in stats)
     return {column_id: nulls for column_id, values, nulls in known if nulls is not None and (values is None or values + nulls > 0)}
 
@@ -143,12 +143,12 @@ def _value(type_: PrimitiveType, text: str | None) -> object | None:
 
 
 def find_lower(type_: PrimitiveType, value: object | None) -> bytes | None:
-    """Return a lower bound for a column whose least value this is, or None when there is no safe one."""
+    """Return a lower bound for a column with this least value, or None if there is no safe one."""
     return _find_bound(type_, value, lower_bound, -0.0)
 
 
 def find_upper(type_: PrimitiveType, value: object | None) -> bytes | None:
-    """Return an upper bound for a column whose greatest value this is, or None when there is no safe one."""
+    """Return an upper bound for a column with this greatest value, or None if there is no safe one."""
     return _find_bound(type_, value, upper_bound, 0.0)
 
 
@@ -163,7 +163,7 @@ def _find_bound(
 
 
 def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: AnyFile) -> DataFile:
-    """Return a Puffin file with the deletion vector of one data file, for a manifest."""
+    """Return a manifest's entry for a Puffin file with the deletion vector of one data file."""
     (blob,) = puffin.blobs
     return DataFile(
         content=POSITION_DELETES,
@@ -180,7 +180,7 @@ def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: AnyFile
 
 
 def to_position_deletes(uri: str, size_bytes: int, positions: Longs, target: AnyFile) -> DataFile:
-    """Return a position delete file that holds deletes of one data file only, ascending, for a manifest."""
+    """Return a manifest's entry for a position delete file with ascending deletes of one data file only."""
     path = target.file_path.encode()
     first, last = (int(position).to_bytes(8, "little") for position in (positions[0], positions[-1]))
     return DataFile(
@@ -191,7 +191,7 @@ def to_position_deletes(uri: str, size_bytes: int, positions: Longs, target: Any
         record_count=len(positions),
         file_size_in_bytes=size_bytes,
         column_sizes={},
-        # equal bounds of file_path tell readers that one data file is meant; they must be whole. Trino wants those of pos as well
+        # Equal bounds of file_path mark deletes of a single data file; they must not be truncated. Trino also needs bounds of pos.
         lower_bounds={POS_ID: first, FILE_PATH_ID: path},
         upper_bounds={POS_ID: last, FILE_PATH_ID: path},
         referenced_data_file=target.file_path,

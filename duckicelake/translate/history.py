@@ -1,4 +1,4 @@
-"""What each lake snapshot did to a table's files, from the rows alone."""
+"""The changes that each lake snapshot made to a table's files, computed from the rows alone."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class SnapshotStep:
-    """What one published snapshot did to the files, compared with the published snapshot before it.
+    """The changes of one published snapshot to the files, compared with the published snapshot before it.
 
     `deletes` names the live files whose deleted positions changed; False: the file has none any more.
-    `is_combined`: changes of lake snapshots that are not published are among them. `is_root`: a client replaced the table.
+    `is_combined`: it includes changes of lake snapshots that are not published. `is_root`: a client replaced the table.
     """
 
     snapshot_id: int
@@ -36,7 +36,7 @@ class SnapshotStep:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """The published snapshots of a table, oldest first. `base` holds what happened before the first of them."""
+    """The published snapshots of a table, oldest first. `base` holds the files from before the first of them."""
 
     base: SnapshotStep
     steps: tuple[SnapshotStep, ...]
@@ -45,34 +45,34 @@ class TableHistory:
 def build_history(
     state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility], after_ms: int = 0
 ) -> TableHistory:
-    """Return what every published snapshot changed.
+    """Return the changes of every published snapshot.
 
-    An event at an expired lake snapshot counts for the next one left. When a table's last change has expired, it stays
-    the current snapshot all the same, with the latest time known before it; so does a rewriting of which the rows tell no
-    more, once it has been published. No time is before `after_ms`.
+    A change at an expired lake snapshot counts for the next snapshot that is left. If the table's last change has expired, its id
+    stays the current snapshot, with the latest known time before it; so does a published rewrite that the rows no longer show. No
+    time is before `after_ms`.
     """
     steps = _list_published_steps(state, get_last_event(files, visibility.values()), after_ms)
     base = SnapshotStep(_get_base_id(state, steps), 0)
     every = (base, *steps)
     ids = [step.snapshot_id for step in every]
-    # those of one snapshot follow each other
+    # Files of one snapshot are adjacent in `files`.
     for (begin, end), alike in groupby(files, attrgetter("begin_snapshot", "end_snapshot")):
         first = bisect_left(ids, begin)
         last = len(every) if end is None else bisect_left(ids, end)
         if first >= last:
             continue
-        some = list(alike)
-        every[first].added += some
+        group_files = list(alike)
+        every[first].added += group_files
         every[first].is_combined |= begin < ids[first]
         if last < len(every):
-            every[last].removed += some
+            every[last].removed += group_files
             every[last].is_combined |= end is not None and end < ids[last]
-        for file in some if visibility else ():
+        for file in group_files if visibility else ():
             if file.key in visibility:
                 _add_deletes(file.key, visibility[file.key], every, range(first, last))
     _check_rewrites(every, files, visibility)
     if state.notes.refs.roots:
-        # A root that expired counts for the first snapshot after it that is left.
+        # A root that expired counts for the next snapshot that is left.
         for before, step in pairwise(every):
             step.is_root = any(before.snapshot_id < root <= step.snapshot_id for root in state.notes.refs.roots)
     return TableHistory(base, tuple(steps))
@@ -81,7 +81,7 @@ def build_history(
 def _get_base_id(state: TableState, steps: Sequence[SnapshotStep]) -> int:
     """Return the lake snapshot that the first step is compared with.
 
-    What has been read before stands as it was read: a retried commit of DuckDB dates its deletes back, up to just after that.
+    That is the position of an earlier read: a retried commit of DuckDB dates its deletes back, up to just after it.
     """
     if state.since >= 0:
         return state.since
@@ -89,7 +89,7 @@ def _get_base_id(state: TableState, steps: Sequence[SnapshotStep]) -> int:
 
 
 def _check_rewrites(every: Sequence[SnapshotStep], files: Iterable[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> None:
-    """Compared with the snapshot before it, a rewrite that adds or deletes rows, or stands for expired changes too, is none."""
+    """Clear `is_rewrite` of steps that add or delete rows, or include changes of expired snapshots."""
     if not any(step.is_rewrite for step in every):
         return
     ends = {file.end_snapshot for file in files if file.end_snapshot is not None}
@@ -104,7 +104,7 @@ def _check_rewrites(every: Sequence[SnapshotStep], files: Iterable[TrackedFile],
 
 
 def _count_new_rows(before: int, step: SnapshotStep, visibility: Mapping[FileKey, Visibility]) -> int:
-    """Return how many rows more a step shows than the snapshot before it, from what it changed alone."""
+    """Return how many more rows a step has than the snapshot before it, from its changes alone."""
 
     def count_deleted(key: FileKey, lake_snapshot_id: int) -> int:
         return len(visibility[key].deleted_at(lake_snapshot_id)) if key in visibility else 0
@@ -128,7 +128,7 @@ def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[SnapshotS
 
 
 def _has_between(changes: Longs, after: int, before: int) -> bool:
-    """Return True if any of these ascending lake snapshots lies strictly between the two."""
+    """Return True if one of these ascending lake snapshots lies strictly between the two."""
     return int(np.searchsorted(changes, after, side="right")) < int(np.searchsorted(changes, before))
 
 
@@ -141,13 +141,13 @@ def _list_due_steps(changes: Longs, every: Sequence[SnapshotStep], span: range) 
 def _list_published_steps(state: TableState, last: int, latest_ms: int) -> list[SnapshotStep]:
     steps: list[SnapshotStep] = []
     for row in state.snapshots:
-        # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
+        # Iceberg requires ascending times in the log, but Postgres stamps a commit with the time at which its transaction began.
         latest_ms = max(latest_ms, to_ms(row.snapshot_time))
         kinds = kinds_of_table(row.changes_made, state.table.table_id)
         steps.append(SnapshotStep(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS) and not kinds & INSERT_KINDS))
     noted = state.notes.table.current_snapshot_id if state.notes.table else -1
     if noted > state.position.lake_snapshot_id:
-        # another server has seen more than this reading
+        # Another server has seen a newer state than this read.
         noted = -1
     if max(last, noted) > (steps[-1].snapshot_id if steps else max(state.since, 0)):
         steps.append(SnapshotStep(max(last, noted), max(latest_ms, to_ms(state.oldest.snapshot_time)), noted > last))
@@ -155,7 +155,7 @@ def _list_published_steps(state: TableState, last: int, latest_ms: int) -> list[
 
 
 def to_ms(time: datetime) -> int:
-    """Return milliseconds since 1970, rounded down; a float of seconds has not enough digits for them."""
+    """Return milliseconds since 1970, rounded down; a float of seconds is not precise enough."""
     return (time - EPOCH) // timedelta(milliseconds=1)
 
 

@@ -1,8 +1,8 @@
-"""DuckLake's leaf types in Iceberg's words: which are published as what, and what can take the place of the others.
+"""DuckLake's leaf types in Iceberg: the published ones, and replacements for the others.
 
-A type is published when DuckDB's Parquet files hold its values so that no reader shows other ones. Some are held
-exactly only in part (`PARTIAL`): a value beyond that refuses the table, and once such a column is dropped it is left
-out of the past too, so that nothing of it is in the way.
+A type is published if every reader reads its values from DuckDB's Parquet files unchanged. Some hold only a part of their
+values exactly (`PARTIAL`): a value outside of that part makes the server refuse the table. Once such a column is dropped, it is
+left out of older schemas too, so that the table can be read again.
 """
 
 import re
@@ -40,13 +40,13 @@ PRIMITIVES: Mapping[str, str] = {
     "timestamptz": "timestamptz",
     "geometry": "geometry",
 }
-"""DuckLake types that Iceberg readers read from DuckDB's Parquet as they are."""
+"""DuckLake types that Iceberg readers read unchanged from DuckDB's Parquet files."""
 
 WHOLE_DOUBLES = frozenset({"int128", "uint128"})
-"""Whole numbers that DuckDB's Parquet files hold as doubles."""
+"""Integer types that DuckDB writes to Parquet as doubles."""
 
 PARTIAL = WHOLE_DOUBLES | {"uint32", "timetz"}
-"""uint32: files below 2^31. int128, uint128: what a double holds. timetz: times in UTC."""
+"""uint32: values below 2^31. int128, uint128: values that a double holds. timetz: times in UTC."""
 
 ONLY_IN_V3 = frozenset({"timestamp_ns", "geometry"})
 """Iceberg types that need format version 3."""
@@ -58,7 +58,7 @@ REPLACEMENTS: Mapping[str, str] = {
     "uint128": "DECIMAL(38, 0)",
     "variant": "JSON",
 }
-"""A published type that holds what a column of another type holds; VARCHAR for the rest."""
+"""A published type that can hold the values of the unpublished one; VARCHAR for the others."""
 
 SQL_NAMES: Mapping[str, str] = {
     "int8": "TINYINT",
@@ -70,13 +70,13 @@ SQL_NAMES: Mapping[str, str] = {
     "float32": "FLOAT",
     "float64": "DOUBLE",
 }
-"""What DuckDB's SQL calls the published types whose DuckLake name it does not know."""
+"""DuckDB's SQL names of published types whose DuckLake name is not a SQL name."""
 
 DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
 def find_primitive(column_type: str) -> PrimitiveType | None:
-    """Return the Iceberg type of a DuckLake leaf type, or None when it is not published."""
+    """Return the Iceberg type of a DuckLake leaf type, or None if it is not published."""
     if column_type in PRIMITIVES:
         return PrimitiveType(PRIMITIVES[column_type])
     decimal = DECIMAL.fullmatch(column_type)
@@ -84,7 +84,7 @@ def find_primitive(column_type: str) -> PrimitiveType | None:
 
 
 def format_sql_leaf(column_type: str) -> str:
-    """Return the SQL name of a leaf type, or of what can take its place."""
+    """Return the SQL name of a leaf type, or of its replacement."""
     if column_type in PARTIAL or find_primitive(column_type) is None:
         return REPLACEMENTS.get(column_type, "VARCHAR")
     return SQL_NAMES.get(column_type, column_type.upper())
@@ -114,11 +114,11 @@ STORED_KINDS: Mapping[str, str] = {
     "timestamp_ns": "timestamp.ns.",
     "timestamptz": "timestamp.(us|ms), tz=.*",
 }
-"""What a file that DuckDB did not write may hold, in Arrow's words, so that reading it as published shows what DuckDB shows."""
+"""Arrow types that a file of another writer may store for a DuckLake type, so that Iceberg readers return the same values as DuckDB."""
 
 
 def reads_as_stored(ducklake_type: str, kind: str) -> bool:
-    """Tell whether a column stored as this Arrow type shows the same values to DuckDB and to Iceberg readers."""
+    """Return True if DuckDB and Iceberg readers read the same values from a column stored as this Arrow type."""
     stored = re.fullmatch(r"decimal(?:32|64|128)\((\d+), (\d+)\)", kind)
     column = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", ducklake_type)
     if column is not None:
@@ -143,9 +143,9 @@ def quote(name: str) -> str:
 
 
 def format_remedy(table: TableRow, root: ColumnRow, tree: ColumnTree) -> str:
-    """Return what to tell DuckDB so that a column gets a published type and keeps its name and values.
+    """Return the advice to replace a column with DuckDB by one of a published type, with its name and values.
 
-    Older snapshots do not have the column any more afterwards.
+    Older snapshots lose the column by that.
     """
     return f"Replace it with DuckDB, going on only as long as nothing fails: {format_replacement(table, root, tree)}"
 
@@ -153,7 +153,7 @@ def format_remedy(table: TableRow, root: ColumnRow, tree: ColumnTree) -> str:
 def format_replacement(table: TableRow, root: ColumnRow, tree: ColumnTree, find_leaf: FindLeaf = format_sql_leaf) -> str:
     """Return the SQL by which DuckDB replaces a column by one of another type, with its name and values.
 
-    `find_leaf` returns the SQL type that takes the place of a DuckLake leaf type.
+    `find_leaf` returns the SQL type that replaces a DuckLake leaf type.
     """
     taken = {row.column_name.lower() for row in tree.children.get(None, ())}
     spare = f"{root.column_name}_"
@@ -171,7 +171,7 @@ def format_replacement(table: TableRow, root: ColumnRow, tree: ColumnTree, find_
 
 
 def format_sql_type(row: ColumnRow, tree: ColumnTree, find_leaf: FindLeaf = format_sql_leaf) -> str:
-    """Return a column's type in SQL, leaves that are not published by what can take their place."""
+    """Return a column's type in SQL, with replacements of leaves that are not published."""
     parts = [(child, format_sql_type(child, tree, find_leaf)) for child in tree.children.get(row.column_id, ())]
     match row.column_type.lower():
         case "struct":

@@ -1,4 +1,4 @@
-"""DuckLake paths as URIs, and where a table's Iceberg side lives.
+"""DuckLake paths as URIs, and the locations of a table's Iceberg files.
 
 Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table.path]path, each prefix only when relative
 """
@@ -19,12 +19,12 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def to_uri(path: str) -> str:
-    """Return a path as a URI: local folders get the scheme `file`, everything else stays as it is."""
+    """Return a path as a URI: local folders get the scheme `file`, other paths are unchanged."""
     return f"file://{path}" if path.startswith("/") else path
 
 
 def to_canonical(uri: str) -> str:
-    """Return one spelling of a URI, to compare by: `file:/a` and `/a` are `file:///a`, `s3a://b` and `s3n://b` are `s3://b`."""
+    """Return a URI in one spelling for comparisons: `file:/a` and `/a` are `file:///a`, `s3a://b` and `s3n://b` are `s3://b`."""
     if uri.startswith(S3_SCHEMES):
         return "s3://" + uri.partition("://")[2]
     path = uri.removeprefix("file:")
@@ -32,7 +32,7 @@ def to_canonical(uri: str) -> str:
 
 
 def list_spellings(folder: str, uri: str) -> list[str]:
-    """Return the ways in which DuckLake may have written down a file, whichever way it is told; `folder` is its table's.
+    """Return the spellings under which DuckLake may have stored a file's path; `folder` is its table's.
 
     There is none for a name with a NUL, which Postgres cannot store.
     """
@@ -47,22 +47,22 @@ def list_spellings(folder: str, uri: str) -> list[str]:
 
 
 def has_empty_part(uri: str) -> bool:
-    """Tell whether a part of a URI's path is empty: some stores take such a name for the one without it."""
+    """Return True if a part of a URI's path is empty: some stores ignore the empty part."""
     plain = SCHEME.sub("", uri)
-    # a folder of this machine may begin with several
+    # A local path may begin with several slashes.
     return "//" in (plain.lstrip("/") if uri.startswith(("/", "file:")) else plain)
 
 
 def has_dot_segments(uri: str) -> bool:
-    """Tell whether a URI may lead elsewhere than it seems to: one of its parts is `.` or `..`."""
+    """Return True if a part of a URI is `.` or `..`, so that it may lead out of its folder."""
     return any(part in (".", "..") for part in uri.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders that clients may use, each with its trailing slash; `anywhere`: all there are, and names without a folder.
+    """Folders that clients may use, each with its trailing slash; `anywhere`: every folder, and names without one.
 
-    `free` False: the client may not even choose within them; its tables lie where the catalog puts them.
+    `free` False: the client may not choose a location at all; the catalog does.
     """
 
     folders: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Roots:
     free: bool = True
 
     def holds(self, uri: str) -> bool:
-        """Tell whether something with that URI lies below one of the folders."""
+        """Return True if the URI lies below one of the folders."""
         plain = to_canonical(uri)
         return not has_dot_segments(plain) and (
             self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders)
@@ -82,13 +82,13 @@ EVERYWHERE = "*"
 
 
 def parse_roots(paths: Sequence[str]) -> Roots:
-    """Return folders as settings name them."""
+    """Return the roots of a setting's paths."""
     folders = [path for path in paths if path != EVERYWHERE]
     return Roots(tuple(to_folder_uri(path) for path in folders), anywhere=EVERYWHERE in paths)
 
 
 def to_folder_uri(path: str) -> str:
-    """Return a folder to compare by, with its trailing slash."""
+    """Return a folder's URI for comparisons, with its trailing slash."""
     return to_canonical(path.rstrip("/") + "/")
 
 
@@ -105,14 +105,14 @@ def _under(parent: str, path: str | None, is_relative: bool) -> str:
 
 
 def file_uri(folder: str, path: str, is_relative: bool) -> str:
-    """Return the URI of one data or delete file of the table in `folder`."""
+    """Return the URI of a data or delete file of the table in `folder`."""
     return to_uri(folder + path if is_relative else path)
 
 
 def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_name: str) -> str:
     """Return a new table's Iceberg location, without trailing slash.
 
-    Names are part of it only when plain: paths go into access policies, where some characters are wildcards.
+    Only plain names become part of it, because paths go into access policies, where some characters are wildcards.
     """
     namespace = [schema_name] if PLAIN_NAME.fullmatch(schema_name) else []
     name = f"{table_name}-{table_uuid}" if PLAIN_NAME.fullmatch(table_name) else str(table_uuid)
@@ -120,40 +120,40 @@ def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_
 
 
 def named_location(iceberg_path: str, levels: Sequence[str], table_name: str) -> str | None:
-    """Return the location that has a table's namespace and name and no uuid; None where a name is not plain."""
+    """Return the location from a table's namespace and name, without uuid; None if a name is not plain."""
     parts = (*levels, table_name)
     return to_uri(iceberg_path) + "/".join(parts) if all(PLAIN_NAME.fullmatch(part) for part in parts) else None
 
 
 def format_digest(content: bytes) -> str:
-    """Return what names an object after its bytes."""
+    """Return the digest by which an object is named."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 @lru_cache(maxsize=4096)
 def metadata_uri(location: str, metadata_version: int) -> str:
-    """Return the URI of one metadata version, named as Hadoop tables name it."""
+    """Return the URI of a metadata version, named as Hadoop tables name it."""
     return f"{location}/metadata/v{metadata_version}.metadata.json"
 
 
 COPY = re.compile(r"/(?:data|metadata)/copy-([0-9a-f]{16})/.+")
-"""What `import` and `export` write of a copy, below its location."""
+"""Objects that `import` and `export` write for a copy, below its location."""
 
 
 def find_copy(location: str, uri: str) -> str | None:
-    """Return the id of the copy that an object in a location was written by, or None for any other object."""
-    place, plain = to_canonical(location), to_canonical(uri)
-    match = COPY.fullmatch(plain.removeprefix(place)) if plain.startswith(place) else None
+    """Return the id of the copy that wrote an object at a location, or None for any other object."""
+    folder, plain = to_canonical(location), to_canonical(uri)
+    match = COPY.fullmatch(plain.removeprefix(folder)) if plain.startswith(folder) else None
     return None if match is None else match[1]
 
 
 def copy_folders(location: str, copy: str) -> tuple[str, str]:
-    """Return where a copy's data and metadata are while it is written, and its data afterwards."""
+    """Return the folders of a copy's data and of its metadata while it is written; the data stays there."""
     return f"{location}/data/copy-{copy}", f"{location}/metadata/copy-{copy}"
 
 
 def version_hint_uri(location: str) -> str:
-    """Return the URI of the file that names the newest metadata version to path readers."""
+    """Return the URI of the file from which readers of a plain path learn the newest metadata version."""
     return f"{location}/metadata/version-hint.text"
 
 
@@ -181,12 +181,12 @@ INLINED = re.compile(r"/data/inlined-(\d+)-[0-9a-f]+\.parquet")
 
 
 def find_inlined_snapshot(locations: Sequence[str], uri: str) -> int | None:
-    """Return the lake snapshot of the inlined rows that a derived file holds, or None for any other file."""
+    """Return the lake snapshot whose inlined rows a derived file holds, or None for any other file."""
     matches = (INLINED.fullmatch(uri.removeprefix(location)) for location in locations if uri.startswith(location))
     return next((int(match[1]) for match in matches if match), None)
 
 
 def list_paths(folder: str, uri: str) -> list[str]:
-    """Return the ways in which DuckLake may have written down a file of the table in `folder`."""
+    """Return the spellings under which DuckLake may have stored a file of the table in `folder`."""
     plain = uri.removeprefix("file://")
     return [uri, plain, *(path.removeprefix(folder) for path in (uri, plain) if path.startswith(folder))]

@@ -1,8 +1,8 @@
-"""How a table's manifests grow with its snapshots: a fold over what each snapshot changed.
+"""The growth of a table's manifests with its snapshots: a fold over the changes of each snapshot.
 
-A snapshot writes manifests for what it added and removed, with what is left of the manifests it removed from, and carries
-all others on. Manifests of like size merge when MERGE_FAN of them have come together, so a list holds few of them and an
-entry is rewritten only once per size class. Full manifests are never merged.
+A snapshot writes manifests for the files it added and removed, with the remaining entries of the manifests it removed from, and
+keeps all others. MERGE_FAN manifests of similar size are merged, so a list has few manifests and an entry is rewritten only
+once per size class. Full manifests are never merged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +23,9 @@ ENTRIES_MAX = 4000
 
 
 class EntryPlan(NamedTuple):
-    """One manifest entry. `since` is the lake snapshot its sequence number stands for.
+    """One manifest entry. `since` is the lake snapshot of its sequence number.
 
-    A delete file is known by its data file and `since`; a data file by its key alone.
+    A delete file is identified by its data file and `since`; a data file by its key alone.
     """
 
     status: int
@@ -42,7 +42,7 @@ KEY_OF = attrgetter("key")
 class ManifestPlan:
     """One manifest of data files (`content` DATA) or delete files, written by the snapshot `snapshot_id`.
 
-    Content and number together tell a table's manifests apart.
+    Content and number together identify a manifest of a table.
     """
 
     content: int
@@ -52,16 +52,15 @@ class ManifestPlan:
     entries: tuple[EntryPlan, ...]
 
     def live(self) -> list[EntryPlan]:
-        """Return the entries that still count."""
+        """Return the entries whose files are live."""
         return [entry for entry in self.entries if entry.status != DELETED]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """One snapshot's manifests, those of data first, and of each content the newest first, as Java's writers list them.
+    """The manifests of one snapshot, data manifests first, and of each content the newest first, as Java's writers list them.
 
-    `replaced_count`: so many of its parent's manifests were written anew, as a part of others. `is_root`: it has no parent, and names
-    no file of before.
+    `replaced_count`: how many manifests of its parent were rewritten. `is_root`: it has no parent and refers to no earlier file.
     """
 
     step: SnapshotStep
@@ -72,7 +71,7 @@ class SnapshotPlan:
 
 @dataclass(slots=True)
 class ManifestSet:
-    """The manifests of one content, oldest first by number, and the number of the one that holds each live file."""
+    """The manifests of one content, oldest first by number, and for each live file the number of its manifest."""
 
     content: int
     plans: dict[int, ManifestPlan] = field(default_factory=dict[int, ManifestPlan])
@@ -86,13 +85,13 @@ class ManifestSet:
         self.next_number += 1
 
     def take(self, keys: Iterable[FileKey]) -> list[tuple[int, EntryPlan]]:
-        """Return, with their spec ids, the live entries of the manifests that hold any of these files, and forget them."""
+        """Remove the manifests that contain any of these files, and return their live entries with their spec ids."""
         numbers = sorted({self.where[key] for key in keys if key in self.where})
         plans = [self.plans.pop(number) for number in numbers]
         return [(plan.spec_id, entry._replace(status=EXISTING)) for plan in plans for entry in plan.live()]
 
     def take_size_class(self, spec_id: int, tier: int) -> list[EntryPlan]:
-        """Return the live entries of all manifests of one size class and forget them, when they are due to merge."""
+        """Remove all manifests of one size class if they are due to merge, and return their live entries."""
         numbers = [n for n, p in self.plans.items() if p.spec_id == spec_id and size_class(len(p.entries)) == tier]
         if len(numbers) < MERGE_FAN - 1:
             return []
@@ -108,11 +107,11 @@ class ManifestSet:
 
 
 ManifestSets = tuple[ManifestSet, ManifestSet]
-"""Data manifests and delete manifests, as the last snapshot left them."""
+"""Data manifests and delete manifests after the last snapshot."""
 
 
 def new_manifest_sets(history: TableHistory, spec_of: Callable[[FileKey], int]) -> ManifestSets:
-    """Return the manifests of what came before the first snapshot, which that snapshot is going to write."""
+    """Return manifest sets with the files from before the first snapshot, whose manifests that snapshot writes."""
     manifest_sets = (ManifestSet(DATA), ManifestSet(DELETES))
     for manifest_set in manifest_sets:
         if history.steps:
@@ -121,9 +120,9 @@ def new_manifest_sets(history: TableHistory, spec_of: Callable[[FileKey], int]) 
 
 
 def plan_manifests(steps: Iterable[SnapshotStep], manifest_sets: ManifestSets, spec_of: Callable[[FileKey], int]) -> Iterator[SnapshotPlan]:
-    """Yield the manifests of one snapshot after the other, taking the shelves along.
+    """Yield the manifests of each snapshot in order, and update the manifest sets.
 
-    `spec_of` gives the spec id that a data file is published under.
+    `spec_of` returns the spec id that a data file is published under.
     """
     for step in steps:
         replaced_count = 0
@@ -140,7 +139,7 @@ def plan_manifests(steps: Iterable[SnapshotStep], manifest_sets: ManifestSets, s
 
 
 def _removes_all(step: SnapshotStep, manifest_sets: ManifestSets) -> bool:
-    """True if the step removes every live file, so that a snapshot without a parent names only files that it added."""
+    """Return True if the step removes every live file, so that a snapshot without a parent refers only to files that it added."""
     removed = {file.key for file in step.removed}
     return all(manifest_set.where.keys() <= removed for manifest_set in manifest_sets)
 
@@ -159,14 +158,14 @@ def _added(content: int, step: SnapshotStep) -> list[EntryPlan]:
 
 
 def _apply_step(manifest_set: ManifestSet, step: SnapshotStep, spec_of: Callable[[FileKey], int]) -> None:
-    gone = {file.key for file in step.removed}
+    removed_keys = {file.key for file in step.removed}
     if manifest_set.content == DELETES:
-        gone |= step.deletes.keys()
-    touched = manifest_set.take(gone)
+        removed_keys |= step.deletes.keys()
+    touched = manifest_set.take(removed_keys)
     by_spec = _by_spec(_added(manifest_set.content, step), spec_of)
     for spec_id, entry in touched:
         own = by_spec.setdefault(spec_id, [])
-        if entry.key in gone:
+        if entry.key in removed_keys:
             own.append(entry._replace(status=DELETED, snapshot_id=step.snapshot_id))
             manifest_set.where.pop(entry.key, None)
         else:
@@ -180,10 +179,10 @@ def _by_spec(entries: list[EntryPlan], spec_of: Callable[[FileKey], int]) -> dic
     specs = list(map(spec_of, map(KEY_OF, entries)))
     if len(set(specs)) == 1:
         return {specs[0]: entries}
-    found: dict[int, list[EntryPlan]] = {}
+    by_spec: dict[int, list[EntryPlan]] = {}
     for spec_id, entry in zip(specs, entries, strict=True):
-        found.setdefault(spec_id, []).append(entry)
-    return found
+        by_spec.setdefault(spec_id, []).append(entry)
+    return by_spec
 
 
 def _merge_size_classes(manifest_set: ManifestSet, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
@@ -193,7 +192,7 @@ def _merge_size_classes(manifest_set: ManifestSet, spec_id: int, own: list[Entry
 
 
 def size_class(count: int) -> int:
-    """Return 0 below MERGE_FAN entries, 1 below its square, and so on; -1 for a full manifest, which never merges."""
+    """Return 0 below MERGE_FAN entries, 1 below its square, and so on; -1 for a full manifest, which is never merged."""
     if count >= ENTRIES_MAX:
         return -1
     tier = 0

@@ -1,7 +1,7 @@
 """DuckLake's name mappings (`ducklake_add_data_files`) as Iceberg's `schema.name-mapping.default`.
 
-DuckLake maps each added file by a mapping of its own, Iceberg all files without field ids by one. So the mappings of a
-table are merged, and a file is published only when the merged one reads it exactly as its own does.
+DuckLake has a mapping for each added file, Iceberg one for all files without field ids. So the mappings of a
+table are merged, and a file is published only if the merged mapping reads it exactly as its own does.
 """
 
 import json
@@ -24,9 +24,9 @@ NamePath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """The columns of a Parquet file at every level, each with the field id it carries, or None.
+    """The columns of a Parquet file at every level, each with its field id, or None.
 
-    `kinds` are the types of the leaves in Arrow's words.
+    `kinds` are the Arrow types of the leaves.
     """
 
     field_ids: Mapping[NamePath, int | None]
@@ -41,9 +41,9 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class NameMapping:
-    """The merged mapping of a table: `by_mapping` has each DuckLake mapping's paths, `merged` all of them.
+    """The merged mapping of a table: `by_mapping` has the paths of each DuckLake mapping, `merged` all of them.
 
-    `field_ids` are those of all columns the table has ever had, `types` all DuckLake types of each.
+    `field_ids` are those of all columns that the table has ever had, `types` all DuckLake types of each.
     """
 
     by_mapping: Mapping[int, Mapping[NamePath, int]]
@@ -53,7 +53,7 @@ class NameMapping:
     types: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
 
     def format(self) -> str | None:
-        """Return the value of the table property, or None when there is nothing to map."""
+        """Return the value of the table property, or None if there is nothing to map."""
         root = _Node()
         for path, field_id in sorted(self.merged.items(), key=lambda item: len(item[0])):
             node = root
@@ -64,15 +64,15 @@ class NameMapping:
 
 
 def _format(node: _Node) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     for field_id, child in sorted(node.children.items()):
         entry: dict[str, object] = {"field-id": field_id, "names": sorted(child.names)}
-        found.append(entry | ({"fields": _format(child)} if child.children else {}))
-    return found
+        entries.append(entry | ({"fields": _format(child)} if child.children else {}))
+    return entries
 
 
 def parse_name_mapping(text: str) -> dict[NamePath, int]:
-    """Return the field ids of columns by their names, as the value of the table property says them; nothing when it is empty.
+    """Return the field ids of columns by their names from the value of the table property; empty for an empty text.
 
     Raises: BadRequest: it is no name mapping
     """
@@ -93,10 +93,10 @@ def _walk(nodes: Iterable[Mapping[str, Any]], above: NamePath) -> Iterator[tuple
 def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]) -> NameMapping:
     """Return the merged mapping of a table with these columns.
 
-    Mappings whose files only kept snapshots have are merged too, but for names that the other files give to other columns.
+    Mappings whose files belong only to retained snapshots are merged too, except names that live files use for other columns.
     Raises: Unsupported: two mappings give one name to different columns
     """
-    kept = {row.mapping_id for row in rows if not row.has_files}
+    retained = {row.mapping_id for row in rows if not row.has_files}
     lists = frozenset(row.column_id for row in columns if row.column_type.lower() == "list")
     by_mapping: dict[int, dict[NamePath, int]] = {}
     hive: dict[int, set[int]] = {}
@@ -105,15 +105,15 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
         by_mapping[mapping_id] = _to_paths(own, lists)
         hive[mapping_id] = {row.target_field_id for row in own if row.is_partition}
     merged: dict[NamePath, int] = {}
-    for paths in (paths for mapping_id, paths in by_mapping.items() if mapping_id not in kept):
+    for paths in (paths for mapping_id, paths in by_mapping.items() if mapping_id not in retained):
         for path, field_id in paths.items():
             if merged.setdefault(path, field_id) != field_id:
-                told = " and ".join(_format_column(columns, found) for found in (merged[path], field_id))
+                both = " and ".join(_format_column(columns, found) for found in (merged[path], field_id))
                 raise Unsupported(
-                    f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {told}, "
+                    f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {both}, "
                     "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
                 )
-    for mapping_id in sorted(kept, reverse=True):
+    for mapping_id in sorted(retained, reverse=True):
         _merge_kept(merged, by_mapping[mapping_id])
     hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
     types: dict[int, set[str]] = {}
@@ -124,7 +124,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
 
 
 def _merge_kept(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> None:
-    """Add the paths of a mapping whose files only kept snapshots have, where every part of a path is free or the same column."""
+    """Merge the mapping of files that belong only to retained snapshots, as far as its paths do not contradict others."""
     for path, field_id in sorted(paths.items(), key=lambda item: len(item[0])):
         parents = [path[:depth] for depth in range(1, len(path))]
         if all(merged.get(parent) == paths[parent] for parent in parents):
@@ -132,7 +132,7 @@ def _merge_kept(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> N
 
 
 def _format_column(columns: Sequence[ColumnRow], field_id: int) -> str:
-    """Return a column's name, type and field id; of a dropped one only the id is left."""
+    """Return a column's name, type and field id; of a dropped column only the id."""
     rows = [f"{row.column_name!r} ({row.column_type})" for row in columns if row.column_id == field_id]
     return f"{rows[-1] if rows else 'a dropped one'} of field id {field_id}"
 
@@ -153,9 +153,9 @@ def _to_paths(rows: Iterable[NameMappingRow], lists: frozenset[int]) -> dict[Nam
 
 
 def check_mapped_file(path: str, mapping_id: int, columns: FileColumns, mapping: NameMapping) -> None:
-    """Refuse a file that Iceberg readers would read by other columns than DuckLake does.
+    """Refuse a file whose columns Iceberg readers would map differently than DuckLake does.
 
-    Readers take the field ids in the file when there is any, else the merged mapping.
+    Readers use the field ids in the file if there is any, otherwise the merged mapping.
     Raises: Unsupported: names file, column and remedy
     """
     own = mapping.by_mapping.get(mapping_id, {})
@@ -179,9 +179,9 @@ def check_mapped_file(path: str, mapping_id: int, columns: FileColumns, mapping:
 
 
 def breaks_vectors(columns: FileColumns, paths: Mapping[NamePath, int], types: Mapping[int, frozenset[str]]) -> bool:
-    """Tell whether Spark's vectorised reader (Iceberg 1.11) fails over a file or shows other values than stand in it.
+    """Return True if Spark's vectorised reader (Iceberg 1.11) fails on a file or returns wrong values.
 
-    It takes milliseconds in a dictionary for microseconds, and cannot read 32 bits where the column has 64.
+    It takes milliseconds in a dictionary for microseconds, and cannot read 32-bit integers for a 64-bit column.
     `paths` are the columns DuckLake maps by name, `types` all DuckLake types of each by field id.
     """
     for path, kind in columns.kinds.items():

@@ -1,4 +1,4 @@
-"""Names as DuckLake wants them: which folder they give, and which ones DuckDB takes for the same."""
+"""Namespaces as DuckLake schemas: names, folders, DuckDB's case folding, and the steps that create, change and drop schemas."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,29 +12,29 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_folder(name: str, uuid: UUID) -> str:
-    """Return the folder of a schema: its name when it is plain, as DuckLake does it, else its uuid."""
+    """Return the folder of a schema: its name if that is plain, as in DuckLake, else its uuid."""
     return f"{name if PLAIN.fullmatch(name) else uuid}/"
 
 
 def fold_name(name: str) -> str:
-    """Return what DuckDB compares names by: it folds ASCII letters only."""
+    """Return a name with ASCII letters in lower case, as DuckDB compares names."""
     return "".join(c.lower() if c.isascii() else c for c in name)
 
 
 def check_distinct(names: Iterable[str], what: str) -> None:
-    """Refuse names that DuckDB takes for one.
+    """Refuse names that DuckDB does not distinguish.
 
     Raises: BadRequest: two of them differ by case alone
     """
-    seen: dict[str, str] = {}
+    by_folded_name: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(fold_name(name), name)
+        other = by_folded_name.setdefault(fold_name(name), name)
         if other is not name:
             raise BadRequest(f"{what} {other!r} and {name!r} differ by case alone, and DuckDB folds case; rename one.")
 
 
 def create_schema(head: LakeHead, schema_name: str, schema_uuid: UUID, properties: Mapping[str, str]) -> LakeStep:
-    """Return the step that makes a schema with these tags."""
+    """Return the step that creates a schema with these tags."""
     schema_id = head.next_catalog_id
     schema = NewSchema(schema_id, schema_uuid, schema_name, to_folder(schema_name, schema_uuid))
     tags = [NewTag(schema_id, key, value) for key, value in properties.items()]
@@ -43,25 +43,25 @@ def create_schema(head: LakeHead, schema_name: str, schema_uuid: UUID, propertie
 
 
 def drop_schema(head: LakeHead, schema_id: int) -> LakeStep:
-    """Return the step that ends an empty schema."""
+    """Return the step that drops an empty schema."""
     change = Change("dropped_schema", str(schema_id))
     return LakeStep((change,), (EndedSchema(schema_id),), True, head.next_catalog_id, head.next_file_id)
 
 
 def change_tags(object_id: int, live: Mapping[str, str], removals: Iterable[str], updates: Mapping[str, str]) -> Sequence[NewRow]:
-    """Return the rows that take tags away from an object and give it others; those it has already stay."""
-    fresh = {key: value for key, value in updates.items() if live.get(key) != value}
-    ended = sorted(live.keys() & {*removals, *fresh})
-    return [*(EndedTag(object_id, key) for key in ended), *(NewTag(object_id, key, fresh[key]) for key in sorted(fresh))]
+    """Return the rows that remove tags from an object and set others; equal ones are left unchanged."""
+    changed = {key: value for key, value in updates.items() if live.get(key) != value}
+    ended = sorted(live.keys() & {*removals, *changed})
+    return [*(EndedTag(object_id, key) for key in ended), *(NewTag(object_id, key, changed[key]) for key in sorted(changed))]
 
 
 def update_schema(head: LakeHead, rows: Sequence[NewRow]) -> LakeStep:
-    """Return the step that changes a schema's tags; DuckLake has no word for it, and no reader of its own to tell."""
+    """Return the step that changes a schema's tags; DuckLake has no entry of `changes_made` for it, and its readers ignore the tags."""
     return LakeStep((), tuple(rows), False, head.next_catalog_id, head.next_file_id)
 
 
 LEVEL_SEPARATOR = "\u241f"
-"""The visible symbol for a unit separator: Iceberg joins levels with the control character itself."""
+"""The visible symbol for a unit separator; Iceberg joins levels with the control character itself."""
 
 Levels = tuple[str, ...]
 
@@ -69,7 +69,7 @@ Levels = tuple[str, ...]
 def to_schema_name(levels: Levels) -> str:
     """Return the DuckLake schema name of a namespace.
 
-    Raises: BadRequest: a level that is empty or holds the separator, so that it could not be told apart
+    Raises: BadRequest: a level is empty or contains the separator, so that the name would be ambiguous
     """
     if not levels or any(not level for level in levels):
         raise BadRequest("A namespace needs at least one level, and no level may be empty.")
@@ -80,6 +80,6 @@ def to_schema_name(levels: Levels) -> str:
 
 
 def to_levels(schema_name: str) -> Levels:
-    """Return the levels of a DuckLake schema; a name with an empty level between separators stays whole."""
+    """Return the levels of a DuckLake schema; a name with an empty level between separators is a single level."""
     levels = tuple(schema_name.split(LEVEL_SEPARATOR))
     return levels if all(levels) else (schema_name,)

@@ -1,8 +1,8 @@
-"""DuckLake's partition keys as Iceberg specs. A file whose values cannot be proven goes under the unpartitioned spec.
+"""DuckLake's partition keys as Iceberg specs. A file whose values cannot be proven is published under the unpartitioned spec.
 
 DuckLake's year, month, day and hour are calendar components, so Iceberg's `month` needs year and month together, and
-so on; those of a timestamptz depend on the writer's time zone and claim nothing. `bucket` is Iceberg's for some types.
-Spec 0 is always unpartitioned: derived files, and files older than the partitioning, live there.
+so on; those of a timestamptz depend on the writer's time zone and prove nothing. `bucket` equals Iceberg's for some types.
+Spec 0 is always unpartitioned; derived files, and files older than the partitioning, use it.
 """
 
 import json
@@ -24,16 +24,16 @@ BUCKET = re.compile(r"bucket\((\d+)\)")
 BUCKETED_ALIKE = frozenset(
     {"int8", "int16", "int32", "int64", "varchar", "json", "blob", "date", "time", "timestamp", "timestamp_us", "timestamptz"}
 )
-"""DuckLake types that its `bucket` hashes as Iceberg does: not the unsigned, nor timestamps of seconds or milliseconds."""
+"""DuckLake types that its `bucket` hashes as Iceberg does: not unsigned types, nor timestamps of seconds or milliseconds."""
 NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry", "variant", "interval", "uint64"})
-"""DuckLake types whose texts do not prove what a file holds, or that Iceberg does not partition by."""
+"""DuckLake types whose texts do not prove the values of a file, or that Iceberg does not partition by."""
 FIRST_FIELD_ID = 1000
 INT = PrimitiveType("int")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """One field of a spec and the DuckLake key indexes that its value is made of."""
+    """One field of a spec, and the DuckLake key indexes that its value is computed from."""
 
     source_id: int
     transform: str
@@ -42,7 +42,7 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """An Iceberg spec that some DuckLake partitioning maps to, or that a client told, with the names it gave its fields."""
+    """An Iceberg spec of a DuckLake partitioning, or of a client; a client's has the names that it gave its fields."""
 
     spec_id: int
     field_ids: tuple[int, ...]
@@ -55,9 +55,9 @@ UNPARTITIONED = PublishedSpec(0, (), ())
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """All specs of a table. `by_partition_id` names those that map to a spec with fields.
+    """All specs of a table. `by_partition_id` has the partitionings of DuckLake that map to a spec with fields.
 
-    `unproven` is the spec of files whose partition values nothing proves.
+    `unproven` is the spec of files whose partition values are not proven.
     """
 
     specs: tuple[PublishedSpec, ...]
@@ -69,16 +69,16 @@ class Partitioning:
 
     @property
     def needed(self) -> set[int]:
-        """The ids of the specs that new files of either side get, or that DuckDB's have."""
+        """The ids of the specs that new files of clients or DuckDB get, or files of DuckDB have."""
         return {self.default_spec_id, self.unproven.spec_id} if self.is_unproven_used else {self.default_spec_id}
 
     def find(self, spec_id: int) -> PublishedSpec | None:
-        """Return the spec of that id, or None when it cannot be published any more."""
+        """Return the spec with that id, or None if it cannot be published any more."""
         return next((spec for spec in self.specs if spec.spec_id == spec_id), None)
 
 
 def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequence[JsonNote]) -> Partitioning:
-    """Return a table's specs: the noted ones keep their ids, new ones get the next, in order of appearance."""
+    """Return a table's specs: noted ones keep their ids, new ones get the next ids in order of appearance."""
     noted = {note.json: note.id for note in notes}
     field_ids = {(f["source-id"], f["transform"]): f["field-id"] for note in notes for f in json.loads(note.json)}
     by_partition_id: dict[int, PublishedSpec] = {}
@@ -101,7 +101,7 @@ def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequenc
 
 
 def has_buckets(rows: Iterable[PartitionRow]) -> bool:
-    """Tell whether DuckDB partitions a table by buckets: then it finds no rows by them in files whose buckets DuckLake does not name."""
+    """Return True if DuckDB partitions a table by buckets; it prunes all files without bucket values in DuckLake then."""
     return any(row.end_snapshot is None and row.transform is not None and BUCKET.fullmatch(row.transform.lower()) for row in rows)
 
 
@@ -119,7 +119,7 @@ def _format_note(keys: Sequence[PartitionKey], field_ids: Sequence[int]) -> str:
 
 
 def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey, ...]:
-    """Return what one DuckLake partitioning proves in Iceberg's terms; nothing when a source column is gone."""
+    """Return the partition keys that one DuckLake partitioning proves; none if a source column is gone."""
     indexes: dict[tuple[int, str], int] = {}
     for row in rows:
         if row.column_id is not None and row.transform is not None and row.partition_key_index is not None:
@@ -157,10 +157,10 @@ def _up_to(unit: str) -> tuple[str, ...]:
 
 
 def to_spec(published: PublishedSpec, schema: Schema) -> PartitionSpec:
-    """Return a spec with the client's names, or such that are free in this schema: `column`, `column_transform`."""
+    """Return a spec with the client's names, or with names that are free in this schema: `column`, `column_transform`."""
     if published.names:
-        told = zip(published.keys, published.field_ids, published.names, strict=True)
-        return PartitionSpec(published.spec_id, tuple(PartitionField(key.source_id, i, name, key.transform) for key, i, name in told))
+        named = zip(published.keys, published.field_ids, published.names, strict=True)
+        return PartitionSpec(published.spec_id, tuple(PartitionField(key.source_id, i, name, key.transform) for key, i, name in named))
     taken = {field.name for field in schema.fields}
     fields: list[PartitionField] = []
     for key, field_id in zip(published.keys, published.field_ids, strict=True):
@@ -180,7 +180,7 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tuple[object, ...] | None:
-    """Return the partition tuple that a file's texts prove under a spec, or None when one of them does not."""
+    """Return the partition tuple that a file's texts prove under a spec, or None if one of them proves nothing."""
     texts = row.partition_values or ()
     values: list[object] = []
     for key in spec.keys:
@@ -188,7 +188,7 @@ def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tup
             return None
         parts = [texts[index] for index in key.key_indexes]
         value = _to_value(key, parts, schema)
-        # a null component may be that of an infinite date, which Iceberg gives a year
+        # A null component may come from an infinite date, which Iceberg maps to a year.
         if value is None and (key.transform in TIME_UNITS or any(part is not None for part in parts)):
             return None
         values.append(value)
@@ -196,23 +196,23 @@ def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tup
 
 
 def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) -> object | None:
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
+    present = [text for text in texts if text is not None]
+    if len(present) < len(texts):
         return None
     if key.transform != "identity":
-        numbers = [parse_value(INT, text) for text in known]
+        numbers = [parse_value(INT, text) for text in present]
         components = [number for number in numbers if isinstance(number, int)]
-        if len(components) < len(known):
+        if len(components) < len(present):
             return None
         return _to_ordinal(components) if key.transform in TIME_UNITS else components[0]
     field = find_field(schema, key.source_id)
-    value = parse_value(field.type, known[0]) if field and isinstance(field.type, PrimitiveType) else None
-    # DuckLake puts 0.0 and -0.0 into one file, and Iceberg tells them apart
+    value = parse_value(field.type, present[0]) if field and isinstance(field.type, PrimitiveType) else None
+    # DuckLake puts 0.0 and -0.0 into one file, and Iceberg distinguishes them.
     return None if isinstance(value, float) and (value == 0.0 or not math.isfinite(value)) else value
 
 
 def _to_ordinal(components: Sequence[int]) -> int:
-    """Return years, months, days or hours since 1970, by how many components there are."""
+    """Return years, months, days or hours since 1970, by the number of components."""
     match components:
         case [year]:
             return year - 1970

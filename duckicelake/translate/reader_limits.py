@@ -1,6 +1,6 @@
-"""What single readers do not read of a table that is published, and what helps: `READER_LIMITS` is the one list of it.
+"""Limits of single readers on published tables, with remedies: `READER_LIMITS` lists all of them.
 
-`duckicelake check` warns from this list. A limit is the reader's own; the published table is right, and other readers read it.
+`duckicelake check` warns from this list. A limit is the reader's own: the published table is correct, and other readers read it.
 Versions: Spark 3.5 to 4.1 with Iceberg 1.11, Trino 483, PyIceberg 0.12, Polars 2.1, Daft 0.7.26, Flink 2.1, ClickHouse 26.9,
 DataFusion with pyiceberg-core 0.11. docs/upstream.md describes each limit.
 """
@@ -16,8 +16,8 @@ from duckicelake.translate.types import columns_at, format_path, get_path, list_
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """A table at the lake's head. `oldest_row`: the lake snapshot of its oldest live row. `has_files`: DuckLake has data files of it."""
+class CheckedTable:
+    """A table at the lake's head. `oldest_row`: the lake snapshot of its oldest live row. `has_files`: it has data files in DuckLake."""
 
     state: TableState
     tree: ColumnTree
@@ -26,7 +26,7 @@ class PublishedTable:
 
     @property
     def name(self) -> str:
-        """The schema and the table."""
+        """The name of the table with its schema."""
         return f"{self.state.table.schema_name}.{self.state.table.table_name}"
 
 
@@ -35,47 +35,47 @@ Affected = Sequence[ColumnRow]
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimit:
-    """What a reader does with certain columns: "Spark" "cannot read columns of the type TIME", and what helps.
+    """A limit of a reader on certain columns, such as "Spark" "cannot read columns of the type TIME", with the remedy.
 
-    `find` returns the columns of a table that are concerned. `format_example` returns SQL that helps with one of them.
+    `find` returns the affected columns of a table. `format_example` returns SQL that helps for one of them.
     """
 
     readers: str
     effect: str
     remedy: str
-    find: Callable[[PublishedTable], Affected]
-    format_example: Callable[[PublishedTable, ColumnRow], str] | None = None
+    find: Callable[[CheckedTable], Affected]
+    format_example: Callable[[CheckedTable, ColumnRow], str] | None = None
 
 
-def read_published_table(state: TableState, oldest_row: int, *, has_files: bool) -> PublishedTable:
-    """Return what the limits look at, of a state that was read whole."""
-    return PublishedTable(state, columns_at(state.columns, state.column_tags, state.position.lake_snapshot_id), oldest_row, has_files)
+def to_checked_table(state: TableState, oldest_row: int, *, has_files: bool) -> CheckedTable:
+    """Return the table that the limits are checked on, from a completely read state."""
+    return CheckedTable(state, columns_at(state.columns, state.column_tags, state.position.lake_snapshot_id), oldest_row, has_files)
 
 
-def select_types(types: Iterable[str], table: PublishedTable) -> Affected:
-    """Return the columns, and parts of columns, that have one of these DuckLake types."""
+def select_types(types: Iterable[str], table: CheckedTable) -> Affected:
+    """Return the columns and nested fields with one of these DuckLake types."""
     wanted = frozenset(types)
     return [row for rows in table.tree.children.values() for row in rows if row.column_type.lower() in wanted]
 
 
-def select_types_in_files(types: Iterable[str], table: PublishedTable) -> Affected:
-    """Return the columns of these DuckLake types when the table has data files: inlined rows are published in files of another kind."""
+def select_types_in_files(types: Iterable[str], table: CheckedTable) -> Affected:
+    """Return the columns of these DuckLake types if the table has data files; files of inlined rows do not have the limit."""
     return select_types(types, table) if table.has_files else ()
 
 
-def select_reserved_names(table: PublishedTable) -> Affected:
-    """Return the columns that are called like one of Iceberg's metadata columns."""
+def select_reserved_names(table: CheckedTable) -> Affected:
+    """Return the columns with the name of one of Iceberg's metadata columns."""
     return [row for row in table.tree.children.get(None, ()) if row.column_name in METADATA_NAMES]
 
 
-def select_defaults(table: PublishedTable) -> Affected:
-    """Return the columns with a default that live rows lack."""
+def select_defaults(table: CheckedTable) -> Affected:
+    """Return the columns whose default some live rows read."""
     defaulted = list_defaulted(table.state, table.oldest_row)
     return [row for row in table.tree.children.get(None, ()) if row.column_id in defaulted]
 
 
-def select_younger(table: PublishedTable) -> Affected:
-    """Return the columns that are younger than some live row, or that a file lacks."""
+def select_younger(table: CheckedTable) -> Affected:
+    """Return the columns that are younger than a live row, or that a file lacks."""
     first: dict[int, int] = {}
     for row in table.state.columns:
         first[row.column_id] = min(row.begin_snapshot, first.get(row.column_id, row.begin_snapshot))
@@ -83,14 +83,14 @@ def select_younger(table: PublishedTable) -> Affected:
     return [row for row in roots if first[row.column_id] > table.oldest_row or row.column_id in table.state.lacked]
 
 
-def format_type_change(types: Mapping[str, str], table: PublishedTable, column: ColumnRow) -> str:
-    """Return the SQL that gives a column a type that the reader reads; other types inside it stay as they are."""
+def format_type_change(types: Mapping[str, str], table: CheckedTable, column: ColumnRow) -> str:
+    """Return the SQL that gives a column a type that the reader reads; other types inside it are unchanged."""
     root = get_path(column.column_id, table.tree)[0]
     return format_replacement(table.state.table, root, table.tree, lambda leaf: types.get(leaf) or format_sql_leaf(leaf))
 
 
-def format_rename(table: PublishedTable, column: ColumnRow) -> str:
-    """Return the SQL that gives a column a name that is free."""
+def format_rename(table: CheckedTable, column: ColumnRow) -> str:
+    """Return the SQL that gives a column a free name."""
     taken = {row.column_name.lower() for row in table.tree.children.get(None, ())} | RESERVED_NAMES
     name = column.column_name.lstrip("_")
     while name.lower() in taken:
@@ -98,19 +98,19 @@ def format_rename(table: PublishedTable, column: ColumnRow) -> str:
     return f"ALTER TABLE {format_table(table)} RENAME COLUMN {quote(column.column_name)} TO {quote(name)};"
 
 
-def format_rewrite(table: PublishedTable, column: ColumnRow) -> str:
+def format_rewrite(table: CheckedTable, column: ColumnRow) -> str:
     """Return the SQL that writes a column's default into data files."""
     name = quote(column.column_name)
     return " ".join(("UPDATE", format_table(table), "SET", name, "=", f"{name};"))
 
 
-def format_table(table: PublishedTable) -> str:
-    """Return the table as SQL names it."""
+def format_table(table: CheckedTable) -> str:
+    """Return the table's name in SQL."""
     return f"{quote(table.state.table.schema_name)}.{quote(table.state.table.table_name)}"
 
 
-def list_columns(table: PublishedTable, affected: Affected) -> list[str]:
-    """Return the full names of columns and of parts of them."""
+def list_columns(table: CheckedTable, affected: Affected) -> list[str]:
+    """Return the full names of columns and nested fields."""
     return [format_path(get_path(row.column_id, table.tree)) for row in affected]
 
 
@@ -121,7 +121,7 @@ SHAPES = {"geometry": "VARCHAR"}
 
 
 def limit_types(readers: str, effect: str, remedy: str, types: Mapping[str, str]) -> ReaderLimit:
-    """Return the limit of a reader that does not read some DuckLake types, each with the SQL type that it reads."""
+    """Return the limit of a reader that cannot read some DuckLake types, each with the SQL type that it reads."""
     return ReaderLimit(readers, effect, remedy, partial(select_types, types), partial(format_type_change, types))
 
 
@@ -176,4 +176,4 @@ READER_LIMITS: Sequence[ReaderLimit] = (
         partial(select_types_in_files, ("json",)),
     ),
 )
-"""Every limit that `check` warns of. A limit that is not here is not warned of: add it here, and to docs/upstream.md."""
+"""Every limit that `check` warns of. To add one, add it here and to docs/upstream.md."""

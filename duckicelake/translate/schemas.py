@@ -1,4 +1,4 @@
-"""The schemas a table has had: ids in order of appearance, never changed once noted."""
+"""The schemas of a table over time: their ids are assigned in order of appearance, and a noted schema never changes."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
+    """A table's schemas over time: `timeline` has the lake snapshot from which each is valid, ascending.
 
-    `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
-    that none of them shows. `told` are the schemas that Iceberg clients gave it, by id. `breaks_vectors`: files may hold
-    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
-    reads wrongly (milliseconds). `nullable` are the columns that are optional from a lake snapshot on, whatever was said of them.
+    `format_version` is the lowest that can represent all of them, and never below the published one. `hidden` are columns
+    that none of them contains. `client_schemas` are the schemas of Iceberg clients, by id. `breaks_vectors`: files may contain
+    values that Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
+    reads wrongly (milliseconds). `nullable` are the columns that are optional from a lake snapshot on, because they may hold a NULL.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -42,32 +42,32 @@ class Schemas:
     last_column_id: int
     format_version: int
     hidden: frozenset[int] = frozenset()
-    told: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
+    client_schemas: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
     breaks_vectors: bool = False
     nullable: Sequence[NullableRow] = ()
 
     def at(self, lake_snapshot_id: int) -> Schema:
-        """Return the schema at a lake snapshot, the oldest known one when it is older still."""
+        """Return the schema at a lake snapshot, or the oldest known one."""
         index = bisect_right(self.timeline, lake_snapshot_id, key=lambda item: item[0])
         return self.timeline[max(index - 1, 0)][1]
 
-    def get_snapshot_schema_id(self, lake_snapshot_id: int, told_id: int) -> int:
-        """Return the id of the schema that a client's snapshot names, or that of the schema then where the named one does not hold.
+    def get_snapshot_schema_id(self, lake_snapshot_id: int, named_id: int) -> int:
+        """Return the schema id that a client's snapshot names, or the id of the schema at that time if the named one is wrong.
 
-        It does not where it requires a column that may hold a NULL, nor where it allowed NULLs that have expired with their files.
+        It is wrong if it requires a column that may hold a NULL, or allows NULLs that have expired with their files.
         """
-        told = self.told.get(told_id) or next((schema for _, schema in self.timeline if schema.schema_id == told_id), None)
+        named = self.client_schemas.get(named_id) or next((schema for _, schema in self.timeline if schema.schema_id == named_id), None)
         nullable = [row.column_id for row in self.nullable if row.lake_snapshot_id <= lake_snapshot_id]
-        is_true = told is not None and (not nullable or make_optional(told, nullable) == told)
-        return told_id if is_true else self.at(lake_snapshot_id).schema_id
+        is_true = named is not None and (not nullable or make_optional(named, nullable) == named)
+        return named_id if is_true else self.at(lake_snapshot_id).schema_id
 
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
-        """Return the ids of the schemas up to a lake snapshot, in their order."""
+        """Return the ids of the schemas up to a lake snapshot, in order."""
         return [schema.schema_id for since, schema in self.timeline if since <= lake_snapshot_id]
 
     @property
     def lengths(self) -> Mapping[int, int]:
-        """The lengths of `fixed` columns by id, as the newest schema with each column says."""
+        """The lengths of `fixed` columns by id, from the newest schema with each column."""
         return collect_lengths(self.timeline)
 
     @property
@@ -76,21 +76,21 @@ class Schemas:
         return self.timeline[-1][1]
 
     def all(self, named: Mapping[int, Schema] | None = None) -> tuple[Schema, ...]:
-        """Return every distinct schema by id; `named` are more, which snapshots of tags and branches name."""
-        found = {**(named or {}), **self.told, **{schema.schema_id: schema for _, schema in self.timeline}}
+        """Return every distinct schema, ordered by id; `named` are additional ones, which snapshots of tags and branches use."""
+        found = {**(named or {}), **self.client_schemas, **{schema.schema_id: schema for _, schema in self.timeline}}
         return tuple(found[schema_id] for schema_id in sorted(found))
 
 
 def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) -> Schemas:
     """Return the schemas of a table; `oldest_row` is the lake snapshot of the oldest row that is left.
 
-    A table that a client asked for in version 1 stays there until rows of its files are deleted.
+    A table that a client created in format version 1 keeps it until rows of its files are deleted.
 
-    Raises: Unsupported: a column that cannot be published, by name, type and remedy
+    Raises: Unsupported: a column that cannot be published; names its type and a remedy
     """
-    told = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
+    client_schemas = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
     defaulted, hidden = list_defaulted(state, oldest_row), list_hidden(state.columns)
-    timeline, new_notes = _build_timeline(state, oldest_row, told, (defaulted, hidden))
+    timeline, new_notes = _build_timeline(state, oldest_row, client_schemas, (defaulted, hidden))
     _check_numbers(state, hidden)
     _check_ids(timeline)
     table = state.notes.table
@@ -100,15 +100,17 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(collect_lengths(timeline))
     breaks_vectors = breaks_vectors or _has_decimal_default(timeline)
     format_version = max(needed, noted)
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, told, breaks_vectors, state.nullable)
+    return Schemas(
+        tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, client_schemas, breaks_vectors, state.nullable
+    )
 
 
 def _build_timeline(
-    state: TableState, oldest_row: int, told: Mapping[int, Schema], apart: tuple[frozenset[int], frozenset[int]]
+    state: TableState, oldest_row: int, client_schemas: Mapping[int, Schema], special: tuple[frozenset[int], frozenset[int]]
 ) -> tuple[list[tuple[int, Schema]], list[JsonNote]]:
-    """Return the schemas of a table from the lake snapshots on that each is valid from, and notes of those that have no id yet.
+    """Return a table's schemas, each with the lake snapshot from which it is valid, and notes of those without an id.
 
-    `told` are the schemas of clients by id, `apart` the columns that have a default and those that are hidden.
+    `client_schemas` are the schemas of clients by id, `special` the columns with a default and the hidden ones.
     """
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
     unreadable = list_unreadable(state.columns, oldest_row)
@@ -120,13 +122,13 @@ def _build_timeline(
     for since, until in zip(changes, [*changes[1:], None], strict=True):
         nullable = frozenset([row.column_id for row in state.nullable if row.lake_snapshot_id <= since])
         if since in shapes:
-            schema = told[shapes[since].schema_id]
+            schema = client_schemas[shapes[since].schema_id]
             if (loosened := make_optional(schema, nullable)) == schema:
                 timeline.append((since, schema))
                 continue
             schema = loosened
         else:
-            rules = FieldRules(state.table, since != changes[-1], apart[0], unreadable, apart[1])
+            rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1])
             fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
             fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             if not fields:
@@ -143,7 +145,7 @@ def _build_timeline(
 
 
 def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
-    """Return the lengths of `fixed` columns by id, as the newest schema with each column says."""
+    """Return the lengths of `fixed` columns by id, from the newest schema with each column."""
     types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
     found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
     return {i: length for i, length in found.items() if length is not None}
@@ -161,14 +163,14 @@ def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> boo
         names = {field_id: leaf.name for field_id, leaf in list_leaf_fields(schema)}
         if any(names.get(field_id) == "long" for field_id in ints):
             return True
-        # one transaction may write rows first and then change their columns
+        # One transaction may write rows before it changes their columns.
         if until is None or until >= oldest_row:
             ints |= {field_id for field_id, name in names.items() if name == "int"}
     return False
 
 
 def _has_decimal_default(timeline: Sequence[tuple[int, Schema]]) -> bool:
-    """Iceberg's vectorised reader takes the default for one of the type that the decimal is stored as, and breaks."""
+    """Return True if a decimal has a default: Iceberg's vectorised reader fails, because it takes the default for the stored type."""
     fields = (item for _, schema in timeline for _, item in walk_fields(schema.fields))
     defaulted = (item.type for item in fields if (item.initial_default, item.write_default) != (None, None))
     return any(isinstance(leaf, PrimitiveType) and leaf.name.startswith("decimal") for leaf in defaulted)
@@ -185,7 +187,7 @@ def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
 
 
 def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
-    """DuckDB counts on from a client's ids, without an end."""
+    """Refuse a column id in Iceberg's reserved range: DuckDB counts on from a client's ids without a limit."""
     found = (item for _, schema in timeline for item in walk_fields(schema.fields) if item[1].field_id > LAST_COLUMN_ID_MAX)
     for path, item in found:
         raise Unsupported(
@@ -195,22 +197,22 @@ def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
 
 
 def without_duplicate_names(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:
-    """Return columns whose full names differ: `"a.b"` and the field `b` of `a` are one name to Iceberg's readers.
+    """Return columns with distinct full names: `"a.b"` and the field `b` of `a` are one name to Iceberg's readers.
 
-    Where no file is left that could have both, the later column is left out.
-    Raises: Unsupported: two columns share a full name, and files may hold both
+    The later of two such columns is left out if no remaining file can contain both.
+    Raises: Unsupported: two columns share a full name, and files may contain both
     """
-    known: dict[str, NestedField] = {}
+    columns_by_path: dict[str, NestedField] = {}
     kept: list[NestedField] = []
     for column in fields:
         paths = [path for path, _ in walk_fields((column,))]
-        twin = next((path for path in paths if path in known), None)
+        twin = next((path for path in paths if path in columns_by_path), None)
         if twin is None:
-            known |= dict.fromkeys(paths, column)
+            columns_by_path |= dict.fromkeys(paths, column)
             kept.append(column)
         elif is_in_files:
             raise Unsupported(
-                f"Columns {known[twin].name!r} and {column.name!r} share the full name {twin!r} in Iceberg. "
+                f"Columns {columns_by_path[twin].name!r} and {column.name!r} share the full name {twin!r} in Iceberg. "
                 "Copy the table under other names with CREATE TABLE … AS SELECT."
             )
     return tuple(kept)

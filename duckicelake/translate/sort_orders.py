@@ -1,4 +1,4 @@
-"""DuckLake's sort order as Iceberg's, when every key is a bare column of values; anything else means unsorted."""
+"""DuckLake's sort order as Iceberg's, if every key is the name of a primitive column; otherwise the table counts as unsorted."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 @dataclass(frozen=True, slots=True)
 class SortOrders:
-    """The orders of a table; `default` is the one new files are asked to have."""
+    """The sort orders of a table; `default` is the one for new files."""
 
     orders: tuple[SortOrder, ...]
     default: SortOrder
@@ -31,38 +31,38 @@ class SortOrders:
 
 
 def to_sort_orders(rows: Sequence[SortRow], schema: Schema, notes: Sequence[JsonNote]) -> SortOrders:
-    """Return the present order of a table under the id it was noted with, or the next one."""
+    """Return the current order of a table under the id of its note, or under the next id."""
     fields = tuple(_find_field(row, schema) for row in rows)
-    known = tuple(field for field in fields if field is not None)
-    if not known or len(known) < len(fields):
+    sort_fields = tuple(field for field in fields if field is not None)
+    if not sort_fields or len(sort_fields) < len(fields):
         return SortOrders((UNSORTED,), UNSORTED, ())
-    text = format_order_note(SortOrder(0, known))
+    text = format_order_note(SortOrder(0, sort_fields))
     noted = {note.json: note.id for note in notes}
-    order = SortOrder(noted.get(text, max(noted.values(), default=0) + 1), known)
+    order = SortOrder(noted.get(text, max(noted.values(), default=0) + 1), sort_fields)
     new_notes = () if text in noted else (JsonNote(order.order_id, text),)
     return SortOrders((UNSORTED, order), order, new_notes)
 
 
 def with_client_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
-    """Return a table's orders with those that clients told; the client's default counts while DuckLake has no order."""
+    """Return a table's orders with those of clients; the client's default applies while DuckLake has no order."""
     if not notes.shapes:
         return found
     orders = {order.order_id: order for order in (*map(parse_order_note, notes.sort_orders), *found.orders)}
-    known = {field.field_id for _, field in walk_fields(schema.fields)}
-    whole = [order for order in orders.values() if all(field.source_id in known for field in order.fields)]
-    told = next((order for order in whole if order.order_id == notes.shapes[-1].order_id), UNSORTED)
+    field_ids = {field.field_id for _, field in walk_fields(schema.fields)}
+    whole = [order for order in orders.values() if all(field.source_id in field_ids for field in order.fields)]
+    client_default = next((order for order in whole if order.order_id == notes.shapes[-1].order_id), UNSORTED)
     ordered = tuple(sorted(whole, key=lambda order: order.order_id))
-    return SortOrders(ordered, found.default if is_sorted_by_duckdb else told, found.new_notes)
+    return SortOrders(ordered, found.default if is_sorted_by_duckdb else client_default, found.new_notes)
 
 
 def format_order_note(order: SortOrder) -> str:
-    """Return the text an order is noted under: its fields, without its id."""
+    """Return the text of an order's note: its fields, without its id."""
     return json.dumps(format_sort_order(order)["fields"], separators=(",", ":"))
 
 
 @lru_cache(maxsize=512)
 def parse_order_note(note: JsonNote) -> SortOrder:
-    """Return the order that a note stands for, under its id."""
+    """Return the order of a note, under the note's id."""
     return parse_sort_order({"order-id": note.id, "fields": json.loads(note.json)})
 
 
@@ -76,7 +76,7 @@ def _find_field(row: SortRow, schema: Schema) -> SortField | None:
 
 
 def find_column(expression: str, schema: Schema) -> NestedField | None:
-    """Return the column that an SQL expression is, when it is nothing but its name; DuckDB folds case."""
+    """Return the column that an SQL expression names, or None if it is more than a name; DuckDB folds case."""
     quoted = QUOTED.fullmatch(expression)
     if quoted is None and PLAIN.fullmatch(expression) is None:
         return None
@@ -87,15 +87,15 @@ def find_column(expression: str, schema: Schema) -> NestedField | None:
 def list_names(expression: str) -> set[str]:
     """Return the columns that a key of DuckLake's names, as DuckDB compares names.
 
-    Raises: BadRequest: the key is not understood
+    Raises: BadRequest: the key cannot be parsed
     """
     return {fold_name(column.name) for column in _find_columns(expression)}
 
 
 def rename_columns(expression: str, renamed: Mapping[str, str]) -> str:
-    """Return a key of DuckLake's with other names for columns, by their old ones as DuckDB compares them; the rest of it stays as it is.
+    """Return a key of DuckLake's with renamed columns, by their old names as DuckDB compares them; the rest is unchanged.
 
-    Raises: BadRequest: the key is not understood
+    Raises: BadRequest: the key cannot be parsed
     """
     for column in sorted(_find_columns(expression), key=lambda found: -found.this.meta["start"]):
         name = renamed.get(fold_name(column.name))

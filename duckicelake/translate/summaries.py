@@ -1,4 +1,4 @@
-"""Snapshot summaries: the operation, what changed, and the totals after it, as strings like every Iceberg writer's."""
+"""Snapshot summaries: the operation, the changes and the totals, as strings, with the keys of other Iceberg writers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a table holds after a snapshot. Position deletes count rows; deletion vectors are among the delete files.
+    """The content of a table after a snapshot. Position deletes count rows; deletion vectors are included in the delete files.
 
-    `next_row_id` is above the row id of every file there ever was (v3).
+    `next_row_id` is above the row id of every file that the table has ever had (v3).
     """
 
     records: int = 0
@@ -27,7 +27,7 @@ class Totals:
     next_row_id: int = 0
 
     def moved(self, added: "Totals", removed: "Totals") -> "Totals":
-        """Return the totals with others added and taken away."""
+        """Return the totals plus the added ones minus the removed ones."""
         return Totals(
             records=self.records + added.records - removed.records,
             data_files=self.data_files + added.data_files - removed.data_files,
@@ -40,14 +40,14 @@ class Totals:
 
 
 class FileTally:
-    """What one snapshot added and deleted, counted file by file: there may be a million of them."""
+    """Counts of what one snapshot added and deleted, collected file by file, because there may be a million files."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[int, int, str], list[int]] = {}
         self._next_row_id = 0
 
     def count(self, status: int, file: AnyFile) -> None:
-        """Count a file added (status 1) or deleted (2)."""
+        """Count an added (status 1) or deleted (2) file."""
         sums = self._sums.setdefault((status, file.content, file.file_format), [0, 0, 0])
         sums[0] += 1
         sums[1] += file.record_count
@@ -56,7 +56,7 @@ class FileTally:
             self._next_row_id = max(self._next_row_id, (file.first_row_id or 0) + file.record_count)
 
     def take(self, other: "FileTally") -> None:
-        """Count all that another tally has counted."""
+        """Add the counts of another tally."""
         for key, counted in other._sums.items():
             sums = self._sums.setdefault(key, [0, 0, 0])
             for index, count in enumerate(counted):
@@ -64,7 +64,7 @@ class FileTally:
         self._next_row_id = max(self._next_row_id, other._next_row_id)
 
     def count_data(self, status: int, counted: Sequence[int], next_row_id: int = 0) -> None:
-        """Count data files added or deleted by their sums: files, rows and bytes; `next_row_id` is above the ids of all added rows."""
+        """Count added or deleted data files by their sums of files, rows and bytes; `next_row_id` is above the ids of all added rows."""
         if counted[0]:
             sums = self._sums.setdefault((status, 0, "PARQUET"), [0, 0, 0])
             for index, count in enumerate(counted):
@@ -72,11 +72,11 @@ class FileTally:
         self._next_row_id = max(self._next_row_id, next_row_id)
 
     def added(self) -> Totals:
-        """Return what was added."""
+        """Return the totals of the added files."""
         return replace(self._total(ADDED), next_row_id=self._next_row_id)
 
     def removed(self) -> Totals:
-        """Return what was deleted."""
+        """Return the totals of the deleted files."""
         return self._total(DELETED)
 
     def _total(self, wanted: int) -> Totals:
@@ -91,7 +91,7 @@ class FileTally:
 
 
 def summarize(step: SnapshotStep, tally: FileTally, before: Totals) -> tuple[dict[str, str], Totals]:
-    """Return the summary of a snapshot whose changes are counted, and the totals after it."""
+    """Return the summary of a snapshot with these counts, and the totals after it."""
     added, removed = tally.added(), tally.removed()
     after = before.moved(added, removed)
     summary = {"operation": get_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
@@ -99,7 +99,7 @@ def summarize(step: SnapshotStep, tally: FileTally, before: Totals) -> tuple[dic
 
 
 def count_manifests(plan: SnapshotPlan) -> dict[str, str]:
-    """Return what Java's writers say of the manifests of a snapshot: how many it wrote, has of its parent, and wrote anew."""
+    """Return the counts of manifests as in Java's summaries: created, kept from the parent, and replaced."""
     own = [manifest for manifest in plan.manifests if manifest.snapshot_id == plan.step.snapshot_id]
     counts = {
         "manifests-created": len(own),
@@ -111,13 +111,13 @@ def count_manifests(plan: SnapshotPlan) -> dict[str, str]:
 
 
 def get_operation(step: SnapshotStep, added: Totals, removed: Totals) -> str:
-    """Return Iceberg's operation: `replace` for rewrites, else by what was added and removed."""
+    """Return Iceberg's operation: `replace` for rewrites, otherwise the one for what was added and removed."""
     if step.is_rewrite:
         return "replace"
     adds_rows = added.data_files > 0
     drops_rows = removed.data_files > 0 or added.delete_files > 0
     if removed.delete_files > 0 and added.position_deletes < removed.position_deletes and not removed.data_files:
-        # rows that a rewritten file hid from older snapshots come into sight
+        # Rows that a rewritten file hid from older snapshots become visible.
         return "overwrite"
     if adds_rows:
         return "overwrite" if drops_rows else "append"

@@ -22,7 +22,7 @@ from duckicelake.translate.values import parse_value
 from duckicelake.values import replace
 
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
-"""How many children each has; a struct any number."""
+"""The number of children of each nested type; None for any number."""
 
 
 def columns_at(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow], lake_snapshot_id: int) -> ColumnTree:
@@ -38,16 +38,16 @@ def columns_at(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow], lake_
 
 
 def is_live(row: ColumnRow | ColumnTagRow, lake_snapshot_id: int) -> bool:
-    """Tell whether a versioned row is live at a lake snapshot."""
+    """Return True if a versioned row is live at a lake snapshot."""
     return row.begin_snapshot <= lake_snapshot_id and (row.end_snapshot is None or lake_snapshot_id < row.end_snapshot)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRules:
-    """How a table's columns become fields. Those of the past are left out when they cannot be said; those of the present raise.
+    """The rules for turning columns into fields. A past column that Iceberg cannot represent is left out, a current one is refused.
 
-    `defaulted` are the columns that older rows lack and that are not null there: their fields carry defaults.
-    `unreadable` are versions of columns whose type older rows cannot be read by, with theirs. `hidden` are never shown.
+    `defaulted` are the columns that older rows lack and that are not null there: their fields have defaults.
+    `unreadable` are versions of columns that older rows cannot be read as, with the older type. `hidden` are never published.
     """
 
     table: TableRow
@@ -58,13 +58,13 @@ class FieldRules:
 
 
 Path = tuple[ColumnRow, ...]
-"""A column or a part of one, below the columns it is a part of."""
+"""A column or nested field, preceded by its parents."""
 
 
 def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
     """Return the Iceberg columns of these DuckLake columns.
 
-    Raises: Unsupported: a column of the present that is not published, naming column, type and remedy
+    Raises: Unsupported: a current column is not published; names the column, its type and the remedy
     """
     fields = (_find_field((row,), tree, rules) for row in tree.children.get(None, ()))
     return tuple(field for field in fields if field is not None)
@@ -72,34 +72,34 @@ def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
 
 def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
     row = path[-1]
-    # DuckDB writes nulls_allowed = false for nested columns that it adds or renames, whatever they hold
+    # DuckDB writes nulls_allowed = false for nested fields that it adds or renames, whether they hold NULLs or not.
     required = row.parent_column is None and not row.nulls_allowed
-    found = _find_type(path, tree, rules)
-    if found is None:
+    type_ = _find_type(path, tree, rules)
+    if type_ is None:
         return None
     initial = write = None
-    if row.column_id in rules.defaulted and isinstance(found, PrimitiveType):
+    if row.column_id in rules.defaulted and isinstance(type_, PrimitiveType):
         try:
-            initial, write = _to_defaults(row, found)
+            initial, write = _to_defaults(row, type_)
         except BadRequest as error:
             if rules.is_past:
                 return None
             what = f"has the default {row.initial_default!r}, which Iceberg cannot say: {error}"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}") from None
-    return NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id), initial, write)
+    return NestedField(row.column_id, row.column_name, type_, required, tree.comments.get(row.column_id), initial, write)
 
 
 def _to_defaults(row: ColumnRow, type_: PrimitiveType) -> tuple[object, object]:
     initial = to_default(type_, row.column_type.lower(), row.initial_default)
-    # only here DuckDB writes no default as a word
+    # Only in this column DuckDB writes the word NULL for no default.
     has_write = row.default_value_type == "literal" and row.default_value != "NULL"
     return initial, to_default(type_, row.column_type.lower(), row.default_value) if has_write else None
 
 
 def to_default(type_: PrimitiveType, column_type: str, text: str | None) -> object:
-    """Return a default as a JSON single value, None for none.
+    """Return a default as a JSON single value, or None for none.
 
-    Raises: BadRequest: Iceberg cannot say the value
+    Raises: BadRequest: Iceberg cannot represent the value
     """
     if text is None:
         return None
@@ -119,33 +119,33 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
         changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows by that"
         raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_remedy(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
-        found = find_primitive(column_type)
-        if found is None and not rules.is_past:
+        primitive = find_primitive(column_type)
+        if primitive is None and not rules.is_past:
             what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot say"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}")
-        return found
+        return primitive
     fields = [_find_field((*path, child), tree, rules) for child in children]
-    known = [field for field in fields if field is not None]
+    published = [field for field in fields if field is not None]
     if column_type == "struct":
-        return StructType(tuple(known)) if known else None
-    if len(known) < len(children):
+        return StructType(tuple(published)) if published else None
+    if len(published) < len(children):
         return None
-    if len(known) != NESTED_TYPES[column_type]:
-        raise Damaged(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; run `duckicelake check`.")
+    if len(published) != NESTED_TYPES[column_type]:
+        raise Damaged(f"Column {format_path(path)!r} is a {column_type} of {len(published)} parts; run `duckicelake check`.")
     if column_type == "list":
-        (element,) = known
+        (element,) = published
         return ListType(element.field_id, element.type, False)
-    key, value = known
+    key, value = published
     return MapType(key.field_id, key.type, value.field_id, value.type, False)
 
 
 def format_path(path: Path) -> str:
-    """Return the full name of a column or of a part of one."""
+    """Return the full name of a column or nested field."""
     return ".".join(row.column_name for row in path)
 
 
 def get_path(column_id: int, tree: ColumnTree) -> Path:
-    """Return a column and what it is a part of; nothing when it is not in the tree."""
+    """Return a column with its parents; empty if it is not in the tree."""
     rows = {row.column_id: row for siblings in tree.children.values() for row in siblings}
     path: list[ColumnRow] = []
     row = rows.get(column_id)
@@ -156,26 +156,26 @@ def get_path(column_id: int, tree: ColumnTree) -> Path:
 
 
 def list_hidden(columns: Iterable[ColumnRow]) -> frozenset[int]:
-    """Return the columns that no schema shows, not even of the time when they were there.
+    """Return the columns that no schema contains, not even the schemas of their own time.
 
-    They are dropped, and of a type that is not published or only in part: their values are in nobody's way any more.
+    They are dropped, and have a type that is not published, or only in part: their values need not refuse the table any more.
     """
     rows = [row for row in columns if row.column_type.lower() not in NESTED_TYPES]
     live = {row.column_id for row in rows if row.end_snapshot is None}
-    odd = {row.column_id for row in rows if row.column_type.lower() in PARTIAL or find_primitive(row.column_type.lower()) is None}
-    return frozenset(odd - live)
+    unpublished = {row.column_id for row in rows if row.column_type.lower() in PARTIAL or find_primitive(row.column_type.lower()) is None}
+    return frozenset(unpublished - live)
 
 
 def build_value_refusal(table: TableRow, tree: ColumnTree, column_id: int, what: str) -> Unsupported:
-    """Return the refusal of a table for a value in a column whose type is published in part only."""
+    """Return the refusal of a table for a value in a column whose type is published only in part."""
     path = get_path(column_id, tree)
-    told = f"Column {format_path(path)!r} ({path[-1].column_type}) holds {what}." if path else f"Field {column_id} holds {what}."
-    gone = "No column has that id any more: expire the lake snapshots that had it, or copy the table with CREATE TABLE … AS SELECT."
-    return Unsupported(f"{told} {format_remedy(table, path[0], tree) if path else gone}")
+    problem = f"Column {format_path(path)!r} ({path[-1].column_type}) holds {what}." if path else f"Field {column_id} holds {what}."
+    remedy = "No column has that id any more: expire the lake snapshots that had it, or copy the table with CREATE TABLE … AS SELECT."
+    return Unsupported(f"{problem} {format_remedy(table, path[0], tree) if path else remedy}")
 
 
 def list_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:
-    """Return the versions of columns that Iceberg cannot read all older rows by, each with the type of such rows.
+    """Return the versions of columns that some older rows cannot be read as, each with the type of such rows.
 
     Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so types that ended before it do not matter
     Source: Iceberg spec «Schema Evolution»: int → long, float → double, a decimal to more digits
@@ -184,18 +184,18 @@ def list_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Ma
     for row in sorted(columns, key=lambda row: row.begin_snapshot):
         if row.end_snapshot is None or row.end_snapshot >= oldest_snapshot_id:
             versions.setdefault(row.column_id, []).append(row)
-    found: dict[ColumnRow, str] = {}
+    older_types: dict[ColumnRow, str] = {}
     for rows in versions.values():
         for old, new in pairwise(rows):
             if not is_promotion(old.column_type.lower(), new.column_type.lower()):
-                found[new] = old.column_type
-            elif old in found:
-                found[new] = found[old]
-    return found
+                older_types[new] = old.column_type
+            elif old in older_types:
+                older_types[new] = older_types[old]
+    return older_types
 
 
 def is_promotion(old: str, new: str) -> bool:
-    """Tell whether Iceberg reads files of an older DuckLake type by a newer one."""
+    """Return True if Iceberg can read files of an older DuckLake type as a newer one."""
     if old == new:
         return True
     before, after = find_primitive(old), find_primitive(new)
@@ -208,9 +208,9 @@ def is_promotion(old: str, new: str) -> bool:
 
 
 def list_defaulted(state: TableState, oldest_row: int) -> frozenset[int]:
-    """Return the columns with a default that some file lacks, so that its rows are read as it and not as null.
+    """Return the columns with a default that some file lacks, so that its rows read the default instead of null.
 
-    Files lack the columns that are younger than they are, and those that `ducklake_add_data_files` did not find in them.
+    A file lacks the columns that are younger than itself, and those that `ducklake_add_data_files` did not find in it.
     """
     columns, mappings = state.columns, state.name_mappings
     first: dict[int, int] = {}
@@ -225,7 +225,7 @@ def list_defaulted(state: TableState, oldest_row: int) -> frozenset[int]:
 
 
 def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -> list[int]:
-    """Return the lake snapshots at which some column or comment begins or ends, in order."""
+    """Return the lake snapshots at which a column or comment begins or ends, in order."""
     ids: set[int] = set()
     for row in (*columns, *tags):
         ids |= {row.begin_snapshot} if row.end_snapshot is None else {row.begin_snapshot, row.end_snapshot}
@@ -235,7 +235,7 @@ def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -
 def list_layouts(
     versions: Sequence[SchemaVersionRow], columns: Sequence[ColumnRow], partitions: Sequence[PartitionRow]
 ) -> list[SchemaVersionRow]:
-    """Return all versions but those that change NOT NULL and defaults alone: rows go on being inlined where they were."""
+    """Return all versions except those that change only NOT NULL and defaults: DuckDB keeps inlining into the same table then."""
     repartitioned = {row.begin_snapshot for row in partitions} | {row.end_snapshot for row in partitions}
     return [
         version
@@ -245,10 +245,10 @@ def list_layouts(
 
 
 def _has_changed_columns(columns: Sequence[ColumnRow], lake_snapshot_id: int) -> bool:
-    """Tell whether columns came, went or changed their names or types; no column at all stands for another kind of change."""
-    came = _outlines(row for row in columns if row.begin_snapshot == lake_snapshot_id)
-    went = _outlines(row for row in columns if row.end_snapshot == lake_snapshot_id)
-    return came != went or not came
+    """Return True if columns were added, dropped, renamed or got another type; also if none changed, which means another kind of change."""
+    began = _outlines(row for row in columns if row.begin_snapshot == lake_snapshot_id)
+    ended = _outlines(row for row in columns if row.end_snapshot == lake_snapshot_id)
+    return began != ended or not began
 
 
 def _outlines(columns: Iterable[ColumnRow]) -> set[tuple[int, int, str, str, int | None]]:
@@ -256,12 +256,12 @@ def _outlines(columns: Iterable[ColumnRow]) -> set[tuple[int, int, str, str, int
 
 
 def make_optional(schema: Schema, nullable: Collection[int]) -> Schema:
-    """Return a schema in which these columns are optional, so that they identify no row any more."""
+    """Return a schema in which these columns are optional, and therefore no identifier fields."""
     if not nullable:
         return schema
     loosened = replace(schema, fields=_make_fields_optional(schema.fields, nullable))
-    still = ((i, find_field(loosened, i)) for i in schema.identifier_field_ids)
-    return replace(loosened, identifier_field_ids=tuple(i for i, item in still if item is not None and can_identify(item)))
+    identifiers = ((i, find_field(loosened, i)) for i in schema.identifier_field_ids)
+    return replace(loosened, identifier_field_ids=tuple(i for i, item in identifiers if item is not None and can_identify(item)))
 
 
 def _make_fields_optional(fields: Iterable[NestedField], nullable: Collection[int]) -> tuple[NestedField, ...]:
@@ -287,33 +287,33 @@ def _make_type_optional(type_: IcebergType, nullable: Collection[int]) -> Iceber
 def with_nullable(state: TableState, required: Mapping[int, int], earlier: Sequence[NullableRow]) -> TableState:
     """Return a state whose `nullable` columns are those of its files, of its inlined rows, and of an earlier load of the table.
 
-    `required` are the columns that must hold no NULL, each with the lake snapshot before which its default stands for it.
+    `required` are the columns that must hold no NULL, each with the lake snapshot before which its default is read.
     """
-    found: dict[int, int] = {}
+    first_nulls: dict[int, int] = {}
     inlined = [row for table in state.inlined_tables for row in _list_nullable_inlined(state, table, required)] if required else ()
     for column_id, begin in (*state.nullable, *earlier, *inlined):
-        found[column_id] = min(begin, found.get(column_id, begin))
-    rows = [NullableRow(*item) for item in sorted(found.items())]
+        first_nulls[column_id] = min(begin, first_nulls.get(column_id, begin))
+    rows = [NullableRow(*item) for item in sorted(first_nulls.items())]
     return state if rows == state.nullable else replace(state, nullable=rows)
 
 
 def _list_nullable_inlined(state: TableState, table: InlinedTable, required: Mapping[int, int]) -> list[NullableRow]:
-    """Return the required columns that a row of a table of inlined rows has a NULL of, and the parts of columns: nothing counts theirs."""
+    """Return the required columns with a NULL in the inlined rows, and nested fields, whose NULLs are not counted."""
     tree = columns_at(state.columns, (), table.begin_snapshot)
-    places = {row.column_id: place for place, row in enumerate(tree.children.get(None, ()), 3)}
+    indexes = {row.column_id: index for index, row in enumerate(tree.children.get(None, ()), 3)}
     parts = {row.column_id for row in state.columns if row.parent_column is not None}
-    found: list[NullableRow] = []
+    nullable: list[NullableRow] = []
     for column_id, defaulted_until in required.items():
-        place = places.get(column_id)
-        if place is None and column_id not in parts and table.begin_snapshot < defaulted_until:
+        index = indexes.get(column_id)
+        if index is None and column_id not in parts and table.begin_snapshot < defaulted_until:
             continue
-        begins = [begin for row in table.rows if place is None or row[place] is None if isinstance(begin := row[1], int)]
-        found += [NullableRow(column_id, min(begins))] if begins else []
-    return found
+        begins = [begin for row in table.rows if index is None or row[index] is None if isinstance(begin := row[1], int)]
+        nullable += [NullableRow(column_id, min(begins))] if begins else []
+    return nullable
 
 
 def list_nullable_names(state: TableState) -> list[str]:
-    """Return the full names of the columns that must hold no NULL, by what DuckLake or a client's schema says, and may hold one."""
+    """Return the full names of the columns that DuckLake or a client's schema requires, and that may hold a NULL."""
     tree = columns_at(state.columns, (), state.position.lake_snapshot_id)
     paths = [get_path(row.column_id, tree) for row in state.nullable]
     return [format_path(path) for path in paths if len(path) > 1 or (path and not path[-1].nulls_allowed)]

@@ -1,7 +1,7 @@
 """DuckDB's texts of values (statistics, partition values) as Iceberg values.
 
-A text that has no Iceberg value (infinities of dates, garbage) gives None: a bound is then left out, a partition
-value makes its file claim nothing. Source: DuckDB casts to VARCHAR; DuckLake 1.0 «file_column_stats»
+A text without an Iceberg value (an infinite date, garbage) gives None: a bound is left out then, and a partition value
+counts as unproven. Source: DuckDB casts to VARCHAR; DuckLake 1.0 «file_column_stats»
 """
 
 import re
@@ -35,7 +35,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_float(text: str) -> float:
-    """Return the 32-bit number that the text, the shortest one for it, stands for."""
+    """Return the 32-bit number whose shortest text this is."""
     return struct.unpack("<f", struct.pack("<f", float(text)))[0]
 
 
@@ -64,7 +64,7 @@ def parse_time(text: str) -> int | None:
 
 
 def parse_timestamp(text: str) -> int | None:
-    """Return microseconds since 1970-01-01, in UTC when the text has an offset."""
+    """Return microseconds since 1970-01-01, in UTC if the text has an offset."""
     match = TIMESTAMP.fullmatch(text)
     if not match:
         return None
@@ -129,4 +129,4 @@ PARSERS: Mapping[str, Callable[[str], object | None]] = {
     "uuid": _uuid,
     "binary": parse_blob,
 }
-"""By the Iceberg type's name without its parameters."""
+"""Parsers by the Iceberg type's name without its parameters."""

@@ -1,8 +1,8 @@
-"""Which rows of a file are visible at which lake snapshot: one rule for every way DuckLake removes rows.
+"""The visibility of rows at lake snapshots: one rule for all ways in which DuckLake removes rows.
 
-The row at some position of a file is visible at lake snapshot n when `born <= n < died`. Positions that are not visible
-while their file is live are the deleted positions of that snapshot. Delete files, inlined deletes, inlined rows deleted
-later and files rewritten from several snapshots all come down to this.
+The row at a position of a file is visible at lake snapshot n when `born <= n < died`. Positions that are not visible
+while their file is live are the deleted positions of that snapshot. Delete files, inlined deletes, deleted inlined rows
+and files rewritten from several snapshots are all converted to this form.
 """
 
 from bisect import bisect_right
@@ -36,11 +36,11 @@ FileKey = int
 """A `data_file_id`, or a negative number for a derived file of rows."""
 
 Identity = tuple[int, int, bytes]
-"""Lake snapshot, schema version and row ids of some rows: no other rows of the table ever have it."""
+"""Lake snapshot, schema version and row ids of some rows, which identify them in the table."""
 
 
 class TrackedFile(NamedTuple):
-    """One file of rows and the span of lake snapshots in which it is read."""
+    """A file of rows and the span of lake snapshots in which it is live."""
 
     key: FileKey
     begin_snapshot: int
@@ -66,11 +66,11 @@ class Visibility:
         return self.positions[(self.died <= lake_snapshot_id) | (self.born > lake_snapshot_id)]
 
     def until(self, lake_snapshot_id: int) -> tuple[bytes, bytes, bytes]:
-        """Return what was known at a lake snapshot, to be compared."""
+        """Return the visibility as it was known at a lake snapshot, for comparisons."""
         born = np.where(self.born <= lake_snapshot_id, self.born, 0)
         died = np.where(self.died <= lake_snapshot_id, self.died, FOREVER)
-        told = (born > 0) | (died < FOREVER)
-        return self.positions[told].tobytes(), born[told].tobytes(), died[told].tobytes()
+        is_known = (born > 0) | (died < FOREVER)
+        return self.positions[is_known].tobytes(), born[is_known].tobytes(), died[is_known].tobytes()
 
     def changes(self) -> Longs:
         """Return the lake snapshots at which the deleted positions may change, ascending."""
@@ -80,7 +80,7 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows:
-    """The content of one DuckLake delete file: positions, each with its lake snapshot when the file embeds it."""
+    """The content of one DuckLake delete file: positions, each with its lake snapshot if the file embeds it."""
 
     row: DeleteFileRow
     positions: Longs
@@ -90,11 +90,11 @@ class DeletedRows:
 def to_visibility(
     keys: Iterable[FileKey], deleted: Iterable[DeletedRows], inlined: Iterable[InlinedDeleteRow]
 ) -> dict[FileKey, Visibility]:
-    """Return the visibility of every one of these data files that has deletes.
+    """Return the visibility of those of these data files that have deletes.
 
-    A position of a cumulative delete file counts from its embedded snapshot on, never before the file itself.
+    A position of a cumulative delete file counts from its embedded snapshot on, but never before the file itself.
     """
-    known = set(keys)
+    wanted = set(keys)
     parts: dict[FileKey, list[tuple[Longs, Longs]]] = defaultdict(list)
     for rows in deleted:
         since = np.full(len(rows.positions), rows.row.begin_snapshot, dtype=np.int64)
@@ -103,7 +103,7 @@ def to_visibility(
         parts[rows.row.data_file_id].append((rows.positions, since))
     for row in inlined:
         parts[row.file_id].append((np.array([row.row_id]), np.array([row.begin_snapshot])))
-    return {key: _merge(found) for key, found in parts.items() if key in known}
+    return {key: _merge(found) for key, found in parts.items() if key in wanted}
 
 
 def _merge(parts: Sequence[tuple[Longs, Longs]]) -> Visibility:
@@ -116,24 +116,24 @@ def _merge(parts: Sequence[tuple[Longs, Longs]]) -> Visibility:
 
 @dataclass(frozen=True, slots=True)
 class InlinedRowsFile:
-    """The rows inlined at one lake snapshot in one inlined table: what one derived file holds, in order of row id."""
+    """The rows inlined at one lake snapshot in one inlined table, ordered by row id: the content of one derived file."""
 
     file: TrackedFile
     table: InlinedTable
     row_ids: Longs
 
     def identity(self) -> Identity:
-        """Return what the rows' values follow from."""
+        """Return the identity of the rows, which determines their values."""
         return self.file.begin_snapshot, self.table.schema_version, self.row_ids.tobytes()
 
 
 def format_key(begin_snapshot: int, schema_version: int, written_at: int) -> FileKey:
-    """Return the key of a derived file: no other rows of the table ever have it."""
+    """Return the key of a derived file, which no other rows of the table ever have."""
     return -((((begin_snapshot << 48) + schema_version) << 48) + written_at + 1)
 
 
 def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedRowsFile], dict[FileKey, Visibility]]:
-    """Return a derived file per inlining lake snapshot, ending when its last row dies, and the deletes before that."""
+    """Return a derived file per inlining lake snapshot, which ends when its last row is deleted, and the earlier deletes."""
     files: list[InlinedRowsFile] = []
     visibility: dict[FileKey, Visibility] = {}
     for table in tables:
@@ -144,9 +144,9 @@ def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedRowsFile]
             last = int(died.max())
             file = TrackedFile(key, begin, None if last == FOREVER else last, len(indexes))
             files.append(InlinedRowsFile(file, table, _longs(table.rows[index][0] for index in indexes)))
-            mortal = np.flatnonzero(died < FOREVER).astype(np.int64)
-            if len(mortal):
-                visibility[key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), died[mortal])
+            deleted = np.flatnonzero(died < FOREVER).astype(np.int64)
+            if len(deleted):
+                visibility[key] = Visibility(deleted, np.zeros(len(deleted), dtype=np.int64), died[deleted])
     return files, visibility
 
 
@@ -171,8 +171,8 @@ def track_partial(begin_snapshot: int, row_snapshot_ids: Longs, deletes: Visibil
     if deletes is not None:
         died[deletes.positions] = deletes.died
     born = np.where(row_snapshot_ids > begin_snapshot, row_snapshot_ids, 0)
-    mortal = np.flatnonzero((born > 0) | (died < FOREVER)).astype(np.int64)
-    return Visibility(mortal, born[mortal], died[mortal])
+    changing = np.flatnonzero((born > 0) | (died < FOREVER)).astype(np.int64)
+    return Visibility(changing, born[changing], died[changing])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,9 @@ class RewrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """The rows of one lake snapshot as they were before flush or merge, in order of row id: what one derived file holds.
+    """The rows of one lake snapshot as they were before flush or merge, ordered by row id: the content of one derived file.
 
-    Units: `data_file_ids` and `positions` say, row by row, where the row is now; `version` says which columns it had
+    Units: `data_file_ids` and `positions` give the current place of each row; `version` is the schema version it was written with
     """
 
     file: TrackedFile
@@ -199,32 +199,32 @@ class RestoredFile:
     positions: Longs
 
     def identity(self) -> Identity:
-        """Return what the rows' values follow from: a version of a row never changes, wherever DuckLake moves it."""
+        """Return the identity of the rows: a version of a row never changes, even if DuckLake moves it to another file."""
         return self.file.begin_snapshot, self.version.schema_version, self.row_ids.tobytes()
 
 
 def get_schema_version(versions: Sequence[SchemaVersionRow], lake_snapshot_id: int) -> SchemaVersionRow:
-    """Return the version of the columns that a lake snapshot writes rows with, the first one when none is that old."""
-    place = bisect_right(versions, lake_snapshot_id, key=lambda row: row.begin_snapshot)
-    return versions[max(0, place - 1)]
+    """Return the schema version with which a lake snapshot writes rows, or the first one if none is that old."""
+    index = bisect_right(versions, lake_snapshot_id, key=lambda row: row.begin_snapshot)
+    return versions[max(0, index - 1)]
 
 
 def track_restored(
     files: Sequence[RewrittenFile], versions: Sequence[SchemaVersionRow], deletes: Mapping[FileKey, Visibility]
 ) -> tuple[list[RestoredFile], dict[FileKey, Visibility]]:
-    """Return the files that rewritten ones stand for, each ending with its last row or the rewriting, and the deletes before that."""
+    """Return the files that rewritten ones replaced, each ending with its last row or at the rewrite, and the earlier deletes."""
     restored: list[RestoredFile] = []
     visibility: dict[FileKey, Visibility] = {}
     for written_at in sorted({file.written_at for file in files}):
         group = [file for file in files if file.written_at == written_at]
         died = np.concatenate([_compute_deaths(file, deletes.get(file.row.data_file_id)) for file in group])
-        for found, part in _split_by_begin(group, versions):
+        for restored_file, part in _split_by_begin(group, versions):
             ends = died[part]
-            mortal = np.flatnonzero(ends < FOREVER).astype(np.int64)
-            end = int(ends.max()) if len(mortal) == len(ends) else written_at
-            restored.append(replace(found, file=found.file._replace(end_snapshot=end)))
-            if len(mortal):
-                visibility[found.file.key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), ends[mortal])
+            deleted = np.flatnonzero(ends < FOREVER).astype(np.int64)
+            end = int(ends.max()) if len(deleted) == len(ends) else written_at
+            restored.append(replace(restored_file, file=restored_file.file._replace(end_snapshot=end)))
+            if len(deleted):
+                visibility[restored_file.file.key] = Visibility(deleted, np.zeros(len(deleted), dtype=np.int64), ends[deleted])
     return restored, visibility
 
 
@@ -250,7 +250,7 @@ def _split_by_begin(group: Sequence[RewrittenFile], versions: Sequence[SchemaVer
 
 
 def check_repeated(files: Sequence[RepeatedFileRow], deleted_from: Container[FileKey]) -> None:
-    """Refuse a file that is in a table twice at a time while rows of it are deleted: Iceberg deletes rows by path."""
+    """Refuse a file that is live twice at the same time if rows of it are deleted, because Iceberg deletes rows by path."""
     pairs = chain.from_iterable(combinations(group, 2) for _, group in groupby(files, key=lambda row: row.path))
     for first, second in pairs:
         overlap = second.begin_snapshot < (first.end_snapshot or FOREVER)

@@ -154,7 +154,7 @@ def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
     temporary, public = (False, False) if row is None else row
     findings: list[LakeFinding] = []
     if temporary:
-        remedy = "This shows them no more data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
+        remedy = "This shows them no additional data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
         findings.append(LakeFinding("warning", "readers of DuckLake", "they may create temporary tables and functions, as PUBLIC", remedy))
     if public:
         remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."

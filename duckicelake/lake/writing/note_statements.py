@@ -226,7 +226,7 @@ SELECT n.table_id, gen_random_uuid(), 9223372036854775807, n.table_id, '', '/', 
 REGISTERED_STATEMENTS: Mapping[type[note_rows.RegisteredRow], Sequence[LiteralString]] = {
     note_rows.NewRegistered: (INSERT_REGISTERED,),
     note_rows.FormerColumn: (INSERT_FORMER_COLUMNS,),
-    note_rows.SequencedFile: (UPDATE_SEQUENCE_NUMBERS,),
+    note_rows.FileSequenceNumber: (UPDATE_SEQUENCE_NUMBERS,),
     note_rows.NewMapping: (INSERT_MAPPINGS,),
     note_rows.MappedName: (INSERT_MAPPED_NAMES,),
     note_rows.MappedFile: (UPDATE_MAPPED,),

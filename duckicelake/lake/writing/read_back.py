@@ -105,7 +105,7 @@ class PredictedState:
 
 
 def predict_state(commit: Commit, cached: TableState, step: LakeStep, since: LastRead) -> PredictedState | None:
-    """Return a table's state after a step of simple rows without reading it; None if only Postgres can tell."""
+    """Return a table's state after a step of simple rows without reading it; None if Postgres must be asked."""
     locked_check, table_id, snapshot_id = commit.locked_check, cached.table.table_id, commit.head.snapshot_id + 1
     if locked_check is None or locked_check.next_time is None or cached.name_mappings or cached.notes.refs.kept:
         return None

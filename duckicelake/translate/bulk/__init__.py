@@ -1,1 +1,1 @@
-"""Manifests of data files from DuckLake's rows: the one way in which the server makes them, and executors of Spark do."""
+"""Manifests of data files from DuckLake's rows: the code that both the server and Spark executors run."""

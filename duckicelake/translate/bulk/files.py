@@ -1,4 +1,7 @@
-"""Rows of data files as the files of manifest entries: a few value by value, many column by column, with the same bytes."""
+"""Data files of manifest entries, made from DuckLake's rows: few of them value by value, many column by column, with equal bytes.
+
+Called by `catalog` for loads, and by Spark executors that publish a large table.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -9,28 +12,28 @@ from duckicelake.iceberg.manifest import DataFile, EncodedFile, encode_files
 from duckicelake.iceberg.schema import Schema, list_leaf_fields
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
 from duckicelake.translate.bulk.statistics import encode_metrics
-from duckicelake.translate.client_schemas import find_client_partition as find_told_partition
+from duckicelake.translate.client_schemas import find_client_partition
 from duckicelake.translate.files import LeafTypes, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
 
 SINGLY_MAX = 20
-"""Up to so many files are read faster one by one."""
+"""The largest number of files for which row-by-row work is faster."""
 
 CheckMapping = Callable[[DataFileRow, str, PublishedSpec], None]
-"""Refuses an added file, by its row, its URI and its spec, that Iceberg would read otherwise than DuckLake."""
+"""Refuses an added file, given its row, URI and spec, if Iceberg would read it differently than DuckLake."""
 
 
 def refuse_mapped(row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
-    """Refuse every added file: whether Iceberg reads it rightly shows in its footer only."""
+    """Refuse every file that was added by name mapping: only its footer shows if Iceberg reads it as DuckLake does."""
     if row.mapping_id is not None:
         raise Unsupported(f"Data file {row.path!r} was added by its names; only the server looks into such files.")
 
 
 @dataclass(slots=True)
 class DataFileBuilder:
-    """Makes the files of one table. Paths of rows are relative to `folder`."""
+    """Builds the data files of one table. Relative paths of rows start at `folder`."""
 
     folder: str
     schemas: Schemas
@@ -45,7 +48,7 @@ class DataFileBuilder:
         return with_client_values(to_data_file(row, uri, partition, stats, self.leaf_types(schema)), row, note)
 
     def make_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> list[EncodedFile]:
-        """Return files that no client told of, all of one schema, in order of ascending id. Raises: as `make`"""
+        """Return files without client notes, all of one schema, ordered by ascending id. Raises: as `make`"""
         schema = self.schemas.at(rows[0].begin_snapshot)
         plain = [
             EncodedFile(*self._get_uri_and_partition(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0)
@@ -55,8 +58,8 @@ class DataFileBuilder:
         return encode_files(plain, metrics, self.schemas.format_version)
 
     def choose_spec(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
-        """Return the spec that a file goes under, and its partition tuple."""
-        return find_told_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
+        """Return the spec under which a file is published, and its partition tuple."""
+        return find_client_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
 
     def leaf_types(self, schema: Schema) -> LeafTypes:
         """Return the types of a schema's leaves."""
@@ -73,7 +76,7 @@ class DataFileBuilder:
 
 
 def with_client_values(file: DataFile, row: DataFileRow, note: FileNote | None) -> DataFile:
-    """Return a file with what its client said of it; its path is the client's, letter by letter."""
+    """Return a file with the values from its client's note; its path is exactly the client's."""
     if note is None:
         return file
     offsets = None if note.split_offsets is None else tuple(json.loads(note.split_offsets))

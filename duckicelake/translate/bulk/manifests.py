@@ -1,4 +1,4 @@
-"""Plans of manifests as bytes, and what a list says of them."""
+"""Manifest plans encoded as Avro bytes, with their entries for manifest lists."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +16,11 @@ from duckicelake.translate.summaries import FileTally
 from duckicelake.translate.visibility import FileKey
 
 Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
-"""A header, and what encodes the manifests that have it."""
+"""A header, and the encoder of the manifests that have it."""
 
 
 class BuiltManifest(NamedTuple):
-    """A manifest: where it goes, its bytes, what a list says of it, and what it adds and removes."""
+    """A manifest: its URI, its bytes, its entry for manifest lists, and counts of what it adds and removes."""
 
     uri: str
     content: bytes
@@ -30,19 +30,19 @@ class BuiltManifest(NamedTuple):
 
 @dataclass(slots=True)
 class ManifestBuilder:
-    """Makes the manifests of one table. `note` says which sequence numbers its lake snapshots have, and where it lies.
+    """Builds the manifests of one table. `note` gives the sequence numbers of its lake snapshots, and its location.
 
-    `told_numbers` are the sequence numbers of files that are older than their rows.
+    `registered_numbers` are the sequence numbers of registered data files, which are older than their rows in the lake.
     """
 
     schemas: Schemas
     partitioning: Partitioning
     note: TableNote
-    told_numbers: Mapping[FileKey, int] = field(default_factory=dict[FileKey, int])
+    registered_numbers: Mapping[FileKey, int] = field(default_factory=dict[FileKey, int])
     encoders: dict[tuple[int, int, int], Encoder] = field(default_factory=dict[tuple[int, int, int], Encoder])
 
     def make(self, plan: ManifestPlan, files: Sequence[AnyFile]) -> BuiltManifest:
-        """Return the manifest of a plan; `files` are those of its entries, one each."""
+        """Return the manifest of a plan; `files` are the files of its entries, in the same order."""
         header, encode = self._encoder(plan)
         entries = [self._to_entry(entry, plan, file) for entry, file in zip(plan.entries, files, strict=True)]
         tally = FileTally()
@@ -59,13 +59,13 @@ class ManifestBuilder:
         return BuiltManifest(uri, content, described, tally)
 
     def is_shaped(self, plan: ManifestPlan, described: ManifestFile) -> bool:
-        """Tell whether what is said of a manifest of data files has as many partition fields as its spec, and a row id where there are."""
+        """Return True if the description of a data manifest has a summary for each partition field, and a first row id exactly in v3."""
         header, _ = self._encoder(plan)
         has_row_id = described.first_row_id is not None
         return len(described.partitions) == len(header.spec.fields) and has_row_id == (self.schemas.format_version >= V3)
 
     def count_entries(self, plan: ManifestPlan, content: bytes) -> int:
-        """Return how many entries a manifest has, if it has the header that a manifest of this plan has, and is whole; else -1."""
+        """Return the number of entries of a manifest, or -1 unless it is complete and has the header that the plan requires."""
         _, encode = self._encoder(plan)
         return count_rows(content, encode(()))
 
@@ -79,18 +79,18 @@ class ManifestBuilder:
         return self.encoders[key]
 
     def _to_entry(self, entry: EntryPlan, plan: ManifestPlan, file: AnyFile) -> AnyEntry:
-        # what the snapshot itself adds inherits its sequence number
+        # A file that the manifest's own snapshot adds inherits the sequence number.
         is_inherited = entry.status == ADDED and entry.since == plan.snapshot_id
         number = None if is_inherited else to_sequence_number(self.note, entry.since)
         if isinstance(file, EncodedFile):
             return EncodedEntry(entry.status, entry.snapshot_id, number, number, file)
-        # a registered file is as old as its rows are; Iceberg 1.11 takes the file's number for that of its rows
-        number = self.told_numbers.get(entry.key, number) if plan.content == DATA else number
+        # A registered file keeps its number, because Iceberg 1.11 uses the file's number for its rows.
+        number = self.registered_numbers.get(entry.key, number) if plan.content == DATA else number
         return ManifestEntry(entry.status, entry.snapshot_id, number, number, file)
 
 
 def to_sequence_number(note: TableNote, lake_snapshot_id: int) -> int:
-    """Return the sequence number of a lake snapshot; version 1 knows none."""
+    """Return the sequence number of a lake snapshot; always 0 in format version 1."""
     if note.format_version == 1:
         return 0
     is_based = note.numbered_until is None or lake_snapshot_id <= note.numbered_until

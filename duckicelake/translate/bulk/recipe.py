@@ -1,6 +1,6 @@
-"""What manifests are made of, as JSON: a recipe that all manifests of a table share, and a plan of each.
+"""The inputs of manifests as JSON: a recipe that all manifests of a table share, and a plan of each manifest.
 
-The digest of a plan is of everything that decides the bytes beside the rows of its files, which never change.
+The digest of a plan covers everything that decides the manifest's bytes except the rows of its files, which never change.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from duckicelake.translate.partitions import Partitioning, PartitionKey, Publish
 from duckicelake.translate.schemas import Schemas
 
 ENTRIES_MIN = 256
-"""Smaller manifests are not worth the way to an executor."""
+"""The fewest entries of a manifest that is worth sending to a Spark executor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What all manifests of a table are made of. `version`: of the package whose code makes them. `folder`: of relative paths."""
+    """The inputs of all manifests of a table. `version` is the version of this package. Relative paths start at `folder`."""
 
     version: str
     folder: str
@@ -36,12 +36,12 @@ class Recipe:
 
 
 def is_bulky(plan: ManifestPlan) -> bool:
-    """Tell whether executors may make a manifest: it is large, and every file in it has a row of DuckLake's."""
+    """Return True if executors may write the manifest: it is large, and every file in it has a row in DuckLake."""
     return plan.content == DATA and len(plan.entries) >= ENTRIES_MIN and min(map(KEY_OF, plan.entries)) >= 0
 
 
 def digest_plan(recipe: Recipe, plan: ManifestPlan) -> str:
-    """Return what tells a manifest from all others: later columns, specs and snapshots of the table change nothing in it."""
+    """Return the digest that identifies a manifest; later columns, specs and snapshots of the table do not change it."""
     spec = next(spec for spec in recipe.partitioning.specs if spec.spec_id == plan.spec_id)
     timeline = tuple(item for item in recipe.schemas.timeline if item[0] <= plan.snapshot_id) or recipe.schemas.timeline[:1]
     own = {
@@ -56,7 +56,7 @@ def digest_plan(recipe: Recipe, plan: ManifestPlan) -> str:
 
 def format_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as JSON."""
-    note, found = recipe.note, recipe.partitioning
+    note, partitioning = recipe.note, recipe.partitioning
     return {
         "version": recipe.version,
         "folder": recipe.folder,
@@ -66,14 +66,14 @@ def format_recipe(recipe: Recipe) -> dict[str, Any]:
         "sequence-base": note.sequence_base,
         "numbered-until": note.numbered_until,
         "schemas": [[since, format_schema(schema)] for since, schema in recipe.schemas.timeline],
-        "specs": [_format_spec(spec) for spec in found.specs],
-        "spec-ids": {str(partition_id): spec.spec_id for partition_id, spec in found.by_partition_id.items()},
-        "unproven": found.unproven.spec_id,
+        "specs": [_format_spec(spec) for spec in partitioning.specs],
+        "spec-ids": {str(partition_id): spec.spec_id for partition_id, spec in partitioning.by_partition_id.items()},
+        "unproven": partitioning.unproven.spec_id,
     }
 
 
 def parse_recipe(node: Any) -> Recipe:
-    """Return the recipe that JSON spells. Raises: BadRequest: it is none"""
+    """Return the recipe of its JSON. Raises: BadRequest: it is malformed"""
     try:
         timeline = tuple((int(since), parse_schema(schema)) for since, schema in node["schemas"])
         specs = {spec.spec_id: spec for spec in map(_parse_spec, node["specs"])}
@@ -88,13 +88,13 @@ def parse_recipe(node: Any) -> Recipe:
 
 
 def survives_json(recipe: Recipe) -> bool:
-    """Tell whether executors get the recipe as it is: JSON does not say everything that a schema may hold."""
+    """Return True if a recipe is unchanged after a round trip through JSON, which cannot represent every schema."""
     try:
-        found = parse_recipe(json.loads(json.dumps(format_recipe(recipe))))
+        parsed = parse_recipe(json.loads(json.dumps(format_recipe(recipe))))
     except BadRequest:
         return False
-    same_schemas = found.schemas.timeline == recipe.schemas.timeline
-    return same_schemas and found.partitioning.specs == recipe.partitioning.specs and format_recipe(found) == format_recipe(recipe)
+    same_schemas = parsed.schemas.timeline == recipe.schemas.timeline
+    return same_schemas and parsed.partitioning.specs == recipe.partitioning.specs and format_recipe(parsed) == format_recipe(recipe)
 
 
 def _format_spec(spec: PublishedSpec) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _parse_spec(node: Mapping[str, Any]) -> PublishedSpec:
 
 
 def format_plan(plan: ManifestPlan) -> dict[str, Any]:
-    """Return a plan as JSON; entries of files that follow each other are one run: how many there are, and the first."""
+    """Return a plan as JSON; entries with consecutive file ids form one run: its length, and its first entry."""
     return {
         "number": plan.number,
         "content": plan.content,
@@ -119,7 +119,7 @@ def format_plan(plan: ManifestPlan) -> dict[str, Any]:
 
 
 def parse_plan(node: Any) -> ManifestPlan:
-    """Return the plan that JSON spells. Raises: BadRequest: it is none"""
+    """Return the plan of its JSON. Raises: BadRequest: it is malformed"""
     try:
         entries = tuple(
             to_entry((status, snapshot_id, since, key))
@@ -133,7 +133,7 @@ def parse_plan(node: Any) -> ManifestPlan:
 
 def _format_runs(entries: Sequence[EntryPlan]) -> Iterator[list[int]]:
     for _, alike in groupby(entries, itemgetter(0, 1, 2)):
-        some = list(alike)
-        keys = np.fromiter(map(KEY_OF, some), dtype=np.int64)
-        begins = [0, *(np.flatnonzero(np.diff(keys) != 1) + 1).tolist(), len(some)]
-        yield from ([end - begin, *some[begin]] for begin, end in pairwise(begins))
+        entries_alike = list(alike)
+        keys = np.fromiter(map(KEY_OF, entries_alike), dtype=np.int64)
+        begins = [0, *(np.flatnonzero(np.diff(keys) != 1) + 1).tolist(), len(entries_alike)]
+        yield from ([end - begin, *entries_alike[begin]] for begin, end in pairwise(begins))

@@ -1,4 +1,4 @@
-"""Statistics of many data files, from DuckLake's rows to the metrics of manifest entries, column by column."""
+"""Statistics of many data files, converted from DuckLake's rows to the metrics of manifest entries, column by column."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,36 +30,36 @@ from duckicelake.translate.files import FLOATING, UNBOUNDED, LeafTypes, find_low
 from duckicelake.translate.values import parse_value
 
 Texts = Any
-"""An Arrow array of texts or null."""
+"""An Arrow array of texts and nulls."""
 
 DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = "[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 EPOCH_DAY = "1970-01-01 "
 UTC = "+00"
 SAFE_DIGITS = 18
-"""Every number of so many digits fits into 64 bits."""
+"""Every number with this many digits fits into 64 bits."""
 BYTE_LIMITS = np.array([1 << (8 * count - 1) for count in range(1, 8)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundSide:
-    """Lower or upper: the bound of a single value, and the zero that is a bound of both zeros."""
+    """The lower or upper side: the bound of a single value, and the zero that bounds both zeros."""
 
     find: Callable[[PrimitiveType, object | None], bytes | None]
     zero: float
 
 
 Encode = Callable[[Texts, BoundSide], BytesColumn]
-"""Encodes texts of the usual form. Raises: ValueError: one of them stands for no value after all"""
+"""Encodes texts of the usual form. Raises: ValueError: one of them is no value of the type"""
 
 LOWER, UPPER = BoundSide(find_lower, -0.0), BoundSide(find_upper, 0.0)
 
 
 def bound_columns(type_: PrimitiveType, least: Texts, greatest: Texts) -> tuple[BytesColumn, BytesColumn]:
-    """Return the lower and the upper bounds that these texts of a type give; where one is missing, both are null."""
+    """Return the lower and the upper bounds for texts of a type; where one is missing, both are null."""
     if type_.name in UNBOUNDED:
-        nothing = pa.nulls(len(least), pa.binary())
-        return nothing, nothing
+        nulls = pa.nulls(len(least), pa.binary())
+        return nulls, nulls
     lower, upper = encode_bounds(type_, least, LOWER), encode_bounds(type_, greatest, UPPER)
     if lower.null_count or upper.null_count:
         both = arrow.and_(lower.is_valid(), upper.is_valid())
@@ -68,19 +68,19 @@ def bound_columns(type_: PrimitiveType, least: Texts, greatest: Texts) -> tuple[
 
 
 def encode_bounds(type_: PrimitiveType, texts: Texts, side: BoundSide) -> BytesColumn:
-    """Return one side's bounds, null where a text is null or has no safe bound."""
+    """Return the bounds of one side; null where a text is null or has no safe bound."""
     form, encode = get_usual_form(type_)
     usual: FlagArray = np.asarray(arrow.fill_null(arrow.match_substring_regex(texts, f"^(?s:{form})$"), fill_value=False))
     try:
-        together = encode(texts.filter(pa.array(usual)), side)
+        encoded = encode(texts.filter(pa.array(usual)), side)
     except ValueError:
         return _encode_singly(type_, texts, side)
     if usual.all():
-        return together
-    both = pa.concat_arrays([together, _encode_singly(type_, texts.filter(pa.array(~usual)), side)])
-    places = np.empty(len(texts), dtype=np.int64)
-    places[np.concatenate([np.flatnonzero(usual), np.flatnonzero(~usual)])] = np.arange(len(texts))
-    return both.take(pa.array(places))
+        return encoded
+    both = pa.concat_arrays([encoded, _encode_singly(type_, texts.filter(pa.array(~usual)), side)])
+    positions = np.empty(len(texts), dtype=np.int64)
+    positions[np.concatenate([np.flatnonzero(usual), np.flatnonzero(~usual)])] = np.arange(len(texts))
+    return both.take(pa.array(positions))
 
 
 def _encode_singly(type_: PrimitiveType, texts: Texts, side: BoundSide) -> BytesColumn:
@@ -90,7 +90,7 @@ def _encode_singly(type_: PrimitiveType, texts: Texts, side: BoundSide) -> Bytes
 
 
 def get_usual_form(type_: PrimitiveType) -> tuple[str, Encode]:
-    """Return the form most texts of a type have, as a regular expression, and what encodes such texts."""
+    """Return the regular expression that most texts of a type match, and the encoder of such texts."""
     decimal = find_decimal(type_)
     if decimal is not None:
         precision, scale = decimal
@@ -104,14 +104,14 @@ def _encode_nothing(texts: Texts, side: BoundSide) -> BytesColumn:
 
 
 def _encode_texts(texts: Texts, side: BoundSide) -> BytesColumn:
-    """A long text's upper bound is not its beginning: those differ little from file to file."""
+    """Encode texts. Upper bounds of long texts are computed once per distinct start, because starts differ little from file to file."""
     starts = arrow.utf8_slice_codeunits(texts, 0, BOUND_LENGTH)
     if side is LOWER:
         return starts.cast(pa.binary())
     longer: FlagArray = np.asarray(arrow.greater(arrow.utf8_length(texts), BOUND_LENGTH))
     if not longer.any():
         return starts.cast(pa.binary())
-    # one code point more than a bound has stands for all that may follow
+    # The bound depends on at most one code point after its own length.
     return _encode_singly(PrimitiveType("string"), arrow.utf8_slice_codeunits(texts, 0, BOUND_LENGTH + 1), side)
 
 
@@ -179,7 +179,7 @@ USUAL_FORMS: Mapping[str, tuple[str, Encode]] = {
     "timestamptz": (f"{DATE} {TIME}[+]00", _encode_timestamps_in_utc),
     "string": (".*", _encode_texts),
 }
-"""The usual form of each type's texts, and what encodes them. Booleans have few values: each is encoded once."""
+"""The usual form of each type's texts, and its encoder. Booleans have few values, so each is encoded once."""
 
 
 NUMBERS_PER_ROW = 6
@@ -187,7 +187,7 @@ NUMBERS_PER_ROW = 6
 
 @dataclass(frozen=True, slots=True)
 class StatsRows:
-    """Rows of `ducklake_file_column_stats` by file and column; a negative number stands for null, 2 for a `contains_nan` that is null."""
+    """Rows of `ducklake_file_column_stats` by file and column; a negative number means null, and so does 2 in `contains_nan`."""
 
     column_id: LongArray
     column_size_bytes: LongArray
@@ -201,51 +201,51 @@ class StatsRows:
 def encode_metrics(statistics: PackedColumnStats, data_file_ids: Sequence[int], types: LeafTypes) -> list[bytes]:
     """Return for each file, in the order given, its part of a manifest entry from `column_sizes` to `split_offsets`.
 
-    Columns without a type are passed over. Units: the ids ascend
+    Columns without a type are skipped. Units: the ids ascend
     """
     rows, starts = _arrange(statistics, data_file_ids, types)
     keys = encode_long_column(rows.column_id)
     has_values = rows.value_count >= 0
-    # DuckLake has both as 0 where it counts nothing
+    # DuckLake stores 0 for both counts if it counts nothing.
     has_nulls = (rows.null_count >= 0) & ~(has_values & (rows.value_count + rows.null_count == 0))
     counted = has_values & has_nulls
     lower, upper = _compute_bounds(rows, has_nulls, types)
     maps: tuple[tuple[FlagArray, BytesColumn, bytes], ...] = (
-        # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map
+        # PyIceberg's `entries` table needs the map, so unknown sizes give an empty one.
         (rows.column_size_bytes >= 0, join_columns(keys, encode_long_column(rows.column_size_bytes)), PRESENT + NULL),
-        # DuckLake counts the values that are not null, Iceberg all of them
+        # DuckLake counts only non-null values, Iceberg counts all.
         (counted, join_columns(keys, encode_long_column(rows.value_count + rows.null_count)), NULL),
         (has_nulls, join_columns(keys, encode_long_column(rows.null_count)), NULL),
         (rows.contains_nan == 0, join_columns(keys, NULL), NULL),
         (np.asarray(lower.is_valid()), encode_map_items(keys, lower), NULL),
         (np.asarray(upper.is_valid()), encode_map_items(keys, upper), NULL),
     )
-    grouped = [encode_maps(empty_where_absent(told, items), told, starts, empty) for told, items, empty in maps]
-    # behind them: no key metadata, no split offsets
+    grouped = [encode_maps(empty_where_absent(is_present, items), is_present, starts, empty) for is_present, items, empty in maps]
+    # The two NULLs that follow are key metadata and split offsets.
     return join_columns(*grouped, NULL + NULL).to_pylist()
 
 
 def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: LeafTypes) -> tuple[StatsRows, LongArray]:
-    """Return the rows that count, by file and column, and where each file's rows begin."""
+    """Return the rows of the wanted files and columns, ordered by file and column, and the index of each file's first row."""
     wanted = np.array(data_file_ids, dtype=np.int64)
-    files, columns, sizes, values, nulls, told = _unpack(packed.numbers)
-    asked: FlagArray = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
-    rows = np.flatnonzero(asked & np.isin(columns, list(types)))
+    files, columns, sizes, values, nulls, flags = _unpack(packed.numbers)
+    is_wanted: FlagArray = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
+    rows = np.flatnonzero(is_wanted & np.isin(columns, list(types)))
     rows = rows[np.lexsort((columns[rows], files[rows]))]
     arranged = StatsRows(
         columns[rows],
         sizes[rows],
         values[rows],
         nulls[rows],
-        told[rows] >> 32,
-        _texts(packed.min_value, (told >> 16 & 0xFFFF) - 1).take(pa.array(rows)),
-        _texts(packed.max_value, (told & 0xFFFF) - 1).take(pa.array(rows)),
+        flags[rows] >> 32,
+        _texts(packed.min_value, (flags >> 16 & 0xFFFF) - 1).take(pa.array(rows)),
+        _texts(packed.max_value, (flags & 0xFFFF) - 1).take(pa.array(rows)),
     )
     return arranged, np.searchsorted(files[rows], np.append(wanted, np.iinfo(np.int64).max))
 
 
 def _unpack(numbers: bytes) -> list[LongArray]:
-    """Return the columns of rows of numbers that lie one behind the other."""
+    """Return the columns of a row-wise array of numbers."""
     return list(np.frombuffer(numbers, dtype=">i8").reshape(-1, NUMBERS_PER_ROW).T.astype(np.int64))
 
 
@@ -256,21 +256,21 @@ def _texts(packed: str, lengths: LongArray) -> Texts:
 
 
 def _compute_bounds(rows: StatsRows, has_nulls: FlagArray, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
-    """Return the lower and the upper bounds; none of rows without a count of NULLs, nor of floats that may be NaN."""
+    """Return the lower and the upper bounds; null for rows without a count of NULLs, and for floats that may include NaN."""
     by_column = np.argsort(rows.column_id, kind="stable")
     floating = [column for column, type_ in types.items() if type_.name in FLOATING]
     safe: FlagArray = np.asarray(has_nulls & ((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating)))
-    told = (arrow.if_else(pa.array(safe), texts, None) for texts in (rows.min_value, rows.max_value))
-    least, greatest = (texts.take(pa.array(by_column)) for texts in told)
+    safe_texts = (arrow.if_else(pa.array(safe), texts, None) for texts in (rows.min_value, rows.max_value))
+    least, greatest = (texts.take(pa.array(by_column)) for texts in safe_texts)
     different, starts = np.unique(rows.column_id[by_column], return_index=True)
-    found = [
+    bounds = [
         bound_columns(types[int(column)], least[start:end], greatest[start:end])
         for column, start, end in zip(different, starts, np.append(starts, len(by_column))[1:], strict=True)
     ]
-    places = np.empty(len(by_column), dtype=np.int64)
-    places[by_column] = np.arange(len(by_column))
-    return _gather([lower for lower, _ in found], places), _gather([upper for _, upper in found], places)
+    positions = np.empty(len(by_column), dtype=np.int64)
+    positions[by_column] = np.arange(len(by_column))
+    return _gather([lower for lower, _ in bounds], positions), _gather([upper for _, upper in bounds], positions)
 
 
-def _gather(parts: Sequence[BytesColumn], places: LongArray) -> BytesColumn:
-    return arrow.take(pa.concat_arrays([pa.array([], pa.binary()), *parts]), pa.array(places))
+def _gather(parts: Sequence[BytesColumn], positions: LongArray) -> BytesColumn:
+    return arrow.take(pa.concat_arrays([pa.array([], pa.binary()), *parts]), pa.array(positions))

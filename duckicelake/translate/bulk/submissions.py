@@ -1,4 +1,7 @@
-"""What whoever made a manifest tells of it, as JSON; what its plan says already is taken from there."""
+"""Submissions of manifests that Spark executors wrote, as JSON; values that follow from the manifest's plan are not submitted.
+
+The publishing job formats them, the server parses them.
+"""
 
 import json
 from collections import Counter
@@ -25,37 +28,37 @@ SUBMITTED_KEYS = ("length", "rows", "bytes", "next-row-id", "first-row-id", "par
 
 @dataclass(frozen=True, slots=True)
 class ParsedManifest:
-    """A manifest that somebody else made: what a list says of it, and what it adds and removes."""
+    """A manifest that an executor wrote: its entry for manifest lists, and counts of what it adds and removes."""
 
     described: ManifestFile
     tally: FileTally
 
 
 def format_submission(made: BuiltManifest) -> dict[str, Any]:
-    """Return what is told of a manifest: `rows` by status, `bytes` of the files that it adds and removes."""
-    found, added, removed = made.described, made.tally.added(), made.tally.removed()
+    """Return the submission of a manifest: `rows` by status, `bytes` of the files that it adds and removes."""
+    described, added, removed = made.described, made.tally.added(), made.tally.removed()
     return {
-        "length": found.manifest_length,
-        "rows": [found.existing_rows_count, found.added_rows_count, found.deleted_rows_count],
+        "length": described.manifest_length,
+        "rows": [described.existing_rows_count, described.added_rows_count, described.deleted_rows_count],
         "bytes": [added.files_size, removed.files_size],
         "next-row-id": added.next_row_id,
-        "first-row-id": found.first_row_id,
+        "first-row-id": described.first_row_id,
         "partitions": [
-            [item.contains_null, item.contains_nan, _to_hex(item.lower_bound), _to_hex(item.upper_bound)] for item in found.partitions
+            [item.contains_null, item.contains_nan, _to_hex(item.lower_bound), _to_hex(item.upper_bound)] for item in described.partitions
         ],
     }
 
 
-def parse_submission(told: object, plan: ManifestPlan, note: TableNote, name: str) -> ParsedManifest:
-    """Return a manifest of that plan by what was told of it. Raises: BadRequest: that makes no sense"""
-    if not isinstance(told, dict):
-        raise BadRequest(f"What is told of the manifest {name} is no object.")
-    node = cast("Mapping[str, object]", told)
+def parse_submission(submitted: object, plan: ManifestPlan, note: TableNote, name: str) -> ParsedManifest:
+    """Return the submitted manifest of a plan. Raises: BadRequest: the submission is malformed"""
+    if not isinstance(submitted, dict):
+        raise BadRequest(f"The submission of the manifest {name} is not a JSON object.")
+    node = cast("Mapping[str, object]", submitted)
     length, next_row_id = _read_number(node.get("length"), name), _read_number(node.get("next-row-id"), name)
     first_row_id = None if node.get("first-row-id") is None else _read_number(node.get("first-row-id"), name)
     rows, sizes = _read_numbers(node.get("rows"), len(STATUSES), name), _read_numbers(node.get("bytes"), 2, name)
     counted = Counter(map(attrgetter("status", "since"), plan.entries))
-    files = [sum(count for (found, _), count in counted.items() if found == status) for status in STATUSES]
+    files = [sum(count for (entry_status, _), count in counted.items() if entry_status == status) for status in STATUSES]
     numbers = {to_sequence_number(note, since) for status, since in counted if status != DELETED}
     own = to_sequence_number(note, plan.snapshot_id)
     described = ManifestFile(
@@ -81,33 +84,33 @@ def parse_submission(told: object, plan: ManifestPlan, note: TableNote, name: st
     return ParsedManifest(described, tally)
 
 
-def normalize_submission(told: object) -> str:
-    """Return what was told and made sense as JSON, without anything else that was said."""
-    node = cast("Mapping[str, object]", told)
+def normalize_submission(submitted: object) -> str:
+    """Return a valid submission as JSON, without unknown keys."""
+    node = cast("Mapping[str, object]", submitted)
     return json.dumps({key: node.get(key) for key in SUBMITTED_KEYS}, separators=(",", ":"))
 
 
 def _read_number(value: object, name: str) -> int:
     if not is_whole(value, LONG_MAX) or cast("int", value) < 0:
-        raise BadRequest(f"What is told of the manifest {name} has {str(value)[:64]!r} where a count belongs.")
+        raise BadRequest(f"The submission of the manifest {name} has {str(value)[:64]!r} in the place of a count.")
     return cast("int", value)
 
 
 def _read_numbers(value: object, count: int, name: str) -> Sequence[int]:
     items = cast("list[object]", value) if isinstance(value, list) else []
     if len(items) != count:
-        raise BadRequest(f"What is told of the manifest {name} has no {count} counts where they belong.")
+        raise BadRequest(f"The submission of the manifest {name} lacks a list of {count} counts.")
     return [_read_number(item, name) for item in items]
 
 
 def _parse_partitions(value: object, name: str) -> tuple[FieldSummary, ...]:
     try:
-        found = [tuple(item) for item in cast("list[list[Any]]", value)]
-        if not all(isinstance(null, bool) and isinstance(nan, bool | None) for null, nan, _, _ in found):
+        summaries = [tuple(item) for item in cast("list[list[Any]]", value)]
+        if not all(isinstance(null, bool) and isinstance(nan, bool | None) for null, nan, _, _ in summaries):
             raise ValueError("no flags")
-        return tuple(FieldSummary(null, nan, _from_hex(lower), _from_hex(upper)) for null, nan, lower, upper in found)
+        return tuple(FieldSummary(null, nan, _from_hex(lower), _from_hex(upper)) for null, nan, lower, upper in summaries)
     except (TypeError, ValueError) as error:
-        raise BadRequest(f"What is told of the manifest {name} has partitions that make no sense.") from error
+        raise BadRequest(f"The submission of the manifest {name} has malformed partitions.") from error
 
 
 def _to_hex(content: bytes | None) -> str | None:
@@ -120,22 +123,22 @@ def _from_hex(text: str | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """How many rows files have: their keys ascend."""
+    """The row counts of files; the keys ascend."""
 
     keys: Longs
     counts: Longs
 
     def sum(self, keys: Iterable[FileKey]) -> int:
-        """Return how many rows these files have together. Raises: IndexError: one of them is not known"""
+        """Return the total row count of these files. Raises: IndexError: one of them is unknown"""
         wanted = np.fromiter(keys, dtype=np.int64)
-        places = np.searchsorted(self.keys, wanted)
-        if not np.array_equal(self.keys[places], wanted):
+        indexes = np.searchsorted(self.keys, wanted)
+        if not np.array_equal(self.keys[indexes], wanted):
             raise IndexError("a file that is not the table's")
-        return int(self.counts[places].sum())
+        return int(self.counts[indexes].sum())
 
 
 def count_rows(files: Iterable[TrackedFile]) -> RowCounts:
-    """Return how many rows the real ones of these files have."""
+    """Return the row counts of those of these files that have a data file in DuckLake."""
     real = [file for file in files if file.key >= 0]
     keys = np.fromiter(map(attrgetter("key"), real), dtype=np.int64, count=len(real))
     counts = np.fromiter(map(attrgetter("record_count"), real), dtype=np.int64, count=len(real))

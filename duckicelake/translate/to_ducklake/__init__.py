@@ -1,5 +1,5 @@
-"""From Iceberg to DuckLake: what a client asks for, as the rows that say it.
+"""From Iceberg to DuckLake: the metadata and files of a client's commit as DuckLake's rows.
 
-names (folders, and what DuckDB cannot tell apart) · namespaces · columns (schema → columns) · tables (made, renamed, dropped) ·
-changes (two states of a table's metadata → rows) · files (data files → rows and statistics) · texts (values → DuckDB's texts).
+columns (schema → columns) · tables, views (steps that create, change, rename, drop) · commits (ids and refusals) · refs (branches
+and tags) · files, mapped_files (data files → rows and statistics) · deletes (deleted positions) · texts (values → DuckDB's texts).
 """

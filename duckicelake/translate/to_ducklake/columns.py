@@ -40,7 +40,7 @@ TYPES: Mapping[str, str] = {
 RESERVED_PREFIX = "_ducklake_internal_"
 RESERVED_NAMES = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
 METADATA_NAMES = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"})
-"""Columns that Iceberg's readers add to every table; Spark and Trino read none that has its own. Source: `MetadataColumns`"""
+"""Columns that Iceberg's readers add to every table; Spark and Trino cannot read tables that define one. Source: `MetadataColumns`"""
 NO_DEFAULT = "NULL"
 WIDENING = "float32", "float64"
 NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
@@ -50,7 +50,7 @@ NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geomet
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column as the schema wants it, among its siblings in this order."""
+    """A column of the wanted schema, and its position among its siblings."""
 
     field: NestedField
     parent: int | None
@@ -59,9 +59,9 @@ class WantedColumn:
 
 
 def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[WantedColumn]:
-    """Return the columns of a schema, a parent before its children. Names of the root that are `kept` are there already.
+    """Return the columns of a schema, a parent before its children. Root names in `kept` are allowed, because the table has them already.
 
-    Raises: BadRequest: no column, a type DuckLake cannot hold, names it cannot tell apart, ids in an order it cannot load
+    Raises: BadRequest: there is no column, DuckLake cannot store a type, names are ambiguous, or ids are in an order it cannot load
     """
     if not schema.fields:
         raise BadRequest("A table needs at least one column, for DuckLake cannot hold one without; add a column.")
@@ -97,7 +97,7 @@ def _check_name(path: str, name: str, *, is_root: bool) -> None:
 def to_column_type(type_: IcebergType, path: str) -> str:
     """Return DuckLake's name of a type.
 
-    Raises: BadRequest: DuckLake cannot hold it
+    Raises: BadRequest: DuckLake cannot store it
     """
     match type_:
         case StructType(fields):
@@ -132,9 +132,9 @@ def create_columns(table_id: int, schema: Schema) -> list[NewRow]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRules:
-    """How columns change. `before` is what was published of them: a default that did not change there stays as DuckDB has it.
+    """The rules for changes of columns. `before` is the published schema: a default that did not change in it stays as DuckDB has it.
 
-    `widens`: columns of narrow types get the type that holds all that Iceberg may write into them.
+    `widens`: columns of narrow types get the type that holds every value that Iceberg clients may write.
     """
 
     before: Schema
@@ -142,50 +142,50 @@ class ColumnRules:
 
 
 def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, rules: ColumnRules) -> list[NewRow]:
-    """Return the rows that make the live ones of a table's columns those of a schema; what both say alike stays untouched.
+    """Return the rows that turn the live columns of a table into those of a schema; equal columns are unchanged.
 
     Raises: BadRequest: a type cannot become the wanted one
     """
     wanted = list_wanted(after, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None})
-    known = {row.column_id: row for row in columns if row.end_snapshot is None}
+    live = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []
     widened: list[NewRow] = []
     old_fields = _fields_by_id(rules.before)
-    orders = _list_orders(wanted, known)
+    orders = _list_orders(wanted, live)
     for item in wanted:
-        old = known.get(item.field.field_id)
+        old = live.get(item.field.field_id)
         if old is None and item.field.field_id in past:
             _next_type(past[item.field.field_id], item, rules.widens)
         new = _new_column(table_id, item, orders[item.field.field_id])
         if old is not None:
-            kind = _next_type(old, item, rules.widens)
+            column_type = _next_type(old, item, rules.widens)
             before = old_fields.get(old.column_id)
             _check_length(before, item.field)
             keeps_default = before is not None and before.write_default == item.field.write_default
-            new = _keep(new, old, kind, keeps_default=keeps_default)
+            new = _keep(new, old, column_type, keeps_default=keeps_default)
             if before is not None and before.required == item.field.required:
-                # a NOT NULL column that may hold a NULL is published as optional, and stays NOT NULL to DuckDB
+                # A NOT NULL column that may hold a NULL is published as optional, and stays NOT NULL in DuckDB.
                 new = replace(new, nulls_allowed=old.nulls_allowed)
             if is_same(new, old):
                 continue
-            if (old.column_type.lower(), kind) == WIDENING:
+            if (old.column_type.lower(), column_type) == WIDENING:
                 widened.append(WidenedFloats(table_id, new.column_id))
             rows.append(EndedColumn(table_id, new.column_id))
         rows.append(new)
-    # columns that are not published are not the client's to drop
-    gone = sorted((known.keys() & old_fields.keys()) - {item.field.field_id for item in wanted})
+    # A client cannot drop columns that are not published to it.
+    dropped = sorted((live.keys() & old_fields.keys()) - {item.field.field_id for item in wanted})
     ends: list[NewRow] = [row for row in rows if isinstance(row, EndedColumn)]
     news: list[NewRow] = [row for row in rows if isinstance(row, NewColumn)]
-    return [*(EndedColumn(table_id, column_id) for column_id in gone), *ends, *news, *widened]
+    return [*(EndedColumn(table_id, column_id) for column_id in dropped), *ends, *news, *widened]
 
 
 def change_comments(table_id: int, comments: Mapping[int, str], after: Schema) -> list[NewRow]:
-    """Return the rows that make the comments on root columns a schema's docs."""
+    """Return the rows that make the comments on root columns equal to a schema's docs."""
     docs = {field.field_id: field.doc for field in after.fields if field.doc}
     ended = sorted(column_id for column_id, text in comments.items() if docs.get(column_id) != text)
-    fresh = sorted(column_id for column_id, text in docs.items() if comments.get(column_id) != text)
-    return [*(EndedComment(table_id, column_id) for column_id in ended), *(NewComment(table_id, i, docs[i]) for i in fresh)]
+    changed = sorted(column_id for column_id, text in docs.items() if comments.get(column_id) != text)
+    return [*(EndedComment(table_id, column_id) for column_id in ended), *(NewComment(table_id, i, docs[i]) for i in changed)]
 
 
 def _fields_by_id(schema: Schema) -> dict[int, NestedField]:
@@ -198,15 +198,15 @@ def _walk_leniently(fields: Sequence[NestedField], parent: int | None) -> Iterat
         yield from _walk_leniently(child_fields(field.type), field.field_id)
 
 
-def _list_orders(wanted: Sequence[WantedColumn], known: Mapping[int, ColumnRow]) -> dict[int, int]:
-    """Return the order of each column by its id: that of ids, in which DuckDB shows columns, wherever clients put them.
+def _list_orders(wanted: Sequence[WantedColumn], live: Mapping[int, ColumnRow]) -> dict[int, int]:
+    """Return each column's `column_order` by its id: ids ascend in it, because DuckDB shows columns in the order of ids.
 
-    Clients' order is noted with their schema. DuckDB 1.5.5 gives a column that it alters its id as order, and writes inlined rows by
-    other places than it reads them by when that changes the order of columns.
+    The clients' order is in the note of their schema. DuckDB 1.5.5 sets the order of an altered column to its id, and if that
+    reorders the columns, it writes inlined rows by other positions than it reads them by.
     """
     by_id = {item.field.field_id: item for item in sorted(wanted, key=lambda item: item.field.field_id)}
     own = {i: item.position if _is_value_first(item, by_id) else i for i, item in by_id.items()}
-    kept = {i: known[i].column_order if i in known else order for i, order in own.items()}
+    kept = {i: live[i].column_order if i in live else order for i, order in own.items()}
     last: dict[int | None, int] = {}
     for i, item in by_id.items():
         if kept[i] <= last.get(item.parent, -1) and not _is_value_first(item, by_id):
@@ -216,7 +216,7 @@ def _list_orders(wanted: Sequence[WantedColumn], known: Mapping[int, ColumnRow])
 
 
 def _is_value_first(item: WantedColumn, by_id: Mapping[int, WantedColumn]) -> bool:
-    """Tell whether a column is of a map whose value has a lower id than its key: a map's key comes first, whatever their ids."""
+    """Return True if the column belongs to a map whose value has a lower id than its key: a map's key must come first."""
     parent = None if item.parent is None else by_id[item.parent].field.type
     return isinstance(parent, MapType) and parent.value_id < parent.key_id
 
@@ -245,7 +245,7 @@ def _new_column(table_id: int, item: WantedColumn, order: int) -> NewColumn:
 def _to_default(field: NestedField, default: object) -> str | None:
     """Return a default as DuckDB's text.
 
-    Raises: BadRequest: a default of a kind DuckLake cannot hold
+    Raises: BadRequest: DuckLake cannot store it
     """
     if default is None:
         return None
@@ -256,9 +256,9 @@ def _to_default(field: NestedField, default: object) -> str | None:
 
 
 def _keep(new: NewColumn, old: ColumnRow, column_type: str, *, keeps_default: bool) -> NewColumn:
-    """Return a column's next version with what the client cannot mean to change."""
-    is_retold = (old.column_type.lower(), column_type) == WIDENING and new.initial_default is not None
-    kept = replace(new, column_type=column_type, initial_default=new.initial_default if is_retold else old.initial_default)
+    """Return a column's next version with the properties that the client did not change."""
+    is_reformatted = (old.column_type.lower(), column_type) == WIDENING and new.initial_default is not None
+    kept = replace(new, column_type=column_type, initial_default=new.initial_default if is_reformatted else old.initial_default)
     if new.parent_column is not None:
         kept = replace(kept, nulls_allowed=old.nulls_allowed)
     if keeps_default:
@@ -268,7 +268,7 @@ def _keep(new: NewColumn, old: ColumnRow, column_type: str, *, keeps_default: bo
 
 
 def is_same(new: NewColumn, old: ColumnRow) -> bool:
-    """Tell whether a column's next version says nothing else than its live one."""
+    """Return True if a column's next version equals its live one."""
     return (
         (new.column_order, new.column_name, new.column_type) == (old.column_order, old.column_name, old.column_type.lower())
         and (new.nulls_allowed, new.parent_column) == (old.nulls_allowed, old.parent_column)
@@ -281,7 +281,7 @@ def _normalize_default(text: str | None) -> str:
 
 
 def _next_type(old: ColumnRow, item: WantedColumn, widens: bool) -> str:
-    """Return the type of a column's next version: the live one as long as Iceberg takes it for the wanted one."""
+    """Return the type of a column's next version: the live one if Iceberg treats it as the wanted one."""
     live = old.column_type.lower()
     if live == item.column_type:
         return live
@@ -293,7 +293,7 @@ def _next_type(old: ColumnRow, item: WantedColumn, widens: bool) -> str:
 
 
 def _check_length(before: NestedField | None, after: NestedField) -> None:
-    """Raise BadRequest when a `fixed` column would get another length or become `binary`: both are `blob`, and readers take them apart."""
+    """Raise BadRequest if a `fixed` column would get another length or become `binary`: both are `blob`, but readers distinguish them."""
     if before is None or not isinstance(before.type, PrimitiveType) or not isinstance(after.type, PrimitiveType):
         return
     if find_fixed_length(before.type) != find_fixed_length(after.type):
@@ -301,9 +301,9 @@ def _check_length(before: NestedField | None, after: NestedField) -> None:
 
 
 def has_narrow(columns: Sequence[ColumnRow]) -> bool:
-    """Tell whether some live column's DuckLake type holds less than the Iceberg type it is published as.
+    """Return True if a live column's DuckLake type holds less than the Iceberg type it is published as.
 
-    An Iceberg client may write any `int` into what DuckDB made an `int8`, and any text into what it made `json`.
+    An Iceberg client may write any `int` into an `int8` of DuckDB, and any text into a `json`.
     """
     return any(_is_narrow(row) for row in columns if row.end_snapshot is None)
 
@@ -313,9 +313,9 @@ def _is_narrow(row: ColumnRow) -> bool:
 
 
 def check_writable(columns: Sequence[ColumnRow]) -> None:
-    """Raise BadRequest when a live column would not hold what Iceberg clients may write into it.
+    """Raise BadRequest if a live column cannot store every value that Iceberg clients may write.
 
-    A fraction in what DuckDB reads as a whole number is the kind of value that would be another one there.
+    For example, DuckDB would change a fraction that a client writes into an `int128`, which is published as a double.
     """
     for row in columns:
         if row.end_snapshot is None and row.column_type.lower() in NOT_WRITABLE:

@@ -1,4 +1,4 @@
-"""A client's commit in the lake's terms: its snapshot ids are ours, and what cannot be taken yet is refused."""
+"""A client's commit in the lake's terms: snapshot ids mapped to ours, and refusals of what is not supported."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,33 +49,33 @@ def list_added(updates: Sequence[TableUpdate]) -> list[Snapshot]:
 
 
 def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
-    """Return the snapshot that a request lets main point to in the end, unless the request adds it."""
+    """Return the snapshot that a request finally moves main to, unless the request adds it."""
     targets = [update.ref.snapshot_id for update in updates if isinstance(update, SetSnapshotRef) and update.name == MAIN]
-    fresh = {snapshot.snapshot_id for snapshot in list_added(updates)}
-    return targets[-1] if targets and targets[-1] not in fresh else None
+    added = {snapshot.snapshot_id for snapshot in list_added(updates)}
+    return targets[-1] if targets and targets[-1] not in added else None
 
 
 def removes_main(updates: Sequence[TableUpdate]) -> bool:
-    """Tell whether a request leaves a table without main and adds no snapshot, as Java's replacement without a query does."""
-    told = [update for update in updates if isinstance(update, SetSnapshotRef | RemoveSnapshotRef) and update.name == MAIN]
-    return not list_added(updates) and bool(told) and isinstance(told[-1], RemoveSnapshotRef)
+    """Return True if a request removes main and adds no snapshot, as Java's replace of a table without a query does."""
+    main_updates = [update for update in updates if isinstance(update, SetSnapshotRef | RemoveSnapshotRef) and update.name == MAIN]
+    return not list_added(updates) and bool(main_updates) and isinstance(main_updates[-1], RemoveSnapshotRef)
 
 
 def list_off_main(updates: Sequence[TableUpdate]) -> set[int]:
-    """Return the snapshots that a request adds beside main: those that it never lets main point to, nor to their children."""
+    """Return the snapshots that a request adds off main: those that it never makes main's head or an ancestor of it."""
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in list_added(updates)}
-    beside = set(parents)
+    off_main = set(parents)
     for update in updates:
         if isinstance(update, SetSnapshotRef) and update.name == MAIN:
             snapshot_id: int | None = update.ref.snapshot_id
-            while snapshot_id in beside:
-                beside.discard(snapshot_id)
+            while snapshot_id in off_main:
+                off_main.discard(snapshot_id)
                 snapshot_id = parents[snapshot_id]
-    return beside
+    return off_main
 
 
 def is_replay(updates: Sequence[TableUpdate], known: Mapping[int, int]) -> bool:
-    """Tell whether a request has landed before: all snapshots that it adds are known."""
+    """Return True if a request has landed before: all snapshots that it adds are known."""
     added = list_added(updates)
     return bool(added) and all(snapshot.snapshot_id in known for snapshot in added)
 
@@ -91,7 +91,7 @@ def map_requirements(requirements: Sequence[Requirement], to_ours: Callable[[int
 
 
 def map_updates(updates: Sequence[TableUpdate], to_ours: Callable[[int], int]) -> list[TableUpdate]:
-    """Return the updates with our snapshot ids; those the request itself adds are not known here."""
+    """Return the updates with our snapshot ids; `to_ours` does not map the ids that the request itself adds."""
     return [_map_update(update, to_ours) for update in updates]
 
 
@@ -110,16 +110,16 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
         case RemoveStatistics(snapshot_id) | RemovePartitionStatistics(snapshot_id):
             return replace(update, snapshot_id=to_ours(snapshot_id))
         case _:
-            # a snapshot's other id may be removed: that is no change
+            # Removing the other id of a snapshot changes nothing.
             return update
 
 
 def check_parents(base: TableMetadata | None, updates: Sequence[TableUpdate]) -> None:
-    """Refuse snapshots that grew from another state of their branch than it has: they would take away what came meanwhile.
+    """Refuse snapshots whose parent is not the head of their branch: they would undo the commits in between.
 
-    A branch starts anywhere, and may follow another one that grew from where it is. Main has no snapshot after its removal,
-    so a replacement has no parent. `updates` have our ids, and the numbers that the client gave.
-    Raises: CommitFailed: in the words of Java's `TableMetadata`, which goes by the numbers alone
+    A new branch starts anywhere, and a branch may be moved to another one that descends from its head. Main has no snapshot after
+    its removal, so the next one has no parent. `updates` have our ids, and the client's sequence numbers.
+    Raises: CommitFailed: in the words of Java's `TableMetadata`, which checks only the numbers
     """
     if base is None:
         return
@@ -159,18 +159,18 @@ def _check_grown(base: TableMetadata, added: Mapping[int, Snapshot], target: tup
 
 
 def _descends(base: TableMetadata, snapshot_id: int | None, ancestor: int | None) -> bool:
-    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in base.snapshots}
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in base.snapshots}
     passed: set[int] = set()
     while snapshot_id is not None and snapshot_id not in passed:
         if snapshot_id == ancestor:
             return True
         passed.add(snapshot_id)
-        snapshot_id = known.get(snapshot_id)
+        snapshot_id = parents.get(snapshot_id)
     return False
 
 
 def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, next_row_id: int) -> list[TableUpdate]:
-    """Return the updates with sequence numbers and row ids that follow on the table's own: a server gives them out."""
+    """Return the updates with the sequence numbers and row ids that follow the table's own: a server assigns them."""
     numbered: list[TableUpdate] = []
     for update in updates:
         if isinstance(update, AddSnapshot):
@@ -185,11 +185,10 @@ def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, 
 
 
 def check_supported(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None, *, emptied: bool) -> None:
-    """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
+    """Refuse a commit that DuckLake, or this catalog so far, cannot represent.
 
-    `emptied`: main goes, and what it was on stays.
-
-    Raises: BadRequest: by name
+    `emptied`: main is removed, and the snapshot that it was on stays.
+    Raises: BadRequest: names the reason
     """
     before = None if base is None else base.current_snapshot_id
     wanted = added[-1] if added else before if move is None else move

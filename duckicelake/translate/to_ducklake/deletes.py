@@ -1,4 +1,4 @@
-"""Deleted positions: the sets that a commit puts together before DuckLake keeps them."""
+"""Sets of deleted positions, and equality deletes, as a commit combines them before they become DuckLake's rows."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -18,37 +18,37 @@ from duckicelake.translate.visibility import DeletedRows, Longs
 
 
 def merge_positions(parts: Iterable[Longs]) -> Longs:
-    """Return all positions of these sets, ascending, each once."""
+    """Return the union of these sets, ascending."""
     found = list(parts)
     return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
 
 def check_positions(path: str, positions: Longs, record_count: int) -> None:
-    """Raise BadRequest when a position lies outside a file."""
+    """Raise BadRequest if a position is not in the file."""
     if len(positions) and (positions[0] < 0 or positions[-1] >= record_count):
         raise BadRequest(f"A delete file names row {positions[-1]} of {path!r}, which has {record_count} rows.")
 
 
 def has_restored_rows(before: Longs, after: Longs) -> bool:
-    """Tell whether a row that was deleted before is not any more."""
+    """Return True if a row that was deleted before is not deleted any more."""
     return len(np.setdiff1d(before, after)) > 0
 
 
 def has_same_positions(before: Longs, after: Longs) -> bool:
-    """Tell whether two sets have the same positions."""
+    """Return True if two sets are equal."""
     return np.array_equal(before, after)
 
 
 @dataclass(frozen=True, slots=True)
 class DatedDeletes:
-    """Deleted positions, ascending, and the lake snapshot at which each was deleted."""
+    """Deleted positions, ascending, with the lake snapshot at which each was deleted."""
 
     positions: Longs
     snapshot_ids: Longs
 
 
 def date_deletes(old: DeletedRows | None, inlined: Sequence[InlinedDeleteRow]) -> DatedDeletes:
-    """Return what a delete file and inlined deletes say together of one data file; the earliest date of a position counts."""
+    """Return the deletes of one data file from its delete file and its inlined deletes; the earliest snapshot of a position counts."""
     dated: dict[int, int] = {row.row_id: row.begin_snapshot for row in inlined}
     if old is not None:
         ids = np.full(len(old.positions), old.row.begin_snapshot) if old.snapshot_ids is None else old.snapshot_ids
@@ -61,13 +61,13 @@ def date_deletes(old: DeletedRows | None, inlined: Sequence[InlinedDeleteRow]) -
 def choose_rows(path: str, positions: Longs, rows: Sequence[tuple[int, int | None]]) -> list[int]:
     """Return the ids of the live rows at these positions of an inlined batch: (row id, lake snapshot it ended at) by position.
 
-    Raises: BadRequest: a position is none of the batch, or a dead row would come back
+    Raises: BadRequest: a position is not in the batch, or a deleted row would become live again
     """
     check_positions(path, positions, len(rows))
     marked = set(positions.tolist())
-    if any(ended is not None and place not in marked for place, (_, ended) in enumerate(rows)):
+    if any(ended is not None and index not in marked for index, (_, ended) in enumerate(rows)):
         raise BadRequest(f"The commit brings deleted rows of {path!r} back, which is not taken yet; refresh and delete again.")
-    return [row_id for place, (row_id, ended) in enumerate(rows) if ended is None and place in marked]
+    return [row_id for index, (row_id, ended) in enumerate(rows) if ended is None and index in marked]
 
 
 UNORDERED = frozenset({"uuid", "fixed"})
@@ -76,7 +76,7 @@ UNORDERED = frozenset({"uuid", "fixed"})
 
 @dataclass(frozen=True, slots=True)
 class EqualityColumn:
-    """A column that rows are compared by, in the type it has now; `default` is what rows of older files hold."""
+    """A column that rows are compared by, with its current type; `default` is the value of rows in older files."""
 
     field_id: int
     type: PrimitiveType
@@ -84,11 +84,11 @@ class EqualityColumn:
 
 
 def get_equality_columns(file: DataFile, schemas: Sequence[Schema]) -> list[EqualityColumn]:
-    """Return the columns of an equality-delete file, each as the newest of the schemas that has it says.
+    """Return the columns of an equality-delete file, each from the newest schema that has it.
 
-    Raises: BadRequest: no schema has it, or its rows cannot be compared
+    Raises: BadRequest: no schema has it, or its values cannot be compared
     """
-    found: list[EqualityColumn] = []
+    columns: list[EqualityColumn] = []
     for field_id in file.equality_ids or ():
         where = f"Equality-delete file {file.file_path!r} compares column {field_id}"
         item = next((item for schema in reversed(schemas) if (item := _find_outside_lists(schema.fields, field_id)) is not None), None)
@@ -97,10 +97,10 @@ def get_equality_columns(file: DataFile, schemas: Sequence[Schema]) -> list[Equa
         if not isinstance(item.type, PrimitiveType) or item.type.name in ("float", "double"):
             raise BadRequest(f"{where}, whose values have no equality to go by; delete by position.")
         default = None if item.initial_default is None else parse_value(item.type, item.initial_default)
-        found.append(EqualityColumn(field_id, item.type, default))
-    if not found:
+        columns.append(EqualityColumn(field_id, item.type, default))
+    if not columns:
         raise BadRequest(f"Equality-delete file {file.file_path!r} names no column; send its equality_ids.")
-    return found
+    return columns
 
 
 def _find_outside_lists(fields: Iterable[NestedField], field_id: int) -> NestedField | None:
@@ -115,14 +115,14 @@ def _find_outside_lists(fields: Iterable[NestedField], field_id: int) -> NestedF
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """The values of one column that are deleted: ascending, and whether NULL is one of them."""
+    """The deleted values of one column, ascending; `has_null`: NULL is one of them."""
 
     column: EqualityColumn
     values: Sequence[Any]
     has_null: bool
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Tell whether a data file can hold one of them, as its manifest says; what it does not say proves nothing."""
+        """Return True unless the manifest's statistics prove that a data file has none of the values."""
         field_id, type_ = self.column.field_id, self.column.type
         nulls, counted = (file.null_value_counts or {}).get(field_id), (file.value_counts or {}).get(field_id)
         if self.has_null and nulls != 0:
@@ -138,16 +138,16 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class DeleteScope:
-    """Where equality deletes count: in the partition they were written for, or everywhere under a spec without fields."""
+    """The scope of equality deletes: the partition they were written for, or the whole table under a spec without fields."""
 
     spec_id: int
     partition: tuple[object, ...]
 
     def covers(self, spec_id: int, file: DataFile) -> bool:
-        """Tell whether they count for a data file of a spec."""
+        """Return True if the deletes apply to a data file of a spec."""
         return not self.partition or (spec_id == self.spec_id and _to_comparable(file.partition) == _to_comparable(self.partition))
 
 
 def _to_comparable(partition: tuple[object, ...]) -> list[object]:
-    """Return a partition tuple by which NaN is itself and the two zeros differ, as Java has it."""
+    """Return a partition tuple in which NaN equals itself and the two zeros differ, as in Java."""
     return [repr(value) if isinstance(value, float) else value for value in partition]

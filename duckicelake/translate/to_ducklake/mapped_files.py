@@ -1,6 +1,6 @@
-"""Columns that stand in a data file's path alone, in names of folders like `day=2026-03-01`, as Hive and Spark leave them.
+"""Data files of clients without field ids: their columns by name, and columns that exist only in folder names like `day=2026-03-01`.
 
-DuckDB reads the value from the path each time, and Iceberg's readers from the partition tuple. So a file is taken when both are the same.
+DuckDB reads the value from the path each time, Iceberg's readers from the partition tuple; a file is accepted if both are equal.
 """
 
 import re
@@ -33,31 +33,31 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class PartitionOnlyColumn(NamedTuple):
-    """A column that a file has in its partition alone, and its place in the tuple."""
+    """A column that a file has only in its partition tuple, and its position in the tuple."""
 
-    place: int
+    position: int
     column: NestedField
 
 
 Names = tuple[tuple[str, int], ...]
-"""Names, each with the id of the column that it means."""
+"""Names, each with the id of its column."""
 
 
 def list_folder_texts(path: str) -> dict[str, str]:
-    """Return the values in names of folders by name, as they are written; without names that come twice.
+    """Return the texts of `name=text` folders in a path, by name, without names that occur twice.
 
     Source: DuckDB 1.5, HivePartitioning::Parse
     """
-    found: dict[str, list[str]] = {}
+    texts_by_name: dict[str, list[str]] = {}
     for folder in _SEPARATORS.split(path)[:-1]:
         match = _FOLDER.fullmatch(folder)
         if match is not None:
-            found.setdefault(match[1], []).append(match[2])
-    return {name: texts[0] for name, texts in found.items() if len(texts) == 1}
+            texts_by_name.setdefault(match[1], []).append(match[2])
+    return {name: texts[0] for name, texts in texts_by_name.items() if len(texts) == 1}
 
 
 def reads_value(type_: PrimitiveType, text: str, value: object) -> bool:
-    """Tell whether DuckDB takes the name of a folder for exactly this value, whatever its session is set to."""
+    """Return True if DuckDB reads exactly this value from a folder's text, independently of session settings."""
     try:
         return parse_text(type_, text) == value
     except (ValueError, BadRequest):
@@ -65,37 +65,37 @@ def reads_value(type_: PrimitiveType, text: str, value: object) -> bool:
 
 
 def parse_text(type_: PrimitiveType, text: str) -> object:
-    """Return the value that DuckDB takes the name of a folder for.
+    """Return the value that DuckDB reads from a folder's text.
 
-    Raises: ValueError, BadRequest: it takes it for none, or for one or another
+    Raises: ValueError, BadRequest: it reads none, or which one depends on its settings
     Source: DuckDB 1.5, HivePartitioning::GetValue
     """
     if text == HIVE_NULL or text.lower() == NULL:
         return None
     plain = unquote_to_bytes(text).decode()
     if "\0" in plain:
-        raise ValueError("not to be kept")
+        raise ValueError("a NUL cannot be stored")
     if type_.name == "string":
         return plain
     parse = _PARSERS.get(type_.name.partition("(")[0])
     if parse is None:
-        raise ValueError("not of a type that has one spelling")
+        raise ValueError("the type has several spellings")
     return parse(type_, plain)
 
 
 def _match(pattern: re.Pattern[str], text: str) -> str:
     if pattern.fullmatch(text) is None:
-        raise ValueError("spelled otherwise")
+        raise ValueError("another spelling")
     return text
 
 
 def _parse_boolean(text: str) -> bool:
     if text not in _BOOLEANS:
-        raise ValueError("spelled otherwise")
+        raise ValueError("another spelling")
     return _BOOLEANS[text]
 
 
-# PyIceberg rounds doubles of partitions, a float's text is that of another double, and a timestamptz is read in the session's zone.
+# PyIceberg rounds doubles of partitions, a float's text is that of another double, and a timestamptz depends on the session's zone.
 _PARSERS: Mapping[str, Callable[[PrimitiveType, str], object]] = {
     "boolean": lambda _, text: _parse_boolean(text),
     "int": lambda _, text: int(_match(_INTEGER, text)),
@@ -106,22 +106,22 @@ _PARSERS: Mapping[str, Callable[[PrimitiveType, str], object]] = {
 }
 
 
-def list_partition_folders(file: DataFile, untold: Sequence[PartitionOnlyColumn], known: Mapping[NamePath, int]) -> Names:
-    """Return the names of the folders in which a file has these columns, by the names that are `known`.
+def list_partition_folders(file: DataFile, partition_only: Sequence[PartitionOnlyColumn], field_ids: Mapping[NamePath, int]) -> Names:
+    """Return the folder names from which DuckDB reads these columns of a file; `field_ids` are the columns by name.
 
-    Raises: BadRequest: one is in none, or would be read from there as another value than the file's partition has
+    Raises: BadRequest: there is no such folder, or DuckDB would read another value than the file's partition tuple has
     """
     texts = list_folder_texts(file.file_path)
-    return tuple(sorted(_get_partition_folder(file, each, texts, known) for each in untold))
+    return tuple(sorted(_get_partition_folder(file, column, texts, field_ids) for column in partition_only))
 
 
 def _get_partition_folder(
-    file: DataFile, untold: PartitionOnlyColumn, texts: Mapping[str, str], known: Mapping[NamePath, int]
+    file: DataFile, partition_only: PartitionOnlyColumn, texts: Mapping[str, str], known: Mapping[NamePath, int]
 ) -> tuple[str, int]:
-    column = untold.column
-    if untold.place >= len(file.partition):
+    column = partition_only.column
+    if partition_only.position >= len(file.partition):
         raise BadRequest(f"Data file {file.file_path!r} has {len(file.partition)} partition values, and its spec more fields; rewrite it.")
-    value = file.partition[untold.place]
+    value = file.partition[partition_only.position]
     names = [name for name in texts if known.get((name,)) == column.field_id]
     if len(names) != 1:
         raise BadRequest(
@@ -137,16 +137,18 @@ def _get_partition_folder(
     return name, column.field_id
 
 
-def build_partition_stats(table_id: int, data_file_id: int, file: DataFile, untold: Sequence[PartitionOnlyColumn]) -> list[NewColumnStats]:
-    """Return what DuckDB passes a file over by: its only value in each of these columns, of which manifests need not tell."""
-    told = [file.column_sizes, file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds]
-    found: list[NewColumnStats] = []
-    for place, column in untold:
-        if isinstance(column.type, PrimitiveType) and not any(column.field_id in (each or {}) for each in told):
-            value, count = file.partition[place], file.record_count
+def build_partition_stats(
+    table_id: int, data_file_id: int, file: DataFile, partition_only: Sequence[PartitionOnlyColumn]
+) -> list[NewColumnStats]:
+    """Return the statistics of partition-only columns, which manifests may omit: the column's only value in the file."""
+    maps = [file.column_sizes, file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds]
+    rows: list[NewColumnStats] = []
+    for index, column in partition_only:
+        if isinstance(column.type, PrimitiveType) and not any(column.field_id in (counts_by_id or {}) for counts_by_id in maps):
+            value, count = file.partition[index], file.record_count
             text, counts = find_text(column.type, value), (0, count) if value is None else (count, 0)
-            found.append(NewColumnStats(data_file_id, table_id, column.field_id, None, *counts, text, text, None))
-    return found
+            rows.append(NewColumnStats(data_file_id, table_id, column.field_id, None, *counts, text, text, None))
+    return rows
 
 
 IDENTITY = "identity"
@@ -154,52 +156,52 @@ IDENTITY = "identity"
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """How the columns of a file without field ids are found: those at its root, and those in names of the folders that it lies in."""
+    """The columns of a file without field ids: those at its root, and those in the names of its folders."""
 
     columns: Names
     folders: Names = ()
 
 
-def find_names(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> NamedFile | None:
-    """Return which columns a file without field ids has by the names that are `known`; None for one that carries them.
+def find_names(path: str, columns: FileColumns, metadata: TableMetadata, known_names: Mapping[NamePath, int]) -> NamedFile | None:
+    """Return the columns of a file without field ids, by the known names; None for a file with field ids.
 
-    Raises: BadRequest: the file cannot be read alike by Iceberg's readers and DuckDB
+    Raises: BadRequest: Iceberg's readers and DuckDB would read the file differently
     """
     roots = {name[0]: field_id for name, field_id in columns.field_ids.items() if len(name) == 1}
     carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
     if carried and None in roots.values():
         raise BadRequest(f"Data file {path!r} carries field ids for some of its columns only; rewrite it.")
-    return None if carried else NamedFile(_name_roots(path, columns, metadata, known))
+    return None if carried else NamedFile(_name_roots(path, columns, metadata, known_names))
 
 
 def list_partition_only(
     path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int, named: NamedFile | None
 ) -> tuple[PartitionOnlyColumn, ...]:
-    """Return the columns that files have in their partitions alone.
+    """Return the columns that a file has only in its partition tuple.
 
-    Raises: BadRequest: DuckLake would go by field ids, and so see none of them
+    Raises: BadRequest: the file has field ids, so DuckLake would not find such columns
     """
     spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
     live = {item.field_id: item for item in get_current_schema(metadata).fields}
     carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
     present = carried if named is None else {field_id for _, field_id in named.columns}
-    untold = tuple(
-        PartitionOnlyColumn(place, live[item.source_id])
-        for place, item in enumerate(spec.fields if spec else ())
+    partition_only = tuple(
+        PartitionOnlyColumn(index, live[item.source_id])
+        for index, item in enumerate(spec.fields if spec else ())
         if item.transform == IDENTITY and item.source_id in live and item.source_id not in present
     )
-    if untold and named is None:
+    if partition_only and named is None:
         raise BadRequest(
-            f"Data file {path!r} carries field ids and has the column {untold[0].column.name!r} in its partition alone, which DuckLake "
-            "would not see; rewrite it."
+            f"Data file {path!r} carries field ids and has the column {partition_only[0].column.name!r} in its partition alone, which "
+            "DuckLake would not see; rewrite it."
         )
-    return untold
+    return partition_only
 
 
-def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> Names:
+def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known_names: Mapping[NamePath, int]) -> Names:
     if any(len(name) > 1 for name in columns.field_ids):
         raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
-    named = tuple(sorted((name, known[name,]) for (name,) in columns.field_ids if (name,) in known))
+    named = tuple(sorted((name, known_names[name,]) for (name,) in columns.field_ids if (name,) in known_names))
     if len({field_id for _, field_id in named}) < len(named):
         raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
     _check_readers(path, columns, metadata, dict(named))
@@ -209,19 +211,19 @@ def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known:
 def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
     ids = {field_id for _, item in walk_fields(get_current_schema(metadata).fields) for field_id in [item.field_id]}
     types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in list_leaf_fields(get_current_schema(metadata))}
-    kept = {(name,): field_id for name, field_id in named.items() if field_id in ids}
+    live_names = {(name,): field_id for name, field_id in named.items() if field_id in ids}
     try:
-        check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))
+        check_mapped_file(path, 0, columns, NameMapping({0: live_names}, live_names, {}, frozenset(ids), types))
     except Unsupported as error:
-        told = error.message.replace(", added with ducklake_add_data_files,", "")
-        raise BadRequest(told.replace("Copy the table with CREATE TABLE … AS SELECT.", "Rewrite it.")) from error
+        message = error.message.replace(", added with ducklake_add_data_files,", "")
+        raise BadRequest(message.replace("Copy the table with CREATE TABLE … AS SELECT.", "Rewrite it.")) from error
 
 
 def add_mapping(table_id: int, mapping_id: int, names: NamedFile, live: set[int]) -> list[NewRow]:
     """Return the mapping by which DuckDB finds the columns of files without field ids."""
-    told = [*((name, field_id, False) for name, field_id in names.columns), *((name, field_id, True) for name, field_id in names.folders)]
-    kept = [one for one in told if one[1] in live]
+    rows = [*((name, field_id, False) for name, field_id in names.columns), *((name, field_id, True) for name, field_id in names.folders)]
+    live_rows = [row for row in rows if row[1] in live]
     return [
         NewMapping(mapping_id, table_id),
-        *(MappedName(mapping_id, place, *one) for place, one in enumerate(kept)),
+        *(MappedName(mapping_id, index, *row) for index, row in enumerate(live_rows)),
     ]

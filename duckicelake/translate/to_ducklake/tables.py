@@ -1,4 +1,4 @@
-"""Tables: made, renamed, dropped, and what a change of their metadata means in rows."""
+"""Steps that create, rename, drop and restore tables, and changes of table metadata as rows."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,14 +48,14 @@ from duckicelake.translate.to_ducklake.columns import (
 
 @dataclass(slots=True)
 class TableStep:
-    """What one lake snapshot does to one table. `changes_catalog`: DuckDB must read names, columns and tags anew."""
+    """The changes of one lake snapshot to one table. `changes_catalog`: DuckDB must reload names, columns and tags."""
 
     changes: list[Change] = field(default_factory=list[Change])
     rows: list[NewRow] = field(default_factory=list[NewRow])
     changes_catalog: bool = False
 
     def add_change(self, kind: str, value: str | int) -> None:
-        """Say what changed, once."""
+        """Add an entry for `changes_made`, unless it is there already."""
         change = Change(kind, str(value))
         if change not in self.changes:
             self.changes.append(change)
@@ -63,7 +63,7 @@ class TableStep:
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """Where a table belongs: its DuckLake schema, and its name there."""
+    """The DuckLake schema of a table, and its name in it."""
 
     schema_id: int
     schema_name: str
@@ -72,10 +72,10 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """What a commit finds of a table under the lock: all its columns, its live comments and tags, and the order that clients gave it.
+    """The rows of a table that a commit reads under the lock: all columns, live comments and tags, and the clients' sort order.
 
-    `sort_keys`: what DuckDB sorts it by, as SQL; `next_sort_id`: the id of an order that is made anew. `ends_buckets`: DuckDB
-    partitions it by buckets, and files come of which DuckLake would not name them.
+    `sort_keys`: DuckDB's sort keys, as SQL; `next_sort_id`: the id for a new order. `ends_buckets`: DuckDB partitions the table by
+    buckets, and the commit adds files without bucket values.
     """
 
     table_id: int
@@ -88,17 +88,17 @@ class LiveTable:
     ends_buckets: bool = False
 
 
-def create_table(table_id: int, place: TableTarget, new: TableMetadata, metadata_version: int = 0) -> TableStep:
-    """Return the step that makes a table; its data is not in it. `metadata_version` is the last one taken at its location.
+def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadata_version: int = 0) -> TableStep:
+    """Return the step that creates a table without data. `metadata_version` is the last one used at its location.
 
-    Raises: BadRequest: DuckLake cannot hold it
+    Raises: BadRequest: DuckLake cannot store it
     """
     uuid = UUID(new.table_uuid)
-    folder = to_folder(f"{place.table_name}-{uuid}", uuid)
+    folder = to_folder(f"{target.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
-    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
     step.rows += [
-        NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
+        NewTable(table_id, uuid, target.schema_id, target.table_name, folder, True),
         NewSchemaVersion(table_id),
         NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
         *create_columns(table_id, get_current_schema(new)),
@@ -109,41 +109,41 @@ def create_table(table_id: int, place: TableTarget, new: TableMetadata, metadata
 
 
 def drop_table(table_id: int) -> TableStep:
-    """Return the step that ends a table."""
+    """Return the step that drops a table."""
     step = TableStep(rows=[DroppedTable(table_id)], changes_catalog=True)
     step.add_change("dropped_table", table_id)
     return step
 
 
-def revive_table(table: TableRow, place: TableTarget, folder: str, dropped_at: int) -> TableStep:
-    """Return the step that brings a dropped table back under a name; its files are where they were."""
+def revive_table(table: TableRow, target: TableTarget, folder: str, dropped_at: int) -> TableStep:
+    """Return the step that restores a dropped table under a name; its files are where they were."""
     rows: list[NewRow] = [
         RevivedTable(table.table_id, dropped_at),
-        NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, folder, False),
+        NewTable(table.table_id, table.table_uuid, target.schema_id, target.table_name, folder, False),
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
     return step
 
 
-def rename_table(table: TableRow, place: TableTarget, path: str | None, *, path_is_relative: bool) -> TableStep:
+def rename_table(table: TableRow, target: TableTarget, path: str | None, *, path_is_relative: bool) -> TableStep:
     """Return the step that gives a table another name, and perhaps another schema; its files stay where they are."""
     rows: list[NewRow] = [
         EndedTableName(table.table_id),
-        NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, path, path_is_relative),
+        NewTable(table.table_id, table.table_uuid, target.schema_id, target.table_name, path, path_is_relative),
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.add_change("created_table", quote_names(place.schema_name, place.table_name))
+    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
     step.add_change("altered_table", table.table_id)
     return step
 
 
 def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: TableMetadata, *, adds_data: bool) -> None:
-    """Add to a step what makes a table's columns, tags and notes those of its new metadata; its data is not in it.
+    """Add the changes of a table's columns, tags and notes to a step; its data is not included.
 
-    Raises: BadRequest: DuckLake cannot hold the new metadata
+    Raises: BadRequest: DuckLake cannot store the new metadata
     """
     if adds_data:
         check_writable(live.columns)
@@ -153,7 +153,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     rows += _change_properties(live, base, new)
     notes = new_shape_notes(live.table_id, base, new, live.client_order_id)
     if live.ends_buckets and not any(isinstance(note, NewShape) for note in notes):
-        # to clients the spec stays the default
+        # For clients, the spec stays the default.
         notes.append(NewShape(live.table_id, new.current_schema_id, new.default_spec_id, live.client_order_id))
     if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
         base.format_version,
@@ -176,9 +176,9 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
 def changed_note(
     table_id: int, new: TableMetadata, sequence_base: int | None = None, numbered_until: int | None = None
 ) -> ChangedTableNote:
-    """Return what a table's note becomes."""
-    known = (new.location, new.format_version, new.last_column_id, new.last_partition_id)
-    return ChangedTableNote(table_id, *known, sequence_base, numbered_until)
+    """Return the new values of a table's `iceberg_table` row."""
+    values = (new.location, new.format_version, new.last_column_id, new.last_partition_id)
+    return ChangedTableNote(table_id, *values, sequence_base, numbered_until)
 
 
 def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, widens: bool) -> list[NewRow]:
@@ -198,14 +198,14 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
 
 
 def _change_sorting(live: LiveTable, after: Schema) -> Sequence[NewRow]:
-    """Let the keys follow renamed columns, as DuckDB does; an order by a column that is gone ends."""
-    found = {row.column_id: row.column_name for row in live.columns if row.end_snapshot is None and row.parent_column is None}
+    """Return the rows that rename columns in DuckDB's sort keys; an order by a dropped column ends."""
+    old_names = {row.column_id: row.column_name for row in live.columns if row.end_snapshot is None and row.parent_column is None}
     names = {field.field_id: field.name for field in after.fields}
-    renamed = {fold_name(name): names[key] for key, name in found.items() if key in names and names[key] != name}
-    if not renamed and found.keys() <= names.keys():
+    renamed = {fold_name(name): names[key] for key, name in old_names.items() if key in names and names[key] != name}
+    if not renamed and old_names.keys() <= names.keys():
         return []
-    there = {fold_name(name) for name in found.values()} - {fold_name(name) for key, name in found.items() if key not in names}
-    if any(not list_names(key) <= there for key in live.sort_keys):
+    remaining = {fold_name(name) for name in old_names.values()} - {fold_name(name) for key, name in old_names.items() if key not in names}
+    if any(not list_names(key) <= remaining for key in live.sort_keys):
         return [EndedSorting(live.table_id)]
     keys = [rename_columns(key, renamed) for key in live.sort_keys]
     if keys == live.sort_keys:
@@ -221,14 +221,14 @@ def _change_properties(live: LiveTable, base: TableMetadata, new: TableMetadata)
 
 
 def stored_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that are kept as tags: all but the one that only the catalog may say."""
+    """Return the properties that are stored as tags: all except the reserved one."""
     return {key: value for key, value in properties.items() if key != SNAPSHOT_ID_PROPERTY}
 
 
 def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata, client_order_id: int = 0) -> list[NewRow]:
-    """Return the notes of schemas, specs and orders that are new, and of the current ones where something is.
+    """Return the notes of new schemas, specs and orders, and of the current ids if anything changed.
 
-    An order that the commit leaves alone may be DuckDB's: `client_order_id`, the clients' own, is noted on.
+    If the commit leaves the order alone, it may be DuckDB's: then the clients' own order, `client_order_id`, is noted again.
     """
     known_schemas = {item.schema_id for item in base.schemas} if base else set[int]()
     known_specs = {item.spec_id for item in base.partition_specs} if base else set[int]()
@@ -239,8 +239,8 @@ def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadat
         *(NewSortOrderNote(table_id, i.order_id, format_order(i)) for i in new.sort_orders if i.order_id not in known_orders),
     ]
     if notes or base is None or _current_ids(base) != _current_ids(new):
-        is_told = base is None or base.default_sort_order_id != new.default_sort_order_id
-        order_id = new.default_sort_order_id if is_told else client_order_id
+        is_changed = base is None or base.default_sort_order_id != new.default_sort_order_id
+        order_id = new.default_sort_order_id if is_changed else client_order_id
         notes.append(NewShape(table_id, new.current_schema_id, new.default_spec_id, order_id))
     return notes
 
@@ -268,7 +268,7 @@ POSTGRES_TYPES: Mapping[str, str] = {
     "json": "bytea",
     "blob": "bytea",
 }
-"""What Postgres has a type of its own for; DuckDB writes everything else as text."""
+"""The Postgres types in which DuckDB stores inlined values; it stores all other types as text."""
 
 NEVER_INLINED = frozenset({"geometry", "variant", "time_ns"})
 DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
@@ -276,17 +276,19 @@ NAME_MAX_BYTES = 63
 
 
 def to_inlined_table(table_id: int, columns: Sequence[ColumnRow], rows: Sequence[NewRow]) -> NewInlinedTable | None:
-    """Return the table for the columns that there are after these rows; None where DuckDB never puts rows into one."""
+    """Return the inlined table for the columns after these rows; None if DuckDB does not inline rows of such a table."""
     ended = {row.column_id for row in rows if isinstance(row, EndedColumn)}
-    kept = [c for c in columns if c.end_snapshot is None and c.parent_column is None and c.column_id not in ended]
-    fresh = [row for row in rows if isinstance(row, NewColumn) and row.parent_column is None]
-    found: list[tuple[int, int, str, str]] = [(c.column_order, c.column_id, c.column_name, c.column_type.lower()) for c in (*kept, *fresh)]
-    if any(kind in NEVER_INLINED or len(name.encode()) > NAME_MAX_BYTES for _, _, name, kind in found):
+    unchanged = [c for c in columns if c.end_snapshot is None and c.parent_column is None and c.column_id not in ended]
+    new_columns = [row for row in rows if isinstance(row, NewColumn) and row.parent_column is None]
+    columns_in_order: list[tuple[int, int, str, str]] = [
+        (c.column_order, c.column_id, c.column_name, c.column_type.lower()) for c in (*unchanged, *new_columns)
+    ]
+    if any(kind in NEVER_INLINED or len(name.encode()) > NAME_MAX_BYTES for _, _, name, kind in columns_in_order):
         return None
-    return NewInlinedTable(table_id, tuple((name, get_postgres_type(kind)) for _, _, name, kind in sorted(found)))
+    return NewInlinedTable(table_id, tuple((name, get_postgres_type(kind)) for _, _, name, kind in sorted(columns_in_order)))
 
 
 def get_postgres_type(column_type: str) -> str:
-    """Return the Postgres type that DuckDB keeps values of a DuckLake type in."""
+    """Return the Postgres type in which DuckDB stores values of a DuckLake type."""
     decimal = DECIMAL.fullmatch(column_type)
     return f"numeric({decimal[1]},{decimal[2]})" if decimal else POSTGRES_TYPES.get(column_type, "varchar")

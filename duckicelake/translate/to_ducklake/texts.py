@@ -1,4 +1,4 @@
-"""Iceberg values as DuckDB's texts, which `values` reads back: column defaults and statistics."""
+"""Iceberg values as DuckDB's texts, for column defaults and statistics; `translate.values` parses them."""
 
 import math
 import struct
@@ -19,12 +19,12 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "timestamp": (-9_223_372_022_400_000_000, 2**63 - 2),
     "timestamptz": (-9_223_372_022_400_000_000, 2**63 - 2),
 }
-"""The least and the greatest value that DuckDB reads from a text; the numbers beside them are infinity to it."""
+"""The least and the greatest value that DuckDB reads from a text; beyond them it reads infinity or fails."""
 WIDE = Context(prec=200)
 
 
 def decode_bound(type_: PrimitiveType, content: bytes | None) -> object | None:
-    """Return the value of a bound in a manifest, or None when it is none of the type."""
+    """Return the value of a bound in a manifest, or None if it is not of the type."""
     if content is None:
         return None
     try:
@@ -34,15 +34,15 @@ def decode_bound(type_: PrimitiveType, content: bytes | None) -> object | None:
 
 
 def find_text(type_: PrimitiveType, value: object | None) -> str | None:
-    """Return the text of a value, or None when DuckDB has none for it."""
+    """Return the text of a value, or None if DuckDB has none for it."""
     format_one = FORMATS.get(type_.name.partition("(")[0])
     return None if value is None or format_one is None or not _is_held(type_, value) else format_one(value)
 
 
 def _is_held(type_: PrimitiveType, value: object) -> bool:
-    """Tell whether DuckDB reads the text of a value: a bound that it does not read hides its file from every query."""
+    """Return True if DuckDB reads the value's text: a bound that it cannot read would hide the file from every query."""
     if isinstance(value, Decimal):
-        # `abs` rounds to 28 digits
+        # `abs` rounds to 28 digits.
         decimal = find_decimal(type_)
         return decimal is not None and value.scaleb(decimal[1], WIDE).copy_abs() < 10 ** decimal[0]
     limits = LIMITS.get(type_.name)
@@ -102,4 +102,4 @@ FORMATS: Mapping[str, Callable[[Any], str | None]] = {
     "timestamptz": _format_timestamptz,
     "string": _format_string,
 }
-"""By the type's name without its parameters. Not for uuids (readers disagree about their order) and binaries."""
+"""Formatters by the type's name without its parameters. None for uuids (readers disagree about their order) and binaries."""

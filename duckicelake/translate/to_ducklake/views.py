@@ -1,4 +1,4 @@
-"""Views as DuckLake's rows: made, changed, renamed, dropped."""
+"""Steps that create, replace, rename and drop views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,41 +14,41 @@ from duckicelake.translate.views.conversion import COMMENT
 
 @dataclass(frozen=True, slots=True)
 class PlannedView:
-    """A view as it is to be. `note` names the DuckLake view it belongs to, unless a new one is made."""
+    """A view to write. `note` names the DuckLake view it belongs to, unless a new one is created."""
 
     uuid: UUID
     view: ViewMetadata
     note: ViewNote
 
 
-def create_view(head: LakeHead, place: TableTarget, planned: PlannedView) -> LakeStep:
-    """Return the step that makes a view."""
-    rows = _new_rows(head.next_catalog_id, place, planned)
-    created = Change("created_view", quote_names(place.schema_name, place.table_name))
+def create_view(head: LakeHead, target: TableTarget, planned: PlannedView) -> LakeStep:
+    """Return the step that creates a view."""
+    rows = _new_rows(head.next_catalog_id, target, planned)
+    created = Change("created_view", quote_names(target.schema_name, target.table_name))
     return LakeStep((created,), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
 
 
 def replace_view(head: LakeHead, live: LiveView, planned: PlannedView) -> LakeStep:
-    """Return the step that puts a new DuckLake view in the place of an old one, as DuckDB does it."""
-    place = TableTarget(live.schema_id, live.schema_name, live.view_name)
-    rows = [DroppedView(live.view_id), *_new_rows(head.next_catalog_id, place, planned)]
+    """Return the step that replaces a DuckLake view by a new one, as DuckDB does."""
+    target = TableTarget(live.schema_id, live.schema_name, live.view_name)
+    rows = [DroppedView(live.view_id), *_new_rows(head.next_catalog_id, target, planned)]
     dropped = Change("dropped_view", str(live.view_id))
     created = Change("created_view", quote_names(live.schema_name, live.view_name))
     return LakeStep((dropped, created), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
 
 
-def _new_rows(view_id: int, place: TableTarget, planned: PlannedView) -> Sequence[NewRow]:
+def _new_rows(view_id: int, target: TableTarget, planned: PlannedView) -> Sequence[NewRow]:
     note = planned.note
-    row = NewView(view_id, planned.uuid, place.schema_id, place.table_name, note.sql, note.column_aliases)
+    row = NewView(view_id, planned.uuid, target.schema_id, target.table_name, note.sql, note.column_aliases)
     comment = planned.view.properties.get(COMMENT)
     tags = [] if comment is None else [NewTag(view_id, COMMENT, comment)]
     return [row, *tags, replace(note, view_id=view_id)]
 
 
-def rename_view(head: LakeHead, live: LiveView, place: TableTarget, sql: str) -> LakeStep:
-    """Return the step that gives a view another name: for DuckDB it stays the same view."""
-    row = NewView(live.view_id, live.view_uuid, place.schema_id, place.table_name, sql, live.column_aliases)
-    created = Change("created_view", quote_names(place.schema_name, place.table_name))
+def rename_view(head: LakeHead, live: LiveView, target: TableTarget, sql: str) -> LakeStep:
+    """Return the step that renames a view, which stays the same view for DuckDB."""
+    row = NewView(live.view_id, live.view_uuid, target.schema_id, target.table_name, sql, live.column_aliases)
+    created = Change("created_view", quote_names(target.schema_name, target.table_name))
     altered = Change("altered_view", str(live.view_id))
     return LakeStep((created, altered), (EndedView(live.view_id), row), True, head.next_catalog_id, head.next_file_id)
 

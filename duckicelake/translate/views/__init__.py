@@ -1,6 +1,5 @@
-"""Views between the two worlds. Their SQL is data: parsed, never executed.
+"""Views between DuckLake and Iceberg. Their SQL is data: it is parsed, never executed.
 
-parser (DuckDB's own, in a connection that can reach nothing) · names (whose tables a query means) · spark (the part of
-Spark's SQL that means the same in DuckDB) · held (what DuckLake keeps of an Iceberg view) · columns (what a DuckDB view's
-text says of its columns) · found (a DuckLake view as Iceberg metadata).
+parser (DuckDB's own, without external access) · names (table names in queries) · spark (the subset of SQL that means the same in
+Spark and DuckDB) · columns (the columns of a DuckDB view) · conversion (between view metadata and DuckLake's rows).
 """

@@ -1,7 +1,7 @@
-"""What a DuckDB view's text says of its columns, without binding or running it: names always, types where they are plain.
+"""The columns of a DuckDB view from its parsed text, without binding or running it: all names, and the types that are evident.
 
-A column that is taken from a table, a constant, a cast, a comparison and a count have the type that their text says; what
-any other expression gives only DuckDB's binder knows.
+The types of columns of tables, constants, casts, comparisons and counts are evident; the types of other expressions are known
+only to DuckDB's binder.
 """
 
 import re
@@ -32,7 +32,7 @@ DUCKLAKE_NAMES: Mapping[str, str] = {
     "TIMESTAMP WITH TIME ZONE": "timestamptz",
     "UUID": "uuid",
 }
-"""DuckLake's words for DuckDB's types without parameters."""
+"""DuckLake's names of DuckDB's types without parameters."""
 
 BOOLEANS = ("COMPARE_", "CONJUNCTION_", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_NOT")
 MAX_COLUMNS = 10_000
@@ -42,7 +42,7 @@ COUNTS = frozenset({"count", "count_star"})
 
 @dataclass(frozen=True, slots=True)
 class ViewColumn:
-    """A column of a query; its type is None when the text does not tell it."""
+    """A column of a query; its type is None if the text does not show it."""
 
     name: str
     type: IcebergType | None
@@ -54,12 +54,12 @@ Relations = Mapping[tuple[str, str], ViewColumns]
 
 
 class _Unknown(Exception):
-    """The text does not tell which columns there are."""
+    """The text does not show which columns there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryScope:
-    """What names mean inside a query."""
+    """The meaning of names inside a query."""
 
     relations: Relations
     default_schema: str
@@ -68,7 +68,7 @@ class QueryScope:
 
 
 def find_columns(tree: Tree, scope: QueryScope) -> ViewColumns | None:
-    """Return the columns of a query in order, or None when its text does not tell them."""
+    """Return the columns of a query in order, or None if its text does not show them."""
     try:
         return _read_query(tree["statements"][0]["node"], scope)
     except (_Unknown, KeyError, TypeError, RecursionError):
@@ -79,10 +79,10 @@ def _read_query(node: Tree, scope: QueryScope) -> ViewColumns:
     scope = _with_ctes(node, scope)
     if node["type"] == "SELECT_NODE":
         sources = _read_source(node["from_table"], scope)
-        found = [column for item in node["select_list"] for column in _read_item(item, sources, scope)]
-        if len(found) > MAX_COLUMNS:
+        columns = [column for item in node["select_list"] for column in _read_item(item, sources, scope)]
+        if len(columns) > MAX_COLUMNS:
             raise _Unknown
-        return found
+        return columns
     if node["type"] == "SET_OPERATION_NODE" and node["setop_type"] in SET_OPERATIONS:
         parts = node.get("children") or [node["left"], node["right"]]
         first, *rest = (_read_query(part, scope) for part in parts)
@@ -96,13 +96,13 @@ def _read_query(node: Tree, scope: QueryScope) -> ViewColumns:
 
 def _with_ctes(node: Tree, scope: QueryScope) -> QueryScope:
     for entry in node["cte_map"]["map"]:
-        found = _rename(_read_query(entry["value"]["query"]["node"], scope), entry["value"]["aliases"])
-        scope = replace(scope, ctes={**scope.ctes, fold_name(entry["key"]): found})
+        columns = _rename(_read_query(entry["value"]["query"]["node"], scope), entry["value"]["aliases"])
+        scope = replace(scope, ctes={**scope.ctes, fold_name(entry["key"]): columns})
     return scope
 
 
 class FromItem(NamedTuple):
-    """A name in FROM, its columns, and the schema that may stand before the name: of tables and views without an alias."""
+    """A name in FROM, its columns, and the schema that may qualify it, for tables and views without an alias."""
 
     name: str
     columns: ViewColumns
@@ -126,7 +126,7 @@ def _read_source(node: Tree, scope: QueryScope) -> list[FromItem]:
 
 
 def _find_relation(node: Tree, scope: QueryScope) -> tuple[ViewColumns, str | None]:
-    """Return the columns of a table, a view or a query of WITH, and the schema that it is in."""
+    """Return the columns of a table, view or CTE, and its schema."""
     name = fold_name(node["table_name"])
     if not node["schema_name"] and not node["catalog_name"] and name in scope.ctes:
         return scope.ctes[name], None
@@ -144,8 +144,8 @@ def _read_item(item: Tree, sources: Sequence[FromItem], scope: QueryScope) -> It
     if item["class"] == "STAR":
         return _read_star(item, sources)
     if item["class"] == "COLUMN_REF":
-        found = _find_column(item["column_names"], sources)
-        return [ViewColumn(item["alias"] or item["column_names"][-1], found)]
+        type_ = _find_column(item["column_names"], sources)
+        return [ViewColumn(item["alias"] or item["column_names"][-1], type_)]
     return [ViewColumn(item["alias"] or scope.format_expression(item), _find_expression_type(item, sources))]
 
 
@@ -154,21 +154,21 @@ def _read_star(item: Tree, sources: Sequence[FromItem]) -> list[ViewColumn]:
     if item["columns"] or any(item.get(key) for key in changes):
         raise _Unknown
     relation = fold_name(item["relation_name"])
-    taken = [source.columns for source in sources if not relation or fold_name(source.name) == relation]
+    matching = [source.columns for source in sources if not relation or fold_name(source.name) == relation]
     excluded = {fold_name(name) for name in item["exclude_list"]}
-    return [column for columns in taken for column in columns if fold_name(column.name) not in excluded]
+    return [column for columns in matching for column in columns if fold_name(column.name) not in excluded]
 
 
 def _find_column(path: Sequence[str], sources: Sequence[FromItem]) -> IcebergType | None:
-    """Return the type of a plain column; a part of a struct, or a name that two tables have, is left to DuckDB."""
+    """Return the type of a plain column; None for a part of a struct, and for a name that two tables have."""
     *table, name = (fold_name(part) for part in path)
-    meant = [source for source in sources if tuple(table) in _list_prefixes(source)]
-    found = [column.type for source in meant for column in source.columns if fold_name(column.name) == name]
-    return found[0] if len(found) == 1 else None
+    matching = [source for source in sources if tuple(table) in _list_prefixes(source)]
+    types = [column.type for source in matching for column in source.columns if fold_name(column.name) == name]
+    return types[0] if len(types) == 1 else None
 
 
 def _list_prefixes(source: FromItem) -> Sequence[tuple[str, ...]]:
-    """Return what may stand before the name of a column of the source."""
+    """Return the qualifiers that a column of the source may have."""
     name = fold_name(source.name)
     return [(), (name,), *([] if source.schema_name is None else [(source.schema_name, name)])]
 
@@ -186,8 +186,8 @@ def _find_expression_type(item: Tree, sources: Sequence[FromItem]) -> IcebergTyp
     return PrimitiveType("boolean") if kind.startswith(BOOLEANS) else None
 
 
-def _find_named_type(told: Tree) -> IcebergType | None:
-    kind, info = told["id"], cast("Tree", told.get("type_info") or {})
+def _find_named_type(type_node: Tree) -> IcebergType | None:
+    kind, info = type_node["id"], cast("Tree", type_node.get("type_info") or {})
     if kind == "DECIMAL" and "width" in info:
         return find_primitive(f"decimal({info['width']},{info['scale']})")
     return find_primitive(DUCKLAKE_NAMES.get(kind, "")) if not info else None
@@ -196,28 +196,28 @@ def _find_named_type(told: Tree) -> IcebergType | None:
 ALIAS = re.compile(r'"((?:[^"]|"")*)"')
 
 
-def name_columns(found: ViewColumns | None, column_aliases: str) -> ViewColumns:
-    """Return a view's columns under the names that DuckDB shows: its own list first, no name twice.
+def name_columns(read_columns: ViewColumns | None, column_aliases: str) -> ViewColumns:
+    """Return a view's columns under the names that DuckDB shows: its aliases first, and no name twice.
 
     Shape:  `column_aliases` is `"a","b"`, in DuckLake's words
     """
     aliases = [name.replace('""', '"') for name in ALIAS.findall(column_aliases)]
-    if found is None or len(found) < len(aliases):
-        found = [ViewColumn(name, None) for name in aliases]
+    if read_columns is None or len(read_columns) < len(aliases):
+        read_columns = [ViewColumn(name, None) for name in aliases]
     named: list[ViewColumn] = []
-    taken: set[str] = set()
-    for column in _rename(found, aliases):
+    used: set[str] = set()
+    for column in _rename(read_columns, aliases):
         name, number = column.name, 0
-        while fold_name(name) in taken:
+        while fold_name(name) in used:
             number += 1
             name = f"{column.name}_{number}"
-        taken.add(fold_name(name))
+        used.add(fold_name(name))
         named.append(replace(column, name=name))
     return named
 
 
 TYPE_OF_UNKNOWN = PrimitiveType("string")
-"""What stands for a type that only DuckDB's binder knows: every engine can show any value as text."""
+"""The published type of a column whose type only DuckDB's binder knows: every engine can show any value as text."""
 
 SQL_TYPES: Mapping[str, str] = {
     "boolean": "BOOLEAN",
@@ -237,7 +237,7 @@ SQL_TYPES: Mapping[str, str] = {
 
 
 def to_columns(rows: Sequence[ColumnRow]) -> list[ViewColumn]:
-    """Return the columns of a table; None is the type of those that Iceberg has no word for."""
+    """Return the columns of a table; a type that Iceberg lacks is None."""
     return [ViewColumn(row.column_name, _find_type(row, rows)) for row in rows if row.parent_column is None]
 
 
@@ -246,8 +246,8 @@ def _find_type(row: ColumnRow, rows: Sequence[ColumnRow]) -> IcebergType | None:
     if kind not in ("struct", "list", "map"):
         return find_primitive(kind)
     children = [child for child in rows if child.parent_column == row.column_id]
-    found = [(child.column_name, _find_type(child, rows)) for child in children]
-    types = [found_type for _, found_type in found if found_type is not None]
+    child_types = [(child.column_name, _find_type(child, rows)) for child in children]
+    types = [found_type for _, found_type in child_types if found_type is not None]
     if len(types) < len(children) or not types:
         return None
     match kind, types:
@@ -256,13 +256,13 @@ def _find_type(row: ColumnRow, rows: Sequence[ColumnRow]) -> IcebergType | None:
         case "map", [key, value]:
             return MapType(0, key, 0, value, False)
         case "struct", _:
-            return StructType(tuple(NestedField(0, name, kept, False) for (name, _), kept in zip(found, types, strict=True)))
+            return StructType(tuple(NestedField(0, name, kept, False) for (name, _), kept in zip(child_types, types, strict=True)))
         case _:
             return None
 
 
 def number_fields(columns: Sequence[ViewColumn]) -> tuple[NestedField, ...]:
-    """Return columns as the fields of a schema, with ids from 1; a type that is not told is a text."""
+    """Return columns as the fields of a schema, with ids from 1; an unknown type becomes a string."""
     ids = count(1)
     roots = [next(ids) for _ in columns]
     return tuple(
@@ -271,38 +271,38 @@ def number_fields(columns: Sequence[ViewColumn]) -> tuple[NestedField, ...]:
     )
 
 
-def _number(found: IcebergType, ids: Iterator[int]) -> IcebergType:
-    match found:
+def _number(type_: IcebergType, ids: Iterator[int]) -> IcebergType:
+    match type_:
         case StructType(fields):
             return StructType(tuple(replace(item, field_id=next(ids), type=_number(item.type, ids)) for item in fields))
         case ListType():
-            return replace(found, element_id=next(ids), element_type=_number(found.element_type, ids))
+            return replace(type_, element_id=next(ids), element_type=_number(type_.element_type, ids))
         case MapType():
             return replace(
-                found,
+                type_,
                 key_id=next(ids),
-                key_type=_number(found.key_type, ids),
+                key_type=_number(type_.key_type, ids),
                 value_id=next(ids),
-                value_type=_number(found.value_type, ids),
+                value_type=_number(type_.value_type, ids),
             )
         case _:
-            return found
+            return type_
 
 
-def format_sql_type(found: IcebergType) -> str:
-    """Return a type in DuckDB's SQL; a text for what it has no word for."""
-    match found:
+def format_sql_type(type_: IcebergType) -> str:
+    """Return a type in DuckDB's SQL; VARCHAR for types that it lacks."""
+    match type_:
         case StructType(fields):
             return f"STRUCT({', '.join(f'{quote(item.name)} {format_sql_type(item.type)}' for item in fields)})" if fields else "VARCHAR"
         case ListType():
-            return f"{format_sql_type(found.element_type)}[]"
+            return f"{format_sql_type(type_.element_type)}[]"
         case MapType():
-            return f"MAP({format_sql_type(found.key_type)}, {format_sql_type(found.value_type)})"
+            return f"MAP({format_sql_type(type_.key_type)}, {format_sql_type(type_.value_type)})"
         case PrimitiveType():
-            decimal = find_decimal(found)
-            return f"DECIMAL({decimal[0]}, {decimal[1]})" if decimal else SQL_TYPES.get(found.name, "VARCHAR")
+            decimal = find_decimal(type_)
+            return f"DECIMAL({decimal[0]}, {decimal[1]})" if decimal else SQL_TYPES.get(type_.name, "VARCHAR")
 
 
 def quote(name: str) -> str:
-    """Return a name as an identifier of SQL."""
+    """Return a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""What DuckLake keeps of an Iceberg view: a query that DuckDB reads as the view means it, or one that says why not."""
+"""Conversion of views between Iceberg and DuckLake: a query that DuckDB reads as the client meant it, or one that raises an error."""
 
 import hashlib
 import json
@@ -38,17 +38,17 @@ class DuckLakeView:
 
 
 def to_ducklake_view(parser: Parser, view: ViewMetadata, catalog_name: str) -> DuckLakeView:
-    """Return what DuckLake keeps of a view's current version."""
+    """Return the DuckLake view for a view's current version."""
     version = get_current_version(view)
     schema = next(item for item in view.schemas if item.schema_id == version.schema_id)
     is_own = version.default_catalog is None or fold_name(version.default_catalog) == fold_name(catalog_name)
     names = NameContext(version.default_namespace, catalog_name, is_own)
     text = _find_duckdb_text(version, _find_spark_columns(view, schema))
-    whole = None if text is None else find_qualified_query(parser, text, names)
-    if whole is None or not _has_distinct_names(schema):
+    qualified = None if text is None else find_qualified_query(parser, text, names)
+    if qualified is None or not _has_distinct_names(schema):
         dialects = [item.dialect for item in version.representations]
         return DuckLakeView(format_for_duckdb(dialects, schema), "", is_readable=False)
-    return DuckLakeView(whole, ",".join(quote(item.name) for item in schema.fields))
+    return DuckLakeView(qualified, ",".join(quote(item.name) for item in schema.fields))
 
 
 def _find_duckdb_text(version: ViewVersion, spark_columns: tuple[str, ...] | None) -> str | None:
@@ -59,8 +59,8 @@ def _find_duckdb_text(version: ViewVersion, spark_columns: tuple[str, ...] | Non
 
 
 def _find_spark_columns(view: ViewMetadata, schema: Schema) -> tuple[str, ...] | None:
-    told = view.properties.get(SPARK_COLUMNS)
-    names = () if told is None else tuple(told.split(","))
+    text = view.properties.get(SPARK_COLUMNS)
+    names = () if text is None else tuple(text.split(","))
     return names if names and len(names) == len(schema.fields) else None
 
 
@@ -72,17 +72,17 @@ WHERE = "AS reason) AS stand_in WHERE (reason IS NULL)"
 
 
 def format_for_duckdb(dialects: Iterable[str], schema: Schema) -> str:
-    """Return the text of a view that has none for DuckDB."""
-    told = (
-        f"This view has no SQL that DuckDB can read as it is meant; its dialects: {', '.join(dialects)}. Query it with an engine of those."
+    """Return the text of a view that has no SQL for DuckDB: it has the view's columns and raises an error."""
+    message = (
+        f"This view has no SQL that means the same in DuckDB; its dialects: {', '.join(dialects)}. Query it with one of those engines."
     )
-    reason = told.replace("'", "''").replace("{", "(").replace("\0", "")
+    reason = message.replace("'", "''").replace("{", "(").replace("\0", "")
     columns = [f"CAST(NULL AS {format_sql_type(item.type)}) AS {quote(item.name)}" for item in schema.fields]
     return " ".join(("SELECT", ", ".join(columns) or "NULL AS nothing", f"FROM (SELECT error('{reason}')", WHERE))
 
 
 def format_for_spark(schema: Schema) -> str:
-    """Return the text of a DuckDB view that may mean something else in Spark, which would read DuckDB's as its own."""
+    """Return the Spark text of a DuckDB view that may mean something else in Spark, which would read DuckDB's text as its own dialect."""
     columns = ["NULL AS `" + item.name.replace("`", "``") + "`" for item in schema.fields]
     reason = "This view is written in the SQL of DuckDB, and may mean something else in Spark. Query it with DuckDB."
     return " ".join(("SELECT", ", ".join(columns) or "NULL AS nothing", f"FROM (SELECT raise_error('{reason}')", WHERE))
@@ -94,7 +94,7 @@ METADATA_PATH = "write.metadata.path"
 
 
 def is_unchanged(live: LiveView, note: ViewNote) -> bool:
-    """Tell whether DuckLake still has the text that stands for what an Iceberg client said."""
+    """Return True if DuckLake still has the text that was written for a client's view."""
     same = (note.view_id, note.sql, note.column_aliases) == (live.view_id, live.sql, live.column_aliases)
     return same and note.is_told
 
@@ -105,7 +105,7 @@ def parse_view_note(note: ViewNote) -> ViewMetadata:
 
 
 def with_comment(view: ViewMetadata, comment: str | None) -> ViewMetadata:
-    """Return the view with DuckLake's comment as a property: COMMENT ON VIEW is seen over REST."""
+    """Return the view with DuckLake's comment as a property, so that COMMENT ON VIEW is visible over REST."""
     if view.properties.get(COMMENT) == comment:
         return view
     others = {key: value for key, value in view.properties.items() if key != COMMENT}
@@ -113,7 +113,7 @@ def with_comment(view: ViewMetadata, comment: str | None) -> ViewMetadata:
 
 
 def build_version(live: LiveView, schema: Schema) -> ViewVersion:
-    """Return what DuckDB says that a view is. Spark takes any dialect for its own, so it gets a text that is."""
+    """Return the view version of DuckDB's definition, with a text for Spark, because Spark reads any dialect as its own."""
     text = as_query(live.sql)
     spark = find_spark_text(text) or format_for_spark(schema)
     return ViewVersion(
@@ -127,26 +127,26 @@ def build_version(live: LiveView, schema: Schema) -> ViewVersion:
 
 
 def build_ducklake_view(live: LiveView, schema: Schema, location: str) -> ViewMetadata:
-    """Return the metadata of a view that no Iceberg client has ever seen."""
+    """Return the metadata of a view that no Iceberg client has seen."""
     identity = NewIdentity(str(live.view_uuid), location, get_time_ms(live))
     return build_new_view(CreateView(live.view_name, schema, build_version(live, schema)), identity)
 
 
 def update_from_ducklake(base: ViewMetadata, live: LiveView, schema: Schema) -> ViewMetadata:
     """Return the view with DuckDB's definition as its current version; other dialects are no longer current."""
-    known, found = get_current_version(base), build_version(live, schema)
-    known_schema = next(item for item in base.schemas if item.schema_id == known.schema_id)
-    is_same = (known.representations, known.default_namespace) == (found.representations, found.default_namespace)
+    current, new = get_current_version(base), build_version(live, schema)
+    known_schema = next(item for item in base.schemas if item.schema_id == current.schema_id)
+    is_same = (current.representations, current.default_namespace) == (new.representations, new.default_namespace)
     if is_same and is_same_schema(known_schema, schema):
         return base
     now_ms = max(get_time_ms(live), _to_ms(live) if is_same else 0)
-    updates = (AddSchema(schema), AddViewVersion(replace(found, timestamp_ms=now_ms)), SetCurrentViewVersion(LAST_ADDED))
-    willing = replace(base, properties={**base.properties, DROP_DIALECT: "true"})
-    return replace(apply_view_updates(willing, updates, now_ms), properties=base.properties)
+    updates = (AddSchema(schema), AddViewVersion(replace(new, timestamp_ms=now_ms)), SetCurrentViewVersion(LAST_ADDED))
+    droppable = replace(base, properties={**base.properties, DROP_DIALECT: "true"})
+    return replace(apply_view_updates(droppable, updates, now_ms), properties=base.properties)
 
 
 def get_time_ms(live: LiveView) -> int:
-    """Return when DuckDB made the view what it is: its lake snapshot's time, or the head's once that has expired."""
+    """Return the time at which DuckDB defined the view: that of its lake snapshot, or the head's once that has expired."""
     return int((live.begun_at or live.head_at).timestamp() * 1000)
 
 
@@ -154,17 +154,17 @@ def _to_ms(live: LiveView) -> int:
     return int(live.head_at.timestamp() * 1000)
 
 
-def build_view_note(view_id: int, base: ViewNote | None, view: ViewMetadata, held: DuckLakeView, is_told: bool) -> ViewNote:
+def build_view_note(view_id: int, base: ViewNote | None, view: ViewMetadata, view_row: DuckLakeView, is_told: bool) -> ViewNote:
     """Return the note of a view's new metadata, one version above the last."""
     content = encode_view(view)
     version = 1 if base is None else base.metadata_version + 1
     digest = hashlib.sha256(content).hexdigest()[:32]
     location = metadata_location(view, version, digest)
-    return ViewNote(view_id, version, location, content.decode(), held.sql, held.column_aliases, is_told)
+    return ViewNote(view_id, version, location, content.decode(), view_row.sql, view_row.column_aliases, is_told)
 
 
 def metadata_location(view: ViewMetadata, metadata_version: int, digest: str) -> str:
-    """Return where a view's metadata file lies: by the digest of its bytes, so that no two ever share a place."""
+    """Return the location of a view's metadata file, named by the digest of its bytes, so that no two files share it."""
     return f"{metadata_folder(view)}/{metadata_version:05d}-{digest}.metadata.json"
 
 

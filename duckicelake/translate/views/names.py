@@ -1,4 +1,4 @@
-"""Whose tables a query means: names made whole for DuckLake, and names as Iceberg clients may read them."""
+"""Table names in queries: fully qualified for DuckLake, and without DuckLake's placeholder for Iceberg clients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from duckicelake.translate.namespaces import Levels, fold_name, to_schema_name
 from duckicelake.translate.views.parser import Parser, Tree, replace_unquoted
 
 CATALOG = "{DUCKLAKE_CATALOG}"
-"""What DuckLake writes in the place of the name under which a session has attached it."""
+"""DuckLake's placeholder for the name under which a session has attached the lake."""
 
 QUOTED_CATALOG = f'"{CATALOG}".'
 HARMLESS_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
-"""Table functions that reach nothing outside the query."""
+"""Table functions that read nothing outside the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameContext:
-    """What names mean in a query: `default_namespace` is that of a name alone, `own_catalog` the word for this lake.
+    """The meaning of names in a query: `default_namespace` of an unqualified name, `own_catalog` for this lake.
 
-    `is_own`: names without a catalog are of this lake.
+    `is_own`: names without a catalog are in this lake.
     """
 
     default_namespace: Levels
@@ -29,11 +29,11 @@ class NameContext:
 
 
 class _NotOwnTable(Exception):
-    """The query reads something that is no table or view of this lake."""
+    """The query reads something other than tables and views of this lake."""
 
 
 def find_qualified_query(parser: Parser, sql: str, names: NameContext) -> str | None:
-    """Return a query in DuckDB's dialect with every table under its whole name, None when it reads anything else."""
+    """Return a DuckDB query with every table name fully qualified, or None if it reads anything else."""
     if CATALOG in sql and replace_unquoted(sql, CATALOG, "", in_names=True) != sql:
         return None
     tree = parser.find_query(sql)
@@ -61,9 +61,9 @@ def _qualify(table: Tree, names: NameContext) -> None:
 
 
 def list_tables(tree: Tree) -> list[Tree]:
-    """Return the nodes of all tables and views that a query reads, without those that it defines itself.
+    """Return the nodes of all tables and views that a query reads, without its own CTEs.
 
-    Raises: _Foreign: it reads something else
+    Raises: _NotOwnTable: it reads something else
     """
     return [table for statement in tree["statements"] for table in _walk(statement["node"], frozenset())]
 
@@ -105,7 +105,7 @@ def _check(kind: object, node: Tree) -> None:
 
 
 def list_names(tree: Tree, default_schema: str) -> set[tuple[str, str]]:
-    """Return (schema, name) of the tables and views that a DuckLake view may read; nothing when it reads anything else."""
+    """Return (schema, name) of the tables and views that a DuckLake view reads; empty if it reads anything else."""
     try:
         return {(table["schema_name"] or default_schema, table["table_name"]) for table in list_tables(tree)}
     except (_NotOwnTable, RecursionError):
@@ -113,7 +113,7 @@ def list_names(tree: Tree, default_schema: str) -> set[tuple[str, str]]:
 
 
 def as_query(sql: str) -> str:
-    """Return a DuckLake view's text as everybody may read it: names without a catalog are of the view's own.
+    """Return a DuckLake view's text without the catalog placeholder: names without a catalog are in the view's own.
 
     Source: DuckLake puts the catalog's name there, but not into texts and quoted names (DuckLakeUtil::ReplaceSkippingQuotes)
     """

@@ -1,4 +1,4 @@
-"""DuckDB's own parser, text to tree and back. Nothing is bound or run, and the connection that parses can reach nothing."""
+"""DuckDB's own parser, from text to tree and back. It binds and runs nothing, and its connection has no external access."""
 
 import json
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from typing import Any, cast
 import duckdb
 
 MAX_SQL = 65_536
-"""Characters of a view's text that are looked into."""
+"""The longest text of a view, in characters, that is parsed."""
 
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -26,12 +26,12 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """DuckDB, asked for nothing but its parser. For one thread."""
+    """A DuckDB connection that only parses. For one thread."""
 
     _conn: duckdb.DuckDBPyConnection
 
     def find_query(self, sql: str) -> Tree | None:
-        """Return the tree of a text that is exactly one query, None for any other text."""
+        """Return the tree of a text that is exactly one query, or None for any other text."""
         if len(sql) > MAX_SQL or "\0" in sql:
             return None
         try:
@@ -41,35 +41,35 @@ class Parser:
         return tree if not tree["error"] and len(tree["statements"]) == 1 else None
 
     def find_text(self, tree: Tree) -> str | None:
-        """Return a tree as DuckDB itself would write it down, None when it cannot."""
+        """Return a tree as DuckDB writes it as text, or None if it cannot."""
         try:
             return self._ask("SELECT json_deserialize_sql(?::JSON)", json.dumps(tree))
         except (duckdb.Error, RecursionError, ValueError):
             return None
 
-    def _ask(self, question: str, text: str) -> str:
-        row = self._conn.execute(question, [text]).fetchone()
+    def _ask(self, query: str, text: str) -> str:
+        row = self._conn.execute(query, [text]).fetchone()
         assert row is not None
         return str(row[0])
 
 
 def replace_unquoted(sql: str, old: str, new: str, *, in_names: bool = False) -> str:
-    """Replace a part of a text wherever it is in no string constant nor, unless `in_names`, in a quoted name."""
+    """Replace a part of a text outside of string constants and, unless `in_names`, of quoted names."""
     content = sql.encode()
     tokens = duckdb.tokenize(sql)
     ends = [start for start, _ in tokens[1:]] + [len(content)]
     parts: list[bytes] = []
-    at = 0
+    position = 0
     for (start, kind), end in zip(tokens, ends, strict=True):
         is_name = kind == duckdb.token_type.identifier and content[start : start + 1] == b'"'
         if kind == duckdb.token_type.string_const or (is_name and not in_names):
-            parts += [content[at:start].replace(old.encode(), new.encode()), content[start:end]]
-            at = end
-    return b"".join([*parts, content[at:].replace(old.encode(), new.encode())]).decode()
+            parts += [content[position:start].replace(old.encode(), new.encode()), content[start:end]]
+            position = end
+    return b"".join([*parts, content[position:].replace(old.encode(), new.encode())]).decode()
 
 
 @contextmanager
 def open_parser() -> Generator[Parser]:
-    """A parser, closed at the end."""
+    """Open a parser, and close it at the end of the block."""
     with duckdb.connect(":memory:", config=CONFIG) as conn:
         yield Parser(conn)

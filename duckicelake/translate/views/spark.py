@@ -1,6 +1,6 @@
-"""The part of SQL that means the same in Spark and in DuckDB: a closed list of what a query may be made of.
+"""The subset of SQL that means the same in Spark and in DuckDB: a closed list of syntax nodes.
 
-What is left out on purpose: division and subtraction (other types of results), casts and functions (other corner cases),
+Left out on purpose: division and subtraction (other result types), casts and functions (other corner cases),
 LIKE and backslashes (other escapes), USING and NATURAL (another order of columns), LIMIT (another order of rows).
 """
 
@@ -68,7 +68,7 @@ EXACT: Mapping[type[Expr], frozenset[str]] = {
     exp.Min: ONE,
     exp.Max: ONE,
 }
-"""What each kind of node may hold; anything else has no exact translation."""
+"""The arguments that each kind of node may have; any other node or argument has no exact translation."""
 
 JOINS = frozenset({("", ""), ("", "INNER"), ("", "CROSS"), ("LEFT", ""), ("RIGHT", ""), ("FULL", ""), ("LEFT", "OUTER")}) | {
     ("RIGHT", "OUTER"),
@@ -77,10 +77,10 @@ JOINS = frozenset({("", ""), ("", "INNER"), ("", "CROSS"), ("LEFT", ""), ("RIGHT
 
 
 def find_translation(sql: str, output_names: tuple[str, ...] | None) -> str | None:
-    """Return a Spark query in DuckDB's dialect when both mean the same, else None.
+    """Return a Spark query in DuckDB's dialect if both mean the same, else None.
 
-    `output_names` are the columns that Spark takes from the query; without them a query with `*` means what the tables
-    happen to have, and is not translated.
+    `output_names` are the columns that Spark stored for the query; without them a query with `*` depends on the tables' current
+    columns, and is not translated.
     """
     tree = _find_tree(sql, SPARK)
     if tree is None or not all(_is_exact(node) for node in tree.walk()):
@@ -95,19 +95,19 @@ def find_translation(sql: str, output_names: tuple[str, ...] | None) -> str | No
 
 
 def find_spark_text(sql: str) -> str | None:
-    """Return a DuckDB query, as DuckDB writes it down, in Spark's dialect when both mean the same, else None."""
+    """Return a DuckDB query, as DuckDB writes it, in Spark's dialect if both mean the same, else None."""
     tree = _find_tree(sql, DUCKDB)
     if tree is None:
         return None
     try:
-        plain = tree.transform(_as_plain)
+        simplified = tree.transform(_as_plain)
     except RecursionError:
         return None
-    return _find_text(plain, SPARK) if all(_is_exact(node) for node in plain.walk()) else None
+    return _find_text(simplified, SPARK) if all(_is_exact(node) for node in simplified.walk()) else None
 
 
 def _as_plain(node: Expr) -> Expr:
-    """Undo what DuckDB makes of plain words when it writes a query down."""
+    """Undo the rewriting of COUNT(*) and booleans by DuckDB's serializer."""
     if isinstance(node, exp.Anonymous) and node.name.lower() == "count_star" and not node.expressions:
         return exp.Count(this=exp.Star(), big_int=True)
     if isinstance(node, exp.Cast) and node.to.is_type("boolean") and isinstance(node.this, exp.Literal) and node.name in ("t", "f"):
@@ -118,7 +118,7 @@ def _as_plain(node: Expr) -> Expr:
 def _find_tree(sql: str, dialect: str) -> exp.Select | exp.Union | None:
     if len(sql) > MAX_SQL or "\\" in sql or "/*+" in sql:
         return None
-    # it tells whoever listens what it cannot parse, with the text
+    # sqlglot would log the texts that it cannot parse.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         statements = parse(sql, read=dialect, error_level=ErrorLevel.RAISE)

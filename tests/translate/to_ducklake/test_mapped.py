@@ -71,7 +71,7 @@ def test_partition_columns_may_be_in_names_of_folders() -> None:
     assert list_partition_only("f", columns(a=None), TABLE, 0, named) == ()
     assert list_partition_only("f", columns(a=None, b=None), TABLE, 1, find_names("f", columns(a=None, b=None), TABLE, KNOWN)) == ()
     [untold] = list_partition_only("f", columns(a=None), TABLE, 1, named)
-    assert (untold.place, untold.column.name) == (1, "b")
+    assert (untold.position, untold.column.name) == (1, "b")
     assert list_partition_folders(file("s3://x/b=5/c=6/f", 2, 5), [untold], KNOWN) == (("b", 2),)
     assert add_mapping(7, 8, NamedFile((("a", 1),), (("b", 2),)), {1, 2}) == [
         NewMapping(8, 7),
