@@ -182,7 +182,7 @@ def test_what_is_not_what_it_says_is_refused(lake: FreshLake, warehouse: Warehou
     rows = item["told"]["rows"]
     check_refused(lake, warehouse, batch.tell(rows=[rows[0], rows[1] + 1, 0]), "other rows")
     check_refused(lake, warehouse, batch.tell(length=item["told"]["length"] - 1), "other bytes")
-    check_refused(lake, warehouse, batch.tell(rows=["1", 2, 3]), "where a count belongs")
+    check_refused(lake, warehouse, batch.tell(rows=["1", 2, 3]), "in the place of a count")
     check_refused(lake, warehouse, batch.tell(partitions=[[False, None, None, None]]), "other partitions or row ids")
     check_refused(lake, warehouse, batch.tell(**{"first-row-id": 0}), "other partitions or row ids")
     check_refused(lake, warehouse, batch.tell(bytes=[1, 0]), "other bytes than what this server makes")

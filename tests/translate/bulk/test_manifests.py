@@ -68,5 +68,5 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     plan, made, _ = make()
     with pytest.raises(BadRequest, match="manifest n"):
         parse_submission({**format_submission(made), **change}, plan, NOTE, "n")
-    with pytest.raises(BadRequest, match="is no object"):
+    with pytest.raises(BadRequest, match="is not a JSON object"):
         parse_submission([], plan, NOTE, "n")
