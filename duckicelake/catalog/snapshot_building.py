@@ -204,7 +204,7 @@ def build_snapshots(
             _count_base(writer, history)
         layout = known or plan_layout(history, writer.files, earlier.manifest_sets if earlier else None)
         writer.files.has_unproven |= layout.has_unproven
-        snapshots = before.grown(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
+        snapshots = before.with_added(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
     manifest_sets = layout.manifest_sets
     written = _select_listed(writer.written, manifest_sets)
     cache.built = BuiltHistory(

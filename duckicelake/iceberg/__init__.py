@@ -1,15 +1,17 @@
-"""The format: Apache Iceberg as JSON and bytes. No IO and no clock; what goes in decides what comes out.
+"""The Iceberg format as values, JSON and bytes: pure functions without I/O, clock or randomness.
 
-Read in this order:
-  types, schema            columns: ids, names, types, defaults
-  partition, sorting       how rows are split and ordered; `transforms` computes, `bounds` makes bytes of values
-  snapshots, metadata      a table's history and its metadata.json
-  manifest, manifest_list  the Avro files that list data files and manifests
-  deletion_vector, puffin  deleted rows as bitmaps, and the file that carries them
-  views/                   a view's versions and its metadata
-  requests/                what clients ask for: updates and requirements, and a table's metadata after them
-  decoding/                anybody's Avro files: manifests and manifest lists as clients write them
-  encoding/                below all of these: checked JSON reading, an Avro writer, JSON values
+`catalog`, `rest`, `translate`, `pipeline` and `pyiceberg_v3` use it; they do the I/O. Read in this order:
+  types, schema             columns: ids, names, types, defaults
+  transforms, partition     partition specs and the values of their transforms; `sorting` has the sort orders
+  single_values             values of one type as bytes, bounds and JSON
+  snapshots, metadata       the history of a table and its metadata.json
+  view_metadata             the versions of a view and its metadata.json
+  manifest, manifest_list   the values in manifests and manifest lists, and their encoders
+  avro/                     the Avro files themselves: writer, reader, schemas, and decoders for files of any writer
+  puffin                    deletion vectors and the Puffin files that carry them
+  requests/                 bodies of REST requests: updates, requirements, and the metadata after them
+  scanning/                 server-side scan planning: filters, pruning, delete files, plan ids
+  json_reader               checked reading of JSON, used by all of them
 
-Values are plain Python everywhere (an *iceberg value*): `bounds` says which for which type.
+Values are plain Python everywhere (an *iceberg value*): `single_values` says which Python type holds which Iceberg type.
 """

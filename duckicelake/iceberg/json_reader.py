@@ -1,6 +1,7 @@
-"""Reading JSON that a stranger sent: a value of the right kind, or BadRequest naming the key.
+"""Checked reading of JSON from clients and files: a value of the expected type, or BadRequest that names the key.
 
-`what` names the thing being read, for the message. `find_` gives None for an absent or null key, `get_` raises.
+`what` names the object in the message. `find_` returns None for an absent or null key, `get_` raises. Request bodies are decoded
+strictly: JSON that two readers could understand differently is refused.
 """
 
 from collections.abc import Mapping
@@ -14,38 +15,38 @@ LONG_MAX = 2**63 - 1
 
 
 def refuse(what: str, key: str, wanted: str) -> NoReturn:
-    """Raise the one message of this module."""
+    """Raise BadRequest for a key that is missing or malformed."""
     raise BadRequest(f"Cannot read {what}: {key!r} is missing or malformed; send {wanted}")
 
 
 def as_object(value: object, what: str) -> Mapping[str, object]:
-    """A JSON object."""
+    """Return the value as a JSON object."""
     if not isinstance(value, dict):
         raise BadRequest(f"Cannot read {what}: it is not a JSON object; send an object")
     return cast("dict[str, object]", value)
 
 
 def as_list(value: object, what: str) -> list[object]:
-    """A JSON array."""
+    """Return the value as a JSON array."""
     if not isinstance(value, list):
         raise BadRequest(f"Cannot read {what}: it is not a JSON array; send an array")
     return cast("list[object]", value)
 
 
 def is_whole(value: object, limit: int) -> bool:
-    """True for a JSON integer that fits a signed number whose greatest value is `limit`."""
+    """True if the value is a JSON integer in the range of a signed number whose maximum is `limit`."""
     return isinstance(value, int) and not isinstance(value, bool) and -limit - 1 <= value <= limit
 
 
 def is_text(value: object) -> bool:
-    """True for a string that UTF-8 can carry (JSON escapes can spell half a surrogate pair, which it cannot)."""
+    """True if the value is a string that UTF-8 can encode. JSON escapes can spell half a surrogate pair, which UTF-8 cannot."""
     if not isinstance(value, str):
         return False
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def find_int(node: Mapping[str, object], key: str, what: str) -> int | None:
-    """A 32-bit integer, or None."""
+    """Return a 32-bit integer, or None."""
     value = node.get(key)
     if value is not None and not is_whole(value, INT_MAX):
         refuse(what, key, "a 32-bit integer")
@@ -53,13 +54,13 @@ def find_int(node: Mapping[str, object], key: str, what: str) -> int | None:
 
 
 def get_int(node: Mapping[str, object], key: str, what: str) -> int:
-    """A 32-bit integer."""
+    """Return a 32-bit integer."""
     value = find_int(node, key, what)
     return refuse(what, key, "a 32-bit integer") if value is None else value
 
 
 def find_long(node: Mapping[str, object], key: str, what: str) -> int | None:
-    """A 64-bit integer, or None."""
+    """Return a 64-bit integer, or None."""
     value = node.get(key)
     if value is not None and not is_whole(value, LONG_MAX):
         refuse(what, key, "a 64-bit integer")
@@ -67,13 +68,13 @@ def find_long(node: Mapping[str, object], key: str, what: str) -> int | None:
 
 
 def get_long(node: Mapping[str, object], key: str, what: str) -> int:
-    """A 64-bit integer."""
+    """Return a 64-bit integer."""
     value = find_long(node, key, what)
     return refuse(what, key, "a 64-bit integer") if value is None else value
 
 
 def find_text(node: Mapping[str, object], key: str, what: str) -> str | None:
-    """A string, or None."""
+    """Return a string, or None."""
     value = node.get(key)
     if value is not None and not is_text(value):
         refuse(what, key, "a string")
@@ -81,36 +82,36 @@ def find_text(node: Mapping[str, object], key: str, what: str) -> str | None:
 
 
 def get_text(node: Mapping[str, object], key: str, what: str) -> str:
-    """A string."""
+    """Return a string."""
     value = find_text(node, key, what)
     return refuse(what, key, "a string") if value is None else value
 
 
 def get_flag(node: Mapping[str, object], key: str, what: str) -> bool:
-    """True or False."""
+    """Return a boolean."""
     value = node.get(key)
     return value if isinstance(value, bool) else refuse(what, key, "true or false")
 
 
 def find_list(node: Mapping[str, object], key: str, what: str) -> list[object] | None:
-    """An array, or None."""
+    """Return an array, or None."""
     value = node.get(key)
     return None if value is None else as_list(value, f"{key!r} of {what}")
 
 
 def get_list(node: Mapping[str, object], key: str, what: str) -> list[object]:
-    """An array."""
+    """Return an array."""
     value = find_list(node, key, what)
     return refuse(what, key, "an array") if value is None else value
 
 
 def list_objects(node: Mapping[str, object], key: str, what: str) -> list[Mapping[str, object]]:
-    """The objects of an array; none when the key is absent."""
+    """Return the objects of an array; none when the key is absent."""
     return [as_object(item, f"an item of {key!r} of {what}") for item in find_list(node, key, what) or []]
 
 
 def list_ints(node: Mapping[str, object], key: str, what: str) -> tuple[int, ...]:
-    """The 32-bit integers of an array; none when the key is absent."""
+    """Return the 32-bit integers of an array; none when the key is absent."""
     items = find_list(node, key, what) or []
     if not all(is_whole(item, INT_MAX) for item in items):
         refuse(what, key, "an array of 32-bit integers")
@@ -118,7 +119,7 @@ def list_ints(node: Mapping[str, object], key: str, what: str) -> tuple[int, ...
 
 
 def find_text_map(node: Mapping[str, object], key: str, what: str) -> dict[str, str] | None:
-    """An object whose values are strings, or None."""
+    """Return an object whose values are strings, or None."""
     value = node.get(key)
     if value is None:
         return None
@@ -129,7 +130,7 @@ def find_text_map(node: Mapping[str, object], key: str, what: str) -> dict[str, 
 
 
 def decode_json(content: bytes, what: str = "request body") -> object:
-    """The value that UTF-8 JSON spells.
+    """Return the value of a JSON text in UTF-8.
 
     Raises: BadRequest — no JSON, a key given twice, NaN or Infinity, a number of thousands of digits, nested too deep
     """

@@ -1,4 +1,4 @@
-"""Manifests: the Avro files that list a snapshot's data files, or its delete files."""
+"""Manifests: the values in the Avro files that list data files or delete files, and the encoder of such files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 class DataFile:
     """A data or delete file. `file_format` is in capitals: AVRO, ORC, PARQUET, PUFFIN.
 
-    Maps are keyed by column id and written in their own order; a map that is None says nothing about any column.
+    Maps have column ids as keys and are written in their own order; None means that no column has such a metric.
     """
 
     content: int
@@ -51,7 +51,7 @@ class DataFile:
 
 
 class EncodedFile(NamedTuple):
-    """A Parquet data file of which manifests of one format version hold `rest`: its Avro from `record_count` on."""
+    """A Parquet data file whose Avro from `record_count` on is encoded already, in `rest`, for one format version."""
 
     file_path: str
     partition: tuple[object, ...]
@@ -62,18 +62,18 @@ class EncodedFile(NamedTuple):
 
     @property
     def content(self) -> int:
-        """It holds rows."""
+        """Return the content type: data."""
         return DATA
 
     @property
     def file_format(self) -> str:
-        """As `DataFile` says it."""
+        """Return the file format, spelled as in `DataFile`."""
         return "PARQUET"
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """What a snapshot did with a file: EXISTING, ADDED or DELETED. None is inherited from the manifest list."""
+    """A file and what its snapshot did with it: EXISTING, ADDED or DELETED. None values are inherited from the manifest list."""
 
     status: int
     snapshot_id: int | None
@@ -98,7 +98,7 @@ AnyEntry = ManifestEntry | EncodedEntry
 
 @dataclass(frozen=True, slots=True)
 class ManifestHeader:
-    """What all files of a manifest share. `content` is 0 for data files, 1 for delete files."""
+    """The properties that all files of a manifest share. `content` is 0 for data files, 1 for delete files."""
 
     schema: Schema
     spec: PartitionSpec
@@ -107,7 +107,7 @@ class ManifestHeader:
 
 
 def encode_manifest(header: ManifestHeader, entries: Iterable[AnyEntry]) -> bytes:
-    """A manifest of those entries, in their order. The same input gives the same bytes.
+    """Return a manifest of the entries, in their order. The same input gives the same bytes.
 
     Raises: BadRequest — delete files in version 1, or a partition value that is not of its type
     Source: Iceberg spec «Manifests»
@@ -116,7 +116,7 @@ def encode_manifest(header: ManifestHeader, entries: Iterable[AnyEntry]) -> byte
 
 
 def build_manifest_encoder(header: ManifestHeader) -> Callable[[Iterable[AnyEntry]], bytes]:
-    """What encodes manifests with that header: `encode_manifest`, for many of them."""
+    """Return a function that encodes manifests with this header, as `encode_manifest` does."""
     if header.format_version == 1 and header.content:
         raise BadRequest("Cannot write a delete manifest for format version 1; upgrade the table to version 2")
     types = list_partition_types(header.spec, header.schema)
@@ -126,7 +126,7 @@ def build_manifest_encoder(header: ManifestHeader) -> Callable[[Iterable[AnyEntr
 
 
 def build_entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyEntry], bytes]:
-    """What encodes the entries of a manifest of that version and those partition values."""
+    """Return a function that encodes entries of a format version with partition values of `types`."""
     parts = RowParts()
     encode_file = _build_file_encoder(parts, format_version, types)
     longs, long = parts.longs, parts.optional_long
@@ -159,9 +159,9 @@ def _build_file_encoder(parts: RowParts, format_version: int, types: tuple[Primi
 
 
 def encode_files(files: Iterable[EncodedFile], metrics: Iterable[bytes], format_version: int) -> list[EncodedFile]:
-    """The files with their `rest`, for manifests of that version.
+    """Return the files with their `rest`, for manifests of that version.
 
-    Shape: `metrics` has for each file what stands from `column_sizes` to `split_offsets`
+    Shape: `metrics` has for each file its encoded fields from `column_sizes` to `split_offsets`
     """
     parts = RowParts()
     counts, long = _build_counts_encoder(parts, format_version), parts.optional_long
@@ -181,7 +181,7 @@ def _build_counts_encoder(parts: RowParts, format_version: int) -> Callable[[Any
 
 
 def _encode_after_partition(parts: RowParts, file: DataFile, format_version: int) -> bytes:
-    """What stands behind the partition tuple."""
+    """Return the encoded fields after the partition tuple."""
     long = parts.optional_long
     row = [_build_counts_encoder(parts, format_version)(file), encode_metrics(parts, file)]
     if format_version == 1:
@@ -196,7 +196,7 @@ def _encode_after_partition(parts: RowParts, file: DataFile, format_version: int
 
 
 def encode_metrics(parts: RowParts, file: DataFile) -> bytes:
-    """A file's part of a record from `column_sizes` to `split_offsets`."""
+    """Return the encoded fields of a file from `column_sizes` to `split_offsets`."""
     row = [
         parts.long_map(file.column_sizes),
         parts.long_map(file.value_counts),

@@ -1,4 +1,4 @@
-"""Manifest lists: the Avro files that list a snapshot's manifests, and what a list says about each."""
+"""Manifest lists: the values in the Avro files that list the manifests of a snapshot, their encoder, and inheritance from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CACHED_MANIFEST_FILES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class FieldSummary:
-    """What one partition field holds over a manifest's files. Bounds are None when there is no value but null and NaN."""
+    """The summary of one partition field over the files of a manifest. Bounds are None when every value is null or NaN."""
 
     contains_null: bool
     contains_nan: bool | None
@@ -29,7 +29,7 @@ class FieldSummary:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A manifest as the list names it. Counts are UNKNOWN_COUNT where an old v1 list does not say."""
+    """The entry of a manifest in a manifest list. Counts are UNKNOWN_COUNT where an old v1 list does not have them."""
 
     manifest_path: str
     manifest_length: int
@@ -50,7 +50,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestListHeader:
-    """The snapshot whose manifests are listed. `first_row_id` is required in version 3 and absent before."""
+    """The snapshot of a manifest list. `first_row_id` is required in version 3 and absent before."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -61,7 +61,7 @@ class ManifestListHeader:
 
 @dataclass(frozen=True, slots=True)
 class WrittenManifest:
-    """Where a manifest lies, and the snapshot that wrote it."""
+    """The location and size of a written manifest, and the snapshot that wrote it."""
 
     path: str
     length: int
@@ -70,7 +70,7 @@ class WrittenManifest:
 
 
 def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFile]) -> bytes:
-    """A manifest list of those manifests, in their order. The same input gives the same bytes.
+    """Return a manifest list of the manifests, in their order. The same input gives the same bytes.
 
     Raises: BadRequest — a delete manifest in version 1, or an unknown count in a later one
     Source: Iceberg spec «Manifest Lists»
@@ -79,14 +79,14 @@ def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFil
 
 
 def build_manifest_list_encoder(format_version: int) -> Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes]:
-    """What encodes lists of that version: `encode_manifest_list`, for many that name the same manifests."""
+    """Return a function that encodes lists of that version. It caches the entries of manifests that many lists name."""
     schema = build_manifest_list_schema(format_version)
     encode = EncodedManifestFiles(_build_v1_encoder() if format_version == 1 else _build_encoder(format_version >= 3)).__getitem__
     return lambda header, files: encode_container(_format_header(header), schema, map(encode, files))
 
 
 class EncodedManifestFiles(dict[ManifestFile, bytes]):
-    """Encoded manifests by manifest, and a bounded memory of them: one list names almost the same as the last."""
+    """A bounded cache of encoded list entries, because consecutive lists name almost the same manifests."""
 
     def __init__(self, encode: Callable[[ManifestFile], bytes]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class EncodedManifestFiles(dict[ManifestFile, bytes]):
 
 
 def build_manifest_file(header: ManifestHeader, entries: Sequence[AnyEntry], written: WrittenManifest) -> ManifestFile:
-    """What the list says about a manifest just written: counts, sequence numbers and partition summaries."""
+    """Return the list entry of a manifest that was just written: counts, sequence numbers and partition summaries."""
     files, rows = [0, 0, 0], [0, 0, 0]
     least = None
     for entry in entries:
@@ -128,7 +128,7 @@ def build_manifest_file(header: ManifestHeader, entries: Sequence[AnyEntry], wri
 
 
 def summarise_partitions(spec: PartitionSpec, types: tuple[PrimitiveType, ...], entries: Iterable[AnyEntry]) -> tuple[FieldSummary, ...]:
-    """For each field of the spec, what the entries' partition tuples hold."""
+    """Return the summary of each field of the spec over the partition tuples of the entries."""
     if not spec.fields:
         return ()
     tuples = {entry.data_file.partition for entry in entries}
@@ -136,7 +136,7 @@ def summarise_partitions(spec: PartitionSpec, types: tuple[PrimitiveType, ...], 
 
 
 def inherit_from_list(entries: Iterable[ManifestEntry], manifest: ManifestFile) -> list[ManifestEntry]:
-    """The entries with what they inherit from the list: snapshot id, sequence numbers of added files, first row ids.
+    """Return the entries with the values that they inherit: snapshot id, sequence numbers of added files, first row ids.
 
     Source: Iceberg spec «Sequence Number Inheritance», «First Row ID Inheritance»
     """

@@ -1,4 +1,7 @@
-"""Table metadata: everything a metadata.json says, for format versions 1 to 3."""
+"""Table metadata: the content of a metadata.json for format versions 1 to 3, its parser, its checks and its encoder.
+
+A table with a long history is encoded after every commit, so the encoder keeps the JSON of the history between two calls.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -54,13 +57,13 @@ FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 CACHED_LOG_ENTRIES_MAX, LOG_ENTRY_BYTES = 250, 512
-"""How many entries of metadata logs are kept encoded for each table, and about what one takes."""
+"""How many encoded entries of the metadata log are kept for each table, and about how many bytes one takes."""
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """A table as Iceberg sees it. `table_uuid` is "" for an old v1 table that has none.
+    """The metadata of a table. `table_uuid` is "" for an old v1 table that has none.
 
     Units: logs are (timestamp_ms, snapshot_id) and (timestamp_ms, metadata_file), oldest first
     """
@@ -91,24 +94,24 @@ class TableMetadata:
 
 
 def get_current_schema(metadata: TableMetadata) -> Schema:
-    """The schema new rows are written with."""
+    """Return the schema that new rows are written with."""
     return next(schema for schema in metadata.schemas if schema.schema_id == metadata.current_schema_id)
 
 
 def get_default_spec(metadata: TableMetadata) -> PartitionSpec:
-    """The partition spec new files are written with."""
+    """Return the partition spec that new files are written with."""
     return next(spec for spec in metadata.partition_specs if spec.spec_id == metadata.default_spec_id)
 
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
-    """The snapshot of that id, looked for from the newest on."""
+    """Return the snapshot of that id, searching from the newest."""
     if snapshot_id is None or not may_contain(metadata.snapshots, snapshot_id):
         return None
     return next((item for item in reversed(metadata.snapshots) if item.snapshot_id == snapshot_id), None)
 
 
 def format_metadata(metadata: TableMetadata) -> dict[str, object]:
-    """Table metadata as JSON, keys in the specification's order."""
+    """Return table metadata as JSON, keys in the specification's order."""
     return {
         **_format_head(metadata),
         "snapshots": [format_snapshot(item) for item in metadata.snapshots],
@@ -118,9 +121,10 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
 
 
 class EncodedHistory:
-    """What is kept of a table's JSON between two encodings of its metadata: the history, and parts that seldom change.
+    """The parts of a table's JSON that are kept between two encodings: the history, and parts that seldom change.
 
-    `alias_count` is how many of the snapshots stand before those that only grow.
+    `alias_count` is the number of alias snapshots at the beginning; the snapshots after them are append-only. One object belongs to one
+    table and is used by one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -135,25 +139,25 @@ class EncodedHistory:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """Return about how much memory this takes."""
         return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json) + LOG_ENTRY_BYTES * len(self.files)
 
     def encode_schemas(self, schemas: tuple[Schema, ...]) -> bytes:
-        """The schemas, encoded again when one is not the very same: defaults that are equal may be written differently."""
+        """Return the schemas as JSON. They are compared by identity, because equal defaults may be written differently."""
         if len(schemas) != len(self._schemas) or not all(map(is_, schemas, self._schemas)):
             self._schemas, self._schemas_json = schemas, _compact([format_schema(item) for item in schemas])
         return self._schemas_json
 
     def encode_shapes(self, specs: tuple[PartitionSpec, ...], orders: tuple[SortOrder, ...]) -> tuple[bytes, bytes]:
-        """The partition specs and the sort orders."""
+        """Return the partition specs and the sort orders as JSON."""
         if (specs, orders) != self._shapes:
-            told = [format_spec(item) for item in specs], [format_sort_order(item) for item in orders]
-            self._shapes, self._shapes_json = (specs, orders), (_compact(told[0]), _compact(told[1]))
+            specs_json, orders_json = [format_spec(item) for item in specs], [format_sort_order(item) for item in orders]
+            self._shapes, self._shapes_json = (specs, orders), (_compact(specs_json), _compact(orders_json))
         return self._shapes_json
 
 
 class _EncodedLogEntries(dict[tuple[int, str], bytes]):
-    """Entries of metadata logs, encoded once; those of a log are many, and one of them is new."""
+    """A bounded cache of encoded entries of the metadata log: a log has many entries, and only one of them is new."""
 
     def __missing__(self, entry: tuple[int, str]) -> bytes:
         if len(self) >= CACHED_LOG_ENTRIES_MAX:
@@ -163,15 +167,15 @@ class _EncodedLogEntries(dict[tuple[int, str], bytes]):
 
 
 def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> bytes:
-    """Table metadata as compact UTF-8 JSON: what `format_metadata` says, with the same bytes every time.
+    """Return table metadata as compact UTF-8 JSON: the content of `format_metadata`, always with the same bytes.
 
-    `history` saves work where histories are long, or little changes; one belongs to one table.
+    `history` saves work for long histories; one history belongs to one table.
     """
     return encode_with_digest(metadata, history or EncodedHistory())[0]
 
 
 def encode_with_digest(metadata: TableMetadata, history: EncodedHistory) -> tuple[bytes, bytes]:
-    """Table metadata as JSON, and a digest that differs whenever the JSON does: it takes no look at what is kept of the history."""
+    """Return table metadata as JSON, and a digest that differs whenever the JSON does, at the cost of the new part of the history."""
     head, tail = _encode_head(metadata, history), _encode_tail(metadata, history)
     snapshots = history.snapshots.follow(metadata.snapshots, history.alias_count)
     log = history.log.follow(metadata.snapshot_log)
@@ -180,7 +184,7 @@ def encode_with_digest(metadata: TableMetadata, history: EncodedHistory) -> tupl
 
 
 def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> str:
-    """What tells table metadata from any other, without encoding all of it again."""
+    """Return the digest of table metadata, without encoding all of it."""
     history = history or EncodedHistory()
     return _digest(_encode_head(metadata, history), _encode_tail(metadata, history), metadata, history).hex()
 
@@ -196,9 +200,9 @@ def _encode_log_entry(entry: tuple[int, int]) -> bytes:
 
 
 def parse_metadata(value: object) -> TableMetadata:
-    """The table metadata that JSON spells; what v1 may leave out is filled in as the specification says.
+    """Return the table metadata of a JSON value. Optional members of v1 get the values that the specification says.
 
-    Raises: BadRequest — malformed, of another format version, or naming ids that it does not hold
+    Raises: BadRequest — malformed, of another format version, or with ids that it does not contain
     """
     node = as_object(value, WHAT)
     version = get_int(node, "format-version", WHAT)
@@ -238,9 +242,9 @@ def parse_metadata(value: object) -> TableMetadata:
 
 
 def check_metadata(metadata: TableMetadata, base: TableMetadata | None = None) -> None:
-    """Raise BadRequest when the metadata names a schema, spec, order or snapshot that it does not hold.
+    """Raise BadRequest when the metadata names a schema, spec, order or snapshot that it does not contain.
 
-    `base`: good metadata that this was made of by updates, each of which looked for the ids that it added; what stayed is not looked for.
+    `base`: valid metadata from which updates made this one. Each update checked the ids that it added, so unchanged ones are not checked.
     """
     main, dangling = metadata.refs.get(MAIN), _list_dangling(metadata, base)
     problems = {
@@ -259,11 +263,11 @@ def check_metadata(metadata: TableMetadata, base: TableMetadata | None = None) -
     }
     for problem, found in problems.items():
         if found:
-            raise BadRequest(f"Invalid table metadata: {problem}; mend the metadata file")
+            raise BadRequest(f"Invalid table metadata: {problem}; correct the metadata file")
 
 
 def _list_dangling(metadata: TableMetadata, base: TableMetadata | None) -> list[str]:
-    """The refs that point to no snapshot."""
+    """Return the refs that point to no snapshot."""
     if base is not None and metadata.snapshots[: len(base.snapshots)] == base.snapshots:
         moved = [name for name, ref in metadata.refs.items() if base.refs.get(name) != ref]
         return [name for name in moved if find_snapshot(metadata, metadata.refs[name].snapshot_id) is None]
@@ -276,7 +280,7 @@ def _compact(value: object) -> bytes:
 
 
 def _encode_head(metadata: TableMetadata, history: EncodedHistory) -> bytes:
-    """The members of `_format_head`."""
+    """Return the encoded members of `_format_head`."""
     if metadata.format_version == 1:
         return _compact(_format_head(metadata))[1:-1]
     specs, _ = history.encode_shapes(metadata.partition_specs, metadata.sort_orders)
@@ -299,7 +303,7 @@ def _encode_head(metadata: TableMetadata, history: EncodedHistory) -> bytes:
 
 
 def _encode_tail(metadata: TableMetadata, history: EncodedHistory) -> bytes:
-    """The members of `_format_tail`."""
+    """Return the encoded members of `_format_tail`."""
     if metadata.statistics or metadata.partition_statistics or metadata.encryption_keys:
         return _compact(_format_tail(metadata))[1:-1]
     _, orders = history.encode_shapes(metadata.partition_specs, metadata.sort_orders)
@@ -401,7 +405,7 @@ ListItem = TypeVar("ListItem")
 
 
 class EncodedList(Generic[ListItem]):
-    """The JSON of a list that grows: every item is encoded and digested once, however often the whole is asked for."""
+    """The JSON of an append-only list: every item is encoded and digested once, however often the whole list is needed."""
 
     def __init__(self, encode: Callable[[ListItem], bytes]) -> None:
         self._encode = encode
@@ -412,9 +416,9 @@ class EncodedList(Generic[ListItem]):
         self._first = b""
 
     def follow(self, items: tuple[ListItem, ...], alias_count: int = 0) -> tuple[bytes, bytearray]:
-        """The items without brackets, in two parts: the first `alias_count` of them, made anew, and those that grow.
+        """Return the items without brackets, in two parts: the first `alias_count` of them, encoded again, and the append-only rest.
 
-        Starts again when these are not the ones before and more.
+        Everything is encoded again when the items do not continue those of the last call.
         """
         if items is not self._followed[0] or alias_count != self._followed[1]:
             first = b"".join([self._encode(item) + b"," for item in items[:alias_count]])
@@ -432,7 +436,7 @@ class EncodedList(Generic[ListItem]):
         self._items = growing
 
     def digest(self, items: tuple[ListItem, ...], alias_count: int = 0) -> bytes:
-        """What tells one list from another."""
+        """Return a digest of the list."""
         first, _ = self.follow(items, alias_count)
         digest = self._digest.copy()
         digest.update(first)
@@ -440,5 +444,5 @@ class EncodedList(Generic[ListItem]):
 
     @property
     def nbytes(self) -> int:
-        """How much memory the JSON takes."""
+        """Return how many bytes the JSON has."""
         return len(self._json)

@@ -1,4 +1,4 @@
-"""Partition specs: which transforms of which columns split a table's files."""
+"""Partition specs: the transforms of columns by which the files of a table are partitioned, and their JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ UNASSIGNED = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One value of the partition tuple: `transform` of the column `source_id`, under an id of its own."""
+    """One field of the partition tuple: `transform` of the column `source_id`, under an id of its own."""
 
     source_id: int
     field_id: int
@@ -26,14 +26,14 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """The partition tuple's fields, in order; none means unpartitioned."""
+    """The fields of the partition tuple, in order. A spec without fields is unpartitioned."""
 
     spec_id: int
     fields: tuple[PartitionField, ...] = ()
 
     @property
     def is_unpartitioned(self) -> bool:
-        """Tell whether it tells no files apart: it has no fields, or such alone that were taken out of a version 1 table."""
+        """True if the spec has no fields, or only void ones, which version 1 tables keep for removed fields."""
         return all(item.transform == "void" for item in self.fields)
 
 
@@ -41,19 +41,19 @@ UNPARTITIONED = PartitionSpec(0)
 
 
 def format_spec(spec: PartitionSpec) -> dict[str, object]:
-    """A spec as JSON."""
+    """Return a spec as JSON."""
     return {"spec-id": spec.spec_id, "fields": format_spec_fields(spec)}
 
 
 def format_spec_fields(spec: PartitionSpec) -> list[dict[str, object]]:
-    """Only the fields of a spec as JSON: what a manifest and v1's `partition-spec` keep."""
+    """Return only the fields of a spec as JSON, as in a manifest and in v1's `partition-spec`."""
     return [
         {"name": item.name, "transform": item.transform, "source-id": item.source_id, "field-id": item.field_id} for item in spec.fields
     ]
 
 
 def parse_spec(value: object) -> PartitionSpec:
-    """The spec that JSON spells; without `spec-id` its id is 0, and its fields are UNASSIGNED when they have no ids.
+    """Return the spec of a JSON value. Without `spec-id` its id is 0, and fields without ids are UNASSIGNED.
 
     Raises: BadRequest — malformed, a field named or numbered twice, only some fields numbered
     """
@@ -65,7 +65,7 @@ def parse_spec(value: object) -> PartitionSpec:
 
 
 def parse_spec_fields(value: object) -> tuple[PartitionField, ...]:
-    """The fields that a JSON array spells; see `parse_spec`."""
+    """Return the fields of a JSON array; see `parse_spec`."""
     fields = tuple(_parse_field(as_object(item, "partition field")) for item in as_list(value, "partition fields"))
     unassigned = sum(item.field_id == UNASSIGNED for item in fields)
     if unassigned not in (0, len(fields)):
@@ -78,7 +78,7 @@ def parse_spec_fields(value: object) -> tuple[PartitionField, ...]:
 
 
 def assign_field_ids(spec: PartitionSpec, last_partition_id: int) -> PartitionSpec:
-    """The spec with UNASSIGNED fields numbered after `last_partition_id`, never below 1000."""
+    """Return the spec with UNASSIGNED fields numbered after `last_partition_id`, never below 1000."""
     if all(item.field_id != UNASSIGNED for item in spec.fields):
         return spec
     first = max(last_partition_id + 1, FIRST_FIELD_ID)
@@ -86,12 +86,12 @@ def assign_field_ids(spec: PartitionSpec, last_partition_id: int) -> PartitionSp
 
 
 def get_last_field_id(specs: tuple[PartitionSpec, ...]) -> int:
-    """The greatest partition field id in use; 999 when there is none."""
+    """Return the greatest partition field id in use; 999 when there is none."""
     return max((item.field_id for spec in specs for item in spec.fields), default=FIRST_FIELD_ID - 1)
 
 
 def list_partition_types(spec: PartitionSpec, schema: Schema) -> tuple[PrimitiveType, ...]:
-    """The type of each value of the partition tuple.
+    """Return the type of each value of the partition tuple.
 
     Raises: BadRequest — the source column is not in the schema and the transform does not fix its result type
     """
@@ -99,7 +99,7 @@ def list_partition_types(spec: PartitionSpec, schema: Schema) -> tuple[Primitive
 
 
 def is_same_spec(a: PartitionSpec, b: PartitionSpec) -> bool:
-    """True when both split the same way under the same names: ids are no difference."""
+    """True if both specs partition in the same way under the same names; ids are ignored."""
     return [(f.source_id, f.name, f.transform) for f in a.fields] == [(f.source_id, f.name, f.transform) for f in b.fields]
 
 
@@ -128,7 +128,7 @@ def _parse_field(node: Mapping[str, object]) -> PartitionField:
 
 
 def parse_source_id(node: Mapping[str, object], what: str) -> int:
-    """The source column of a partition or sort field: `source-id`, or v3's `source-ids` when it names one column."""
+    """Return the source column of a partition or sort field: `source-id`, or v3's `source-ids` when it names one column."""
     source_id = find_int(node, "source-id", what)
     if source_id is not None:
         return source_id

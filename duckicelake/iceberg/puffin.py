@@ -1,4 +1,7 @@
-"""Deletion vectors: which rows of one data file are deleted, as a bitmap in a blob."""
+"""Deletion vectors (bitmaps of the deleted rows of one data file), and the Puffin files that carry them and statistics.
+
+DuckLake stores a deletion vector as a bare blob without the Puffin header and footer; both forms are read and written here.
+"""
 
 import array
 import zlib
@@ -29,7 +32,7 @@ Positions: TypeAlias = BitMap64 | FrozenBitMap64 | NDArray[numpy.int64] | Iterab
 
 
 def encode_deletion_vector(positions: Positions) -> bytes:
-    """The deletion-vector-v1 blob of row positions, in any order. The same positions give the same bytes.
+    """Return the deletion-vector-v1 blob of row positions, in any order. The same positions give the same bytes.
 
     Shape:  see `decode_deletion_vector`
     Raises: BadRequest — a negative position
@@ -39,7 +42,7 @@ def encode_deletion_vector(positions: Positions) -> bytes:
 
 
 def decode_deletion_vector(blob: bytes) -> FrozenBitMap64:
-    """Read the row positions a deletion-vector-v1 blob marks as deleted. DuckLake's bare Puffin files are such a blob.
+    """Return the row positions that a deletion-vector-v1 blob marks as deleted. DuckLake's bare Puffin files are such blobs.
 
     Shape:  length u32 BE | magic D1D33964 | roaring64 LE | crc32 u32 BE     (length covers magic + bitmap)
     Units:  positions are 0-based row numbers within one data file
@@ -58,7 +61,7 @@ def decode_deletion_vector(blob: bytes) -> FrozenBitMap64:
 
 
 def to_bitmap(positions: Positions) -> BitMap64 | FrozenBitMap64:
-    """The positions as a bitmap. Raises BadRequest when one is negative."""
+    """Return the positions as a bitmap. Raises BadRequest when one is negative."""
     if isinstance(positions, BitMap64 | FrozenBitMap64):
         return positions
     try:
@@ -70,7 +73,7 @@ def to_bitmap(positions: Positions) -> BitMap64 | FrozenBitMap64:
 
 
 def to_positions(bitmap: BitMap64 | FrozenBitMap64) -> NDArray[numpy.int64]:
-    """The positions of a bitmap, ascending."""
+    """Return the positions of a bitmap, ascending."""
     return numpy.frombuffer(bitmap.to_array(), dtype=numpy.uint64).astype(numpy.int64)
 
 
@@ -102,7 +105,7 @@ BLOB_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PuffinBlob:
-    """One blob of a Puffin file: what it is, and where it lies there."""
+    """The metadata of one blob of a Puffin file: its type, and its offset and length in the file."""
 
     type: str
     fields: tuple[int, ...]
@@ -116,7 +119,7 @@ class PuffinBlob:
 
 @dataclass(frozen=True, slots=True)
 class PuffinFile:
-    """A Puffin file as bytes, and where its blobs lie in them. `footer_bytes` is the footer's whole size."""
+    """The bytes of a Puffin file, and the metadata of its blobs. `footer_bytes` is the size of the whole footer."""
 
     content: bytes
     blobs: tuple[PuffinBlob, ...]
@@ -124,15 +127,15 @@ class PuffinFile:
 
 
 def encode_deletion_vectors(vectors: Sequence[tuple[str, Positions]]) -> PuffinFile:
-    """A Puffin file with one deletion vector for each (location of a data file, positions of its deleted rows).
+    """Return a Puffin file with one deletion vector for each (location of a data file, positions of its deleted rows).
 
-    The blobs come in the given order; offset, length and cardinality are what the manifest entry must repeat.
+    The blobs keep the given order; the manifest entry must repeat offset, length and cardinality.
     """
     return _encode_vectors(PUFFIN_MAGIC, vectors)
 
 
 def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
-    """A Puffin file with one deletion vector that DuckLake reads too, as one of its bare blobs.
+    """Return a Puffin file with one deletion vector that DuckLake also reads, as one of its bare blobs.
 
     Shape:  PFA1 | blob without its length field | the blob whole | footer
             DuckLake takes PFA1 for the length, which it does not check, and reads the first copy;
@@ -143,7 +146,7 @@ def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
 
 
 def decode_puffin(content: bytes) -> tuple[PuffinBlob, ...]:
-    """The blobs that a Puffin file's footer names. `content` may also be only the file's end, footer included.
+    """Return the blobs of a Puffin file's footer. `content` may also be only the end of the file, footer included.
 
     Shape:  "PFA1" | blobs | "PFA1" | JSON | its size i32 LE | flags (4 bytes) | "PFA1"
     Raises: BadRequest — not a Puffin file, or a damaged one · Unsupported — a compressed footer
@@ -163,7 +166,7 @@ def decode_puffin(content: bytes) -> tuple[PuffinBlob, ...]:
 
 
 def read_blob(content: bytes, blob: PuffinBlob) -> bytes:
-    """The blob's own bytes out of the whole file's.
+    """Return the content of a blob from the content of the whole file.
 
     Raises: BadRequest — the file is too short or the blob damaged · Unsupported — compressed with another codec than zstd
     """

@@ -1,4 +1,4 @@
-"""Schemas: the columns of a table under one id."""
+"""Schemas: the columns of a table under one id, their JSON and their checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from duckicelake.iceberg.types import (
 from duckicelake.values import replace
 
 LAST_COLUMN_ID_MAX = 2_147_483_446
-"""Ids above are kept for the columns that readers add."""
+"""Greater ids are reserved for the metadata columns of readers."""
 
 NEWER_TYPES = {"unknown": 3, "variant": 3, "timestamp_ns": 3, "timestamptz_ns": 3, "geometry": 3, "geography": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A table's columns. Ids are unique over all levels; identifier fields are the row's key, if it has one."""
+    """The columns of a table. Ids are unique over all levels; identifier fields are the row's key, if there is one."""
 
     schema_id: int
     fields: tuple[NestedField, ...]
@@ -37,7 +37,7 @@ class Schema:
 
 
 def format_schema(schema: Schema) -> dict[str, object]:
-    """A schema as JSON."""
+    """Return a schema as JSON."""
     node: dict[str, object] = {"type": "struct", "schema-id": schema.schema_id}
     if schema.identifier_field_ids:
         node["identifier-field-ids"] = list(schema.identifier_field_ids)
@@ -45,7 +45,7 @@ def format_schema(schema: Schema) -> dict[str, object]:
 
 
 def parse_schema(value: object) -> Schema:
-    """The schema that JSON spells; without `schema-id` its id is 0.
+    """Return the schema of a JSON value; without `schema-id` its id is 0.
 
     Raises: BadRequest — malformed, ids or names given twice, a default not of its type, an identifier field that cannot be one
     """
@@ -63,35 +63,35 @@ def parse_schema(value: object) -> Schema:
 
 
 def get_highest_field_id(schema: Schema) -> int:
-    """The greatest id in use at any level; 0 when there is no column."""
+    """Return the greatest id in use at any level; 0 when there is no column."""
     return max((item.field_id for _, item in walk_fields(schema.fields)), default=0)
 
 
 def list_leaf_fields(schema: Schema) -> Iterator[tuple[int, PrimitiveType]]:
-    """Id and type of every primitive at any level: what has bounds and counts in a manifest."""
+    """Yield id and type of every primitive field at any level: the fields that have metrics in a manifest."""
     for _, item in walk_fields(schema.fields):
         if isinstance(item.type, PrimitiveType):
             yield item.field_id, item.type
 
 
 def list_repeated_ids(schema: Schema) -> frozenset[int]:
-    """Ids of the fields within a list or map: a row has any number of their values, and of every other's one."""
+    """Return the ids of the fields inside a list or map, of which a row has any number of values."""
     tops = (item for _, item in walk_fields(schema.fields) if isinstance(item.type, ListType | MapType))
     return frozenset(item.field_id for top in tops for _, item in walk_fields(child_fields(top.type)))
 
 
 def find_field(schema: Schema, field_id: int) -> NestedField | None:
-    """The field of that id at any level (a list's element and a map's key and value included)."""
+    """Return the field of that id at any level, including a list's element and a map's key and value."""
     return next((item for _, item in walk_fields(schema.fields) if item.field_id == field_id), None)
 
 
 def find_column_path(schema: Schema, field_id: int) -> str | None:
-    """The dotted name of the field of that id."""
+    """Return the dotted name of the field of that id."""
     return next((path for path, item in walk_fields(schema.fields) if item.field_id == field_id), None)
 
 
 def is_same_schema(a: Schema, b: Schema) -> bool:
-    """True when both are the same but for the schema's id; the order of identifier fields is no difference."""
+    """True if both schemas are equal except for their ids; the order of identifier fields is ignored."""
     return a.fields == b.fields and set(a.identifier_field_ids) == set(b.identifier_field_ids)
 
 
@@ -112,7 +112,7 @@ def check_format_version(schema: Schema, format_version: int) -> None:
 
 
 def _with_checked_defaults(fields: tuple[NestedField, ...]) -> tuple[NestedField, ...]:
-    """The fields with their defaults spelled as the specification does (some readers take no other spelling)."""
+    """Return the fields with their defaults in the specification's spelling, because some readers accept no other."""
     return tuple(
         replace(
             item,
@@ -158,7 +158,7 @@ def _check_unique(schema: Schema) -> None:
 
 
 def can_identify(item: NestedField) -> bool:
-    """Tell whether a column may be one of those that identify a row: a primitive one, NOT NULL, and none of floating-point numbers."""
+    """True if a column can be an identifier field: primitive, required, and not floating-point."""
     return item.required and isinstance(item.type, PrimitiveType) and item.type.name not in ("float", "double")
 
 

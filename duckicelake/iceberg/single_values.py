@@ -1,8 +1,10 @@
-"""Single values as bytes, and outer bounds of them.
+"""Single values of a type as bytes, as lower and upper bounds, and as JSON.
 
-An *iceberg value* is what the whole project holds for one value of a type:
+An *iceberg value* is the Python value of one Iceberg value, in all packages:
 boolean bool · int long int · float double float · decimal(P,S) Decimal · date int (days since 1970) · time int (µs)
 timestamp timestamptz int (µs since 1970 UTC) · timestamp_ns timestamptz_ns int (ns) · string str · uuid 16 bytes · fixed binary bytes
+
+Source: Iceberg spec, appendix D «Single-value serialization»
 """
 
 import math
@@ -25,12 +27,12 @@ WHOLE_SIZES: Mapping[str, int] = {name: 4 for name in INT_TYPES} | {name: 8 for 
 FLOAT_FORMATS: Mapping[str, str] = {"float": "<f", "double": "<d"}
 FLOAT_MAX = struct.unpack("<f", bytes.fromhex("ffff7f7f"))[0]
 CODE_POINT_MAX = 0x10FFFF
-# Four bytes under one of these types were written when it was an int, or a date: what they count.
+# The factors for four-byte values of these types, which were written as an int or a date before a type promotion.
 WIDENED: Mapping[str, int] = {"long": 1, "timestamp": DAY_MICROS, "timestamp_ns": DAY_MICROS * 1000}
 
 
 def encode_value(type: PrimitiveType, value: object) -> bytes:
-    """A value as Iceberg stores a single one.
+    """Return a value as Iceberg stores a single one.
 
     Raises: BadRequest — the value is not one of the type, or the type has no such form (variant, unknown)
     Source: Iceberg spec, appendix D «Binary single-value serialization»
@@ -42,9 +44,9 @@ def encode_value(type: PrimitiveType, value: object) -> bytes:
 
 
 def decode_value(type: PrimitiveType, content: bytes) -> object:
-    """The value those bytes hold.
+    """Return the value of the bytes.
 
-    Values written before the column's type was widened (int to long, float to double, date to timestamp) are widened too.
+    Values written before the type of the column was promoted (int to long, float to double, date to timestamp) are promoted too.
     Raises: BadRequest — the bytes have the wrong length for the type, or the type has no such form
     """
     name = type.name
@@ -66,9 +68,9 @@ def decode_value(type: PrimitiveType, content: bytes) -> object:
 
 
 def lower_bound(type: PrimitiveType, value: object) -> bytes | None:
-    """Bytes of a value not above this one: the value, or the beginning of a long string or binary.
+    """Return bytes of a value that is not greater than this one: the value, or a prefix of a long string or binary.
 
-    None for null, NaN, and what does not fit the type. Floating zero becomes -0.0, which orders before +0.0.
+    None for null, NaN, and a value that does not fit the type. Floating zero becomes -0.0, which orders before +0.0.
     """
     match value:
         case str() if type.name == "string":
@@ -82,9 +84,9 @@ def lower_bound(type: PrimitiveType, value: object) -> bytes | None:
 
 
 def upper_bound(type: PrimitiveType, value: object) -> bytes | None:
-    """Bytes of a value not below this one: the value, or the next string or binary after a long one's beginning.
+    """Return bytes of a value that is not less than this one: the value, or the successor of a prefix of a long string or binary.
 
-    None for null, NaN, what does not fit the type, and where there is no next one. Floating zero becomes +0.0.
+    None for null, NaN, a value that does not fit the type, and a prefix without successor. Floating zero becomes +0.0.
     """
     match value:
         case str() if type.name == "string" and len(value) > BOUND_LENGTH:
@@ -130,7 +132,7 @@ def _encode_float(name: str, value: float) -> bytes | None:
 
 
 def _encode_floating_bound(name: str, value: float, towards: float) -> bytes | None:
-    """The value, rounded outwards where a float cannot hold it: `towards` is minus or plus infinity."""
+    """Return the value, rounded outwards where a float cannot hold it. `towards` is minus or plus infinity."""
     if math.isnan(value):
         return None
     if value == 0:
@@ -146,7 +148,7 @@ def _encode_floating_bound(name: str, value: float, towards: float) -> bytes | N
 def _encode_text(value: str) -> bytes | None:
     try:
         return value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # half of a surrogate pair
         return None
 
 
@@ -172,7 +174,7 @@ def _byte_length(type: PrimitiveType) -> int | None:
 
 
 def _find_next_text(text: str) -> str | None:
-    """The least string above every string that begins with this one, without surrogates."""
+    """Return the least string above every string with this prefix, without surrogates."""
     for end in range(len(text), 0, -1):
         code = ord(text[end - 1]) + 1
         if code <= CODE_POINT_MAX:
@@ -189,9 +191,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASC
 
 
 def format_value(type: PrimitiveType, value: object) -> object:
-    """An iceberg value as JSON; null for null.
+    """Return an iceberg value as JSON; null for null.
 
-    Raises: BadRequest — not a value of the type, or one that JSON cannot say (NaN, infinity)
+    Raises: BadRequest — not a value of the type, or one that JSON cannot represent (NaN, infinity)
     """
     if value is None:
         return None
@@ -213,7 +215,7 @@ def format_value(type: PrimitiveType, value: object) -> object:
 
 
 def parse_value(type: PrimitiveType, node: object) -> object:
-    """The iceberg value that JSON spells; null is null.
+    """Return the iceberg value of a JSON value; null is null.
 
     Raises: BadRequest — not a value of the type
     """

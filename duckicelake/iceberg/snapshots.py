@@ -1,4 +1,4 @@
-"""A table's snapshots, the refs that name them, and the statistics files that describe them."""
+"""The snapshots of a table, its refs (branches and tags) and its statistics files, with their JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ REF_TYPES = ("branch", "tag")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One state of a table. `summary` holds the operation too.
+    """A snapshot of a table. `summary` contains the operation too.
 
-    `manifests` names the manifests of an old v1 snapshot that has no manifest list; `manifest_list` is "" then.
+    `manifests` names the manifests of an old v1 snapshot without manifest list, whose `manifest_list` is "".
     """
 
     snapshot_id: int
@@ -45,37 +45,37 @@ class Snapshot:
 
 
 class Snapshots(tuple[Snapshot, ...]):
-    """Snapshots that know the highest of their ids: a newer one is not among them, and nobody need look.
+    """Snapshots with the highest of their ids, so that a look-up of a newer id needs no search.
 
-    `own` are those that are no aliases, when some are.
+    `without_aliases` are the snapshots after the aliases at the beginning, or None if there are no aliases.
     """
 
     highest_id: int
-    own: "Snapshots | None"
+    without_aliases: "Snapshots | None"
 
-    def __new__(cls, snapshots: Iterable[Snapshot], highest_id: int | None = None, own: "Snapshots | None" = None) -> Self:
-        """Make one; a `highest_id` that is known may be higher than that of any snapshot."""
+    def __new__(cls, snapshots: Iterable[Snapshot], highest_id: int | None = None, without_aliases: "Snapshots | None" = None) -> Self:
+        """Create the tuple. A given `highest_id` may exceed the id of every snapshot."""
         made = super().__new__(cls, snapshots)
         made.highest_id = max((item.snapshot_id for item in made), default=-1) if highest_id is None else highest_id
-        made.own = own
+        made.without_aliases = without_aliases
         return made
 
-    def grown(self, added: Sequence[Snapshot]) -> "Snapshots":
-        """Return this history and more."""
+    def with_added(self, added: Sequence[Snapshot]) -> "Snapshots":
+        """Return this history with snapshots added to its end."""
         return Snapshots(self + tuple(added), max([self.highest_id, *(item.snapshot_id for item in added)])) if added else self
 
-    def behind(self, aliases: Sequence[Snapshot]) -> "Snapshots":
-        """Return this history behind aliases."""
+    def with_aliases(self, aliases: Sequence[Snapshot]) -> "Snapshots":
+        """Return this history with aliases added to its beginning."""
         return Snapshots(tuple(aliases) + self, max([self.highest_id, *(item.snapshot_id for item in aliases)]), self)
 
 
 def may_contain(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:
-    """Tell whether a snapshot of that id may be among these."""
+    """True if a snapshot of that id may be among the snapshots."""
     return not isinstance(snapshots, Snapshots) or snapshot_id <= snapshots.highest_id
 
 
 def select_known_ids(snapshots: Sequence[Snapshot], ids: Iterable[int]) -> set[int]:
-    """Return those of the ids that these have, looked for from the newest on: mostly they are asked for."""
+    """Return the given ids that are among the snapshots, searching from the newest, where most of them are."""
     left = {snapshot_id for snapshot_id in ids if may_contain(snapshots, snapshot_id)}
     found = set[int]()
     for snapshot in reversed(snapshots):
@@ -88,7 +88,7 @@ def select_known_ids(snapshots: Sequence[Snapshot], ids: Iterable[int]) -> set[i
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """What a branch or tag points to, and how long to keep it and the snapshots behind it."""
+    """A branch or tag: its snapshot, and how long it and the snapshots behind it are kept."""
 
     snapshot_id: int
     type: str
@@ -99,7 +99,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """What a statistics file holds of one kind."""
+    """The metadata of one blob of a statistics file."""
 
     type: str
     snapshot_id: int
@@ -130,7 +130,7 @@ class PartitionStatisticsFile:
 
 
 def format_snapshot(snapshot: Snapshot) -> dict[str, object]:
-    """A snapshot as JSON; sequence number 0 (v1) is left out, as every reader assumes it."""
+    """Return a snapshot as JSON. Sequence number 0 (v1) is left out, because every reader assumes it."""
     node: dict[str, object] = {"snapshot-id": snapshot.snapshot_id}
     optional: dict[str, object | None] = {
         "parent-snapshot-id": snapshot.parent_snapshot_id,
@@ -148,12 +148,12 @@ def format_snapshot(snapshot: Snapshot) -> dict[str, object]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot as compact UTF-8 JSON: the fragment `metadata.encode_metadata` puts together."""
+    """Return a snapshot as compact UTF-8 JSON, for `metadata.encode_metadata`."""
     return dumps(format_snapshot(snapshot), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def parse_snapshot(value: object) -> Snapshot:
-    """The snapshot that JSON spells.
+    """Return the snapshot of a JSON value.
 
     Raises: BadRequest — malformed, or a negative id
     """
@@ -181,7 +181,7 @@ def parse_snapshot(value: object) -> Snapshot:
 
 
 def format_ref(ref: SnapshotRef) -> dict[str, object]:
-    """A ref as JSON."""
+    """Return a ref as JSON."""
     node: dict[str, object] = {"snapshot-id": ref.snapshot_id, "type": ref.type}
     optional = {
         "min-snapshots-to-keep": ref.min_snapshots_to_keep,
@@ -192,7 +192,7 @@ def format_ref(ref: SnapshotRef) -> dict[str, object]:
 
 
 def parse_ref(value: object) -> SnapshotRef:
-    """The ref that JSON spells.
+    """Return the ref of a JSON value.
 
     Raises: BadRequest — malformed, neither branch nor tag, a retention that is not positive or not a tag's
     """
@@ -209,7 +209,7 @@ def parse_ref(value: object) -> SnapshotRef:
 
 
 def format_statistics(file: StatisticsFile) -> dict[str, object]:
-    """A statistics file as JSON."""
+    """Return a statistics file as JSON."""
     node: dict[str, object] = {
         "snapshot-id": file.snapshot_id,
         "statistics-path": file.statistics_path,
@@ -221,7 +221,7 @@ def format_statistics(file: StatisticsFile) -> dict[str, object]:
 
 
 def parse_statistics(value: object) -> StatisticsFile:
-    """The statistics file that JSON spells. Raises BadRequest when malformed."""
+    """Return the statistics file of a JSON value. Raises BadRequest when malformed."""
     what = "statistics file"
     node = as_object(value, what)
     return StatisticsFile(
@@ -235,7 +235,7 @@ def parse_statistics(value: object) -> StatisticsFile:
 
 
 def format_partition_statistics(file: PartitionStatisticsFile) -> dict[str, object]:
-    """A partition statistics file as JSON."""
+    """Return a partition statistics file as JSON."""
     return {
         "snapshot-id": file.snapshot_id,
         "statistics-path": file.statistics_path,
@@ -244,7 +244,7 @@ def format_partition_statistics(file: PartitionStatisticsFile) -> dict[str, obje
 
 
 def parse_partition_statistics(value: object) -> PartitionStatisticsFile:
-    """The partition statistics file that JSON spells. Raises BadRequest when malformed."""
+    """Return the partition statistics file of a JSON value. Raises BadRequest when malformed."""
     what = "partition statistics file"
     node = as_object(value, what)
     return PartitionStatisticsFile(

@@ -1,4 +1,4 @@
-"""Sort orders: how rows lie within a file."""
+"""Sort orders: the order of rows within a file, and its JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class SortField:
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """Sort keys under one id; id 0 is the unsorted order and no other."""
+    """Sort keys under one id. Only the unsorted order has id 0."""
 
     order_id: int
     fields: tuple[SortField, ...] = ()
@@ -34,7 +34,7 @@ UNSORTED = SortOrder(0)
 
 
 def format_sort_order(order: SortOrder) -> dict[str, object]:
-    """A sort order as JSON."""
+    """Return a sort order as JSON."""
     return {
         "order-id": order.order_id,
         "fields": [
@@ -50,7 +50,7 @@ def format_sort_order(order: SortOrder) -> dict[str, object]:
 
 
 def parse_sort_order(value: object) -> SortOrder:
-    """The sort order that JSON spells; without `order-id` it is 1, or 0 when it has no field.
+    """Return the sort order of a JSON value; without `order-id` it is 1, or 0 when it has no field.
 
     Raises: BadRequest — malformed, or id 0 with fields
     """
@@ -60,7 +60,7 @@ def parse_sort_order(value: object) -> SortOrder:
     if order_id is None:
         order_id = 1 if fields else 0
     if order_id == 0 and fields:
-        raise BadRequest("Invalid sort order: id 0 is kept for the unsorted order; send an id from 1")
+        raise BadRequest("Invalid sort order: id 0 is reserved for the unsorted order; send an id from 1")
     return SortOrder(order_id, fields)
 
 

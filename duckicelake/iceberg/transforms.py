@@ -1,4 +1,4 @@
-"""Partition transforms: what value of the partition tuple a column's value gives.
+"""Partition transforms: the partition value of a column's value, and the arithmetic of dates and decimals that they need.
 
 Each transform is a small type; TRANSFORMS is the only list of them.
 """
@@ -26,14 +26,14 @@ HASHED_AS_LONG = (*WHOLE, "date", "time", *TIMESTAMPS)
 
 
 class Transform(Protocol):
-    """What every transform can do. `str()` gives its JSON name."""
+    """The interface of every transform. `str()` gives its JSON name."""
 
     def result_type(self, source: PrimitiveType) -> PrimitiveType | None:
-        """The type of its values for a source type, or None when it cannot take that type."""
+        """Return the type of the transform's values for a source type, or None for an unsupported type."""
         ...
 
     def apply(self, type: PrimitiveType, value: object) -> object:
-        """The partition value of a column's value, which is not null."""
+        """Return the partition value of a column's value, which is not null."""
         ...
 
 
@@ -53,7 +53,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The value's hash, modulo a number of buckets."""
+    """The 32-bit Murmur3 hash of the value, modulo the number of buckets."""
 
     bucket_count: int
 
@@ -70,7 +70,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Numbers rounded down to a multiple of the width, strings and bytes cut to it."""
+    """Numbers rounded down to a multiple of the width; strings and binaries cut to the width."""
 
     width: int
 
@@ -98,7 +98,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
-    """Whole years, months, days or hours from 1970 on."""
+    """Whole years, months, days or hours since 1970."""
 
     name: str
     sources: tuple[str, ...]
@@ -117,7 +117,7 @@ class TimeUnit:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Always null: a field that was dropped."""
+    """Always null: a removed partition field."""
 
     def __str__(self) -> str:
         return "void"
@@ -130,7 +130,7 @@ class Void:
 
 
 def to_civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar without end.
+    """Return year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar without limits.
 
     Source: the usual shift to years that start in March, so that the leap day comes last
     """
@@ -143,7 +143,7 @@ def to_civil_date(days: int) -> tuple[int, int, int]:
 
 
 def to_days_since_1970(year: int, month: int, day: int) -> int:
-    """The day `to_civil_date` takes apart."""
+    """Return the day number of a date: the inverse of `to_civil_date`."""
     era, year_of_era = divmod(year - (month <= 2), 400)
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
@@ -174,7 +174,7 @@ _NUMBERED = re.compile(r"(\w+)\[(\d{1,10})\]", re.ASCII)
 
 
 def parse_transform(text: str) -> Transform:
-    """The transform of that JSON name.
+    """Return the transform of a JSON name.
 
     Raises: BadRequest — no such transform, or a number of buckets or width that is not positive
     """
@@ -191,9 +191,9 @@ def parse_transform(text: str) -> Transform:
 
 
 def result_type(transform: str, source: IcebergType | None) -> PrimitiveType | None:
-    """The type of a transform's values; None when it cannot take the source.
+    """Return the type of a transform's values; None for an unsupported source type.
 
-    A source of None stands for a dropped column: transforms whose values have one type anyway still give it.
+    `source` is None for a dropped column: transforms whose values always have the same type still return it.
     """
     found = parse_transform(transform)
     if isinstance(source, PrimitiveType):
@@ -206,7 +206,7 @@ def result_type(transform: str, source: IcebergType | None) -> PrimitiveType | N
 
 
 def apply_transform(transform: str, type: PrimitiveType, value: object) -> object:
-    """The partition value (an iceberg value) of a column's value; null gives null.
+    """Return the partition value (an iceberg value) of a column's value; null gives null.
 
     Raises: BadRequest — the transform is unknown or cannot take that type
     """
@@ -217,7 +217,7 @@ def apply_transform(transform: str, type: PrimitiveType, value: object) -> objec
 
 
 def encode_for_hash(type: PrimitiveType, value: object) -> bytes:
-    """The bytes that `bucket` hashes for a value.
+    """Return the bytes that `bucket` hashes for a value.
 
     Source: Iceberg spec, appendix B «32-bit Hash Requirements»
     """
@@ -236,20 +236,20 @@ def encode_for_hash(type: PrimitiveType, value: object) -> bytes:
 
 
 def to_micros(type: PrimitiveType, value: object) -> int:
-    """Microseconds since 1970 of a date or timestamp."""
+    """Return a date or timestamp as microseconds since 1970."""
     if not isinstance(value, int):
         raise BadRequest(f"Cannot read {value!r} as {type}; give a number of days, microseconds or nanoseconds")
     return value * DAY_MICROS if type.name == "date" else value // 1000 if type.name in NANO_TIMESTAMPS else value
 
 
 def get_scale(type: PrimitiveType) -> int:
-    """Digits after the point of a decimal type."""
+    """Return the scale of a decimal type."""
     found = find_decimal(type)
     return 0 if found is None else found[1]
 
 
 def to_unscaled(value: Decimal, scale: int) -> int:
-    """The whole number that a decimal of that scale stores; digits beyond the scale are cut off."""
+    """Return the unscaled integer of a decimal at that scale; digits beyond the scale are cut off."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise BadRequest(f"Cannot store {value} as a decimal; give a finite number")
@@ -260,10 +260,10 @@ def to_unscaled(value: Decimal, scale: int) -> int:
 
 
 def to_decimal(unscaled: int, scale: int) -> Decimal:
-    """The decimal of an unscaled number, exact whatever the context's precision."""
+    """Return the decimal of an unscaled integer, exactly and independent of the decimal context's precision."""
     return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def encode_minimal(number: int) -> bytes:
-    """Two's complement, big-endian, in as few bytes as hold it."""
+    """Return an integer in two's complement, big-endian, in as few bytes as possible."""
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)

@@ -33,7 +33,7 @@ _ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveType:
-    """A type without children, known by its canonical name: `int`, `decimal(9, 2)`, `fixed[16]`, `variant` too."""
+    """A type without children, known by its canonical name: `int`, `decimal(9, 2)`, `fixed[16]`, also `variant`."""
 
     name: str
 
@@ -43,7 +43,7 @@ class PrimitiveType:
 
 @dataclass(frozen=True, slots=True)
 class NestedField:
-    """A column, or a field of a struct. Defaults are JSON single values: see `encoding/json_values`."""
+    """A column, or a field of a struct. Defaults are JSON single values: see `single_values`."""
 
     field_id: int
     name: str
@@ -85,29 +85,29 @@ IcebergType: TypeAlias = PrimitiveType | StructType | ListType | MapType
 
 
 def decimal_type(precision: int, scale: int) -> PrimitiveType:
-    """The decimal type under its canonical name."""
+    """Return the decimal type under its canonical name."""
     return PrimitiveType(f"decimal({precision}, {scale})")
 
 
 def fixed_type(length: int) -> PrimitiveType:
-    """The fixed type under its canonical name."""
+    """Return the fixed type under its canonical name."""
     return PrimitiveType(f"fixed[{length}]")
 
 
 def find_decimal(type: PrimitiveType) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type; None for any other."""
+    """Return precision and scale of a decimal type; None for any other."""
     match = _DECIMAL.fullmatch(type.name)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
 def find_fixed_length(type: PrimitiveType) -> int | None:
-    """Length in bytes of a fixed type; None for any other."""
+    """Return the length in bytes of a fixed type; None for any other."""
     match = _FIXED.fullmatch(type.name)
     return None if match is None else int(match[1])
 
 
 def child_fields(type: IcebergType) -> tuple[NestedField, ...]:
-    """What hangs below a type, each with its id: struct fields, `element`, or `key` and `value`."""
+    """Return the children of a type, each with its id: struct fields, `element`, or `key` and `value`."""
     match type:
         case StructType(fields):
             return fields
@@ -120,7 +120,7 @@ def child_fields(type: IcebergType) -> tuple[NestedField, ...]:
 
 
 def walk_fields(fields: tuple[NestedField, ...], parent: str = "") -> Iterator[tuple[str, NestedField]]:
-    """Every field with its dotted path, a parent before its children."""
+    """Yield every field with its dotted path, a parent before its children."""
     for item in fields:
         path = f"{parent}.{item.name}" if parent else item.name
         yield path, item
@@ -128,7 +128,7 @@ def walk_fields(fields: tuple[NestedField, ...], parent: str = "") -> Iterator[t
 
 
 def format_type(type: IcebergType) -> object:
-    """A type as JSON: a string for a primitive, an object otherwise.
+    """Return a type as JSON: a string for a primitive, an object otherwise.
 
     Source: Iceberg spec, appendix C «Schemas»
     """
@@ -156,7 +156,7 @@ def format_type(type: IcebergType) -> object:
 
 
 def format_field(item: NestedField) -> dict[str, object]:
-    """A column or struct field as JSON; what is unset is left out."""
+    """Return a column or struct field as JSON without its unset members."""
     node: dict[str, object] = {
         "id": item.field_id,
         "name": item.name,
@@ -168,7 +168,7 @@ def format_field(item: NestedField) -> dict[str, object]:
 
 
 def parse_type(value: object, depth: int = 0) -> IcebergType:
-    """The type that JSON spells, primitives under their canonical names.
+    """Return the type of a JSON value, primitives under their canonical names.
 
     Raises: BadRequest — an unknown type, a missing key, nesting deeper than DEPTH_MAX
     """
@@ -190,13 +190,13 @@ def parse_type(value: object, depth: int = 0) -> IcebergType:
 
 
 def parse_fields(node: Mapping[str, object], depth: int = 0) -> tuple[NestedField, ...]:
-    """The fields of a struct or schema."""
+    """Return the fields of a struct or schema."""
     items = get_list(node, "fields", "struct")
     return tuple(_parse_field(as_object(item, "struct field"), depth) for item in items)
 
 
 def parse_primitive(name: str) -> PrimitiveType:
-    """The primitive type of that name, however it is spaced and (for the plain ones) capitalised.
+    """Return the primitive type of that name, with any spacing and (without parameters) any capitals.
 
     Raises: BadRequest — no such type, or parameters out of range
     """

@@ -1,4 +1,4 @@
-"""View metadata: the versions of a view's text, each in one or more SQL dialects, and which of them is current."""
+"""View metadata: the versions of a view, each in one or more SQL dialects, and the current one, with their JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ WHAT = "view metadata"
 
 @dataclass(frozen=True, slots=True)
 class SqlRepresentation:
-    """The view's text in one dialect."""
+    """The SQL of a view in one dialect."""
 
     sql: str
     dialect: str
@@ -33,7 +33,7 @@ class SqlRepresentation:
 
 @dataclass(frozen=True, slots=True)
 class ViewVersion:
-    """One definition of the view. Names in its SQL that lack a catalog or namespace mean the default ones."""
+    """One version of a view. Names in its SQL without catalog or namespace refer to the default ones."""
 
     version_id: int
     schema_id: int
@@ -46,7 +46,7 @@ class ViewVersion:
 
 @dataclass(frozen=True, slots=True)
 class ViewMetadata:
-    """A view as Iceberg sees it. The log is (timestamp_ms, version_id), oldest first."""
+    """The metadata of a view. The log is (timestamp_ms, version_id), oldest first."""
 
     view_uuid: str
     format_version: int
@@ -59,12 +59,12 @@ class ViewMetadata:
 
 
 def get_current_version(view: ViewMetadata) -> ViewVersion:
-    """The definition that queries use."""
+    """Return the version that queries use."""
     return next(item for item in view.versions if item.version_id == view.current_version_id)
 
 
 def format_view(view: ViewMetadata) -> dict[str, object]:
-    """View metadata as JSON, keys in the specification's order."""
+    """Return view metadata as JSON, keys in the specification's order."""
     return {
         "view-uuid": view.view_uuid,
         "format-version": view.format_version,
@@ -78,14 +78,14 @@ def format_view(view: ViewMetadata) -> dict[str, object]:
 
 
 def encode_view(view: ViewMetadata) -> bytes:
-    """View metadata as compact UTF-8 JSON: what `format_view` says, with the same bytes every time."""
+    """Return view metadata as compact UTF-8 JSON: the content of `format_view`, always with the same bytes."""
     return dumps(format_view(view), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def parse_view(value: object) -> ViewMetadata:
-    """The view metadata that JSON spells.
+    """Return the view metadata of a JSON value.
 
-    Raises: BadRequest — malformed, of another format version, or naming ids that it does not hold
+    Raises: BadRequest — malformed, of another format version, or with ids that it does not contain
     Source: Iceberg view specification
     """
     node = as_object(value, WHAT)
@@ -104,7 +104,7 @@ def parse_view(value: object) -> ViewMetadata:
 
 
 def format_version(version: ViewVersion) -> dict[str, object]:
-    """A view version as JSON."""
+    """Return a view version as JSON."""
     node: dict[str, object] = {
         "version-id": version.version_id,
         "schema-id": version.schema_id,
@@ -118,7 +118,7 @@ def format_version(version: ViewVersion) -> dict[str, object]:
 
 
 def parse_version(value: object) -> ViewVersion:
-    """The view version that JSON spells.
+    """Return the view version of a JSON value.
 
     Raises: BadRequest — malformed, no query, a representation that is no SQL, two queries in one dialect
     """
@@ -178,4 +178,4 @@ def _check_view(view: ViewMetadata) -> None:
     }
     for problem, found in problems.items():
         if found:
-            raise BadRequest(f"Invalid view metadata: {problem}; mend the metadata file")
+            raise BadRequest(f"Invalid view metadata: {problem}; correct the metadata file")

@@ -1,7 +1,7 @@
-"""PyIceberg 0.12 reads format version 3 and cannot write it. `install()` lets it, in this process.
+"""A patch that lets PyIceberg 0.12 write format version 3, which it can only read. `install()` applies it to the current process.
 
-Appended rows get row ids, deleted ones deletion vectors: `delete`, `overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the
-rows that stay, so these keep their ids.
+It runs in the client's process, never in the server's. Appended rows get row ids, and deleted rows become deletion vectors: `delete`,
+`overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ PATCHES: tuple[tuple[Any, str, Any, Any], ...] = (
     (Transaction, "upgrade_table_version", commits.UPGRADE, commits.upgrade_table_version),
     (Transaction, "delete", deletes.DELETE, deletes.delete),
 )
-"""Where, which name, what PyIceberg has there and what takes its place."""
+"""For each patch: the owner, the name, PyIceberg's original and the replacement."""
 
 
 def install() -> Callable[[], None]:
-    """Let PyIceberg write version 3 from now on; what is returned takes that back. Doing it twice does no more than once.
+    """Let PyIceberg write version 3 from now on, and return a function that undoes it. A second call has no further effect.
 
     Raises: Unsupported: this PyIceberg is not one that the shim was written for
     """
@@ -48,6 +48,6 @@ def install() -> Callable[[], None]:
 
 
 def uninstall() -> None:
-    """PyIceberg as it was."""
+    """Restore PyIceberg's own functions."""
     for owner, name, theirs, _ in PATCHES:
         setattr(owner, name, theirs)

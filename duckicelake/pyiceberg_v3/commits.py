@@ -1,6 +1,6 @@
-"""PyIceberg's commits of snapshots of format version 3."""
+"""Commits of version 3 snapshots for PyIceberg: the patched functions of its transactions."""
 
-# PyIceberg has no public way in; one release of it is known, see KNOWN_VERSIONS. Its models take names that pyright does not see.
+# PyIceberg has no public hooks, so this fits the releases in KNOWN_VERSIONS. Pyright does not see the aliases of its models.
 # pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportCallIssue=false
 
 from typing import Any
@@ -27,7 +27,7 @@ UPGRADE = Transaction.upgrade_table_version
 
 
 def commit(self: _SnapshotProducer[Any]) -> UpdatesAndRequirements:
-    """What a snapshot asks of the catalog, its manifests and their list written."""
+    """Write the manifests and the manifest list of a snapshot, and return the updates and requirements of its commit."""
     metadata = self._transaction.table_metadata
     if metadata.format_version < VERSION:
         return COMMIT(self)
@@ -53,15 +53,15 @@ def commit(self: _SnapshotProducer[Any]) -> UpdatesAndRequirements:
 
 
 def _get_next_row_id(metadata: TableMetadata) -> int:
-    """A table that is only being made or upgraded counts nothing yet in PyIceberg."""
-    told = getattr(metadata, "next_row_id", None)
-    if told is not None:
-        return told
+    """Return the next row id of the table. PyIceberg does not count rows of a table that is being created or upgraded."""
+    next_row_id = getattr(metadata, "next_row_id", None)
+    if next_row_id is not None:
+        return next_row_id
     return max((s.first_row_id + (s.added_rows or 0) for s in metadata.snapshots if s.first_row_id is not None), default=0)
 
 
 def _build_commit(snapshot: Snapshot, branch: str | None, refs: Any) -> UpdatesAndRequirements:
-    """A snapshot without a branch is staged; for a branch it asks that this is still where it was."""
+    """Return the updates and requirements. A snapshot without branch is staged; otherwise the branch must not have moved."""
     added = AddSnapshotUpdate(snapshot=snapshot)
     if branch is None:
         return (added,), ()
@@ -71,7 +71,7 @@ def _build_commit(snapshot: Snapshot, branch: str | None, refs: Any) -> UpdatesA
 
 
 def upgrade_table_version(self: Transaction, format_version: TableVersion) -> Transaction:
-    """Raise the table's format version, to 3 too."""
+    """Raise the format version of the table, also to 3."""
     if format_version != VERSION or self.table_metadata.format_version >= VERSION:
         return UPGRADE(self, format_version) if format_version < VERSION else self
     return self._apply((UpgradeFormatVersionUpdate(format_version=format_version),))

@@ -1,6 +1,6 @@
-"""PyIceberg's deletes as deletion vectors: no data file is written anew."""
+"""Deletes of version 3 tables for PyIceberg: deletion vectors instead of rewritten data files."""
 
-# PyIceberg has no public way in; one release of it is known, see KNOWN_VERSIONS.
+# PyIceberg has no public hooks, so this fits the releases in KNOWN_VERSIONS.
 # pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import warnings
@@ -29,20 +29,20 @@ DELETE = Transaction.delete
 POSITION = "__position"
 
 Deletes = Mapping[DataFile, Any]
-"""Positions of all deleted rows of a data file, ascending."""
+"""The positions of all deleted rows of a data file, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePlan:
-    """Data files that go whole, and delete files that mark rows of others."""
+    """Data files that are dropped as a whole, and the deletion vectors for rows of others."""
 
-    gone: frozenset[DataFile]
+    whole_files: frozenset[DataFile]
     vectors: tuple[DataFile, ...]
 
     @property
     def rewritten_targets(self) -> set[str]:
-        """The data files whose older deletion vectors go."""
-        return {file.file_path for file in self.gone} | {
+        """Return the data files whose older deletion vectors are replaced or dropped."""
+        return {file.file_path for file in self.whole_files} | {
             pad_fields(file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] for file in self.vectors
         }
 
@@ -55,7 +55,7 @@ def delete(
     branch: str | None = MAIN_BRANCH,
     _isolation_operation: Operation | None = None,
 ) -> None:
-    """Delete rows, as PyIceberg's own method does for older versions."""
+    """Delete rows. Tables of older versions use PyIceberg's own method."""
     properties = dict(snapshot_properties or {})
     if self.table_metadata.format_version < VERSION:
         return DELETE(self, delete_filter, properties, case_sensitive, branch, _isolation_operation)
@@ -76,7 +76,7 @@ def delete(
 
 
 def _list_deletes(transaction: Transaction, wanted: BooleanExpression, case_sensitive: bool, branch: str | None) -> dict[DataFile, Any]:
-    """Every data file in which rows match that were not deleted before, with all its deleted rows, the older ones too."""
+    """Return the data files with newly deleted rows, each with all its deleted rows, including the older ones."""
     metadata, io = transaction.table_metadata, transaction._table.io
     if metadata.snapshot_by_name(branch) is None:
         return {}
@@ -84,7 +84,7 @@ def _list_deletes(transaction: Transaction, wanted: BooleanExpression, case_sens
     keeps = _expression_to_complementary_pyarrow(bind(metadata.schema(), wanted, case_sensitive), metadata.schema())
     found: dict[DataFile, Any] = {}
     for task in scan.plan_files():
-        # Without its delete files a file's rows come in their order, and all of them.
+        # Without delete files the scan returns all rows of the file, in file order.
         reader = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue(), case_sensitive)
         rows = reader.to_table([FileScanTask(task.file)])
         everything = numpy.arange(len(rows), dtype=numpy.int64)
@@ -98,7 +98,7 @@ def _list_deletes(transaction: Transaction, wanted: BooleanExpression, case_sens
 
 
 def _write_vectors(transaction: Transaction, deletes: Deletes) -> tuple[DataFile, ...]:
-    """One Puffin file with a vector for each data file; a delete file for each."""
+    """Write one Puffin file with a vector for each data file, and return a delete file for each vector."""
     if not deletes:
         return ()
     table, targets = transaction._table, list(deletes)
@@ -126,7 +126,7 @@ def _write_vectors(transaction: Transaction, deletes: Deletes) -> tuple[DataFile
 
 
 class VectorDelete(_DeleteFiles):
-    """A snapshot that drops data files and adds deletion vectors; vectors that these replace go."""
+    """A snapshot that drops data files and adds deletion vectors in place of the older ones."""
 
     plan: DeletePlan
 
@@ -139,18 +139,20 @@ class VectorDelete(_DeleteFiles):
         kept = super()._existing_manifests()
         data = [file for file in kept if file.content == ManifestContent.DATA]
         deletes = [file for file in kept if file.content == ManifestContent.DELETES]
-        return [*data, *(self._without_touched(file) for file in deletes), *self._write_added()]
+        return [*data, *(self._without_rewritten(file) for file in deletes), *self._write_added()]
 
-    def _without_touched(self, manifest: ManifestFile) -> ManifestFile:
-        """A manifest of delete files; vectors of one Puffin file are the same to PyIceberg, so they are told apart by their targets."""
+    def _without_rewritten(self, manifest: ManifestFile) -> ManifestFile:
+        """Return the manifest without replaced vectors. PyIceberg does not distinguish vectors of one Puffin file."""
         entries, rewritten_targets = self.fetch_manifest_entry(manifest), self.plan.rewritten_targets
-        is_gone = [pad_fields(entry.data_file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] in rewritten_targets for entry in entries]
-        if not any(is_gone):
+        is_rewritten = [
+            pad_fields(entry.data_file, REFERENCED_DATA_FILE + 1)[REFERENCED_DATA_FILE] in rewritten_targets for entry in entries
+        ]
+        if not any(is_rewritten):
             return manifest
         with self._open(manifest.partition_spec_id) as writer:
-            for entry, gone in zip(entries, is_gone, strict=True):
-                _ = writer.delete(entry) if gone else writer.existing(entry)
-                self._dropped += [entry.data_file] if gone else []
+            for entry, is_dropped in zip(entries, is_rewritten, strict=True):
+                _ = writer.delete(entry) if is_dropped else writer.existing(entry)
+                self._dropped += [entry.data_file] if is_dropped else []
         return writer.to_manifest_file()
 
     def _write_added(self) -> Iterable[ManifestFile]:

@@ -1,6 +1,6 @@
-"""Manifests and manifest lists of format version 3 for PyIceberg: read with their row ids, written with them."""
+"""Manifests and manifest lists of version 3 for PyIceberg: read and written with their row ids."""
 
-# PyIceberg has no public way in; one release of it is known, see KNOWN_VERSIONS.
+# PyIceberg has no public hooks, so this fits the releases in KNOWN_VERSIONS.
 # pyright: reportPrivateUsage=false
 
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ LIST_FIRST_ROW_ID = LIST_FIELDS.index("first_row_id")
 
 
 def pad_fields(record: Any, length: int) -> list[Any]:
-    """A record's values, with None for the fields that its version did not have."""
+    """Return the values of a record, with None for the fields that its version did not have."""
     found = list(record._data)
     return found + [None] * (length - len(found))
 
 
 def fetch_manifest_entry(self: ManifestFile, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
-    """The entries, each data file with the first row id that it has or inherits."""
+    """Return the entries, each data file with its own or inherited first row id."""
     entries: list[ManifestEntry] = FETCH(self, io, discard_deleted=False)
     next_row_id = pad_fields(self, len(LIST_FIELDS))[LIST_FIRST_ROW_ID]
     for entry in entries:
@@ -51,7 +51,7 @@ def fetch_manifest_entry(self: ManifestFile, io: FileIO, discard_deleted: bool =
 
 
 class ManifestWriterV3(ManifestWriterV2):
-    """Writes a manifest of data files, or of delete files."""
+    """A writer of manifests of data files, or of delete files."""
 
     files: ManifestContent = ManifestContent.DATA
 
@@ -73,7 +73,7 @@ class ManifestWriterV3(ManifestWriterV2):
 
 
 def write_manifest(format_version: TableVersion, *arguments: Any, **named: Any) -> ManifestWriter:
-    """The writer of a manifest of data files."""
+    """Return a writer of a manifest of data files."""
     if format_version < VERSION:
         return WRITE_MANIFEST(format_version, *arguments, **named)
     return ManifestWriterV3(*arguments, **named)
@@ -81,7 +81,7 @@ def write_manifest(format_version: TableVersion, *arguments: Any, **named: Any) 
 
 @dataclass(frozen=True, slots=True)
 class ListNumbers:
-    """What a manifest list says of its snapshot."""
+    """The ids and numbers of a snapshot that its manifest list contains."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -90,7 +90,7 @@ class ListNumbers:
 
 
 class ManifestListWriterV3(ManifestListWriterV2):
-    """Writes a manifest list, and gives row ids to the manifests that have none: `next_row_id` are those that are left.
+    """A writer of manifest lists that assigns row ids to manifests without them. `next_row_id` is the next unassigned id.
 
     Source: Iceberg spec «First Row ID Assignment»
     """

@@ -92,13 +92,13 @@ def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableM
         return metadata
     new = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
     own = metadata.snapshots
-    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).behind(new)) if new else metadata
+    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).with_aliases(new)) if new else metadata
 
 
 def undo_aliases(metadata: TableMetadata) -> TableMetadata:
     """Return published metadata as it was before `with_aliases`, in time independent of the history's length."""
-    if isinstance(metadata.snapshots, Snapshots) and metadata.snapshots.own is not None:
-        return replace(metadata, snapshots=metadata.snapshots.own)
+    if isinstance(metadata.snapshots, Snapshots) and metadata.snapshots.without_aliases is not None:
+        return replace(metadata, snapshots=metadata.snapshots.without_aliases)
     aliases = sum(1 for _ in takewhile(lambda snapshot: ALIAS_PROPERTY in snapshot.summary, metadata.snapshots))
     return replace(metadata, snapshots=metadata.snapshots[aliases:]) if aliases else metadata
 

@@ -148,10 +148,10 @@ def test_a_history_denies_no_snapshot_that_it_has(batches: list[list[int]], alia
     """However it grew, and with aliases before it; it is the tuple of its snapshots, and knows those that are no aliases."""
     history, ids = Snapshots(()), list[int]()
     for batch in batches:
-        history, ids = history.grown(list(map(a_snapshot, batch))), [*ids, *batch]
-    shown = history.behind([a_snapshot(snapshot_id) for snapshot_id in aliases])
+        history, ids = history.with_added(list(map(a_snapshot, batch))), [*ids, *batch]
+    shown = history.with_aliases([a_snapshot(snapshot_id) for snapshot_id in aliases])
     assert shown == tuple(map(a_snapshot, [*aliases, *ids]))
-    assert shown.own is history == tuple(map(a_snapshot, ids))
+    assert shown.without_aliases is history == tuple(map(a_snapshot, ids))
     for known, members in ((history, ids), (Snapshots(history), ids), (shown, [*aliases, *ids])):
         assert may_contain(known, asked) or asked not in members
         assert may_contain(known, asked) == (asked <= max(members, default=-1))

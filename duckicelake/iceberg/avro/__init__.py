@@ -1,1 +1,1 @@
-"""Avro files of Iceberg: a writer and a reader of Avro, and manifests and manifest lists in both directions."""
+"""Avro files of Iceberg: a writer and a reader of Avro, and the schemas, encoders and decoders of manifests and manifest lists."""

@@ -1,8 +1,8 @@
-"""Manifests and manifest lists that anybody wrote, as values.
+"""Decoders of manifests and manifest lists of any writer.
 
-A file is read by field id, whatever its fields are called and whatever else it holds; what it leaves out is as the
-specification says. Its schema is checked once, so that every value is of its kind; then each entry makes sense by itself.
-Whether it fits its table is for `requests/manifests` to say.
+A file is read by field id, so names and additional fields do not matter; absent fields get the defaults of the specification.
+The schema of a file is checked once, so every value has its type; then each entry is checked by itself.
+`requests.manifest_checks` checks whether a manifest fits its table.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -26,7 +26,7 @@ from duckicelake.iceberg.types import PrimitiveType, find_decimal
 
 DEFAULT_LIMITS = AvroLimits()
 CACHED_SCHEMA_LENGTH_MAX = 16 * 1024
-"""Characters of a schema that is remembered."""
+"""Schemas with more characters than this are not cached."""
 
 _NUMBER, _TEXT, _BYTES, _FLAG = ("int", "long"), ("string",), ("bytes", "fixed"), ("boolean",)
 _Kinds = tuple[str, ...]
@@ -76,13 +76,12 @@ def decode_manifest(
     shared: ReadBudget | None = None,
     readers: ReaderPool | None = None,
 ) -> tuple[ManifestHeader, list[ManifestEntry]]:
-    """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
+    """Return the header and the entries of a manifest of any writer. Inherited values stay None: see `manifest_list.inherit_from_list`.
 
-    `listed` is what its list says of it, or its name alone: a header that tells no content and no spec has those of the list, by
-    which Iceberg's own readers go (ClickHouse writes neither). `shared` is what this manifest and others may take together, and
-    `readers` what has read others.
-
-    Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
+    `listed` is the manifest list's entry for this manifest, or only a name for messages. Some writers (ClickHouse) leave content and
+    spec id out of the header; then those of `listed` apply, which Iceberg's own readers use too. `shared` is the budget that this
+    manifest and others share, and `readers` the compiled readers that are reused.
+    Raises: BadRequest — damaged, too large, not a manifest, or with an invalid entry; the message begins with the name
     """
     with _mapped_errors(listed if isinstance(listed, str) else listed.manifest_path):
         file = open_avro(content, limits, shared, readers)
@@ -96,9 +95,9 @@ def decode_manifest(
 def decode_manifest_list(
     content: bytes, name: str = "manifest list", limits: AvroLimits = DEFAULT_LIMITS, readers: ReaderPool | None = None
 ) -> list[ManifestFile]:
-    """The manifests that anybody's manifest list names.
+    """Return the entries of a manifest list of any writer.
 
-    Raises: BadRequest — damaged, too large or not a manifest list; it begins with the name
+    Raises: BadRequest — damaged, too large or not a manifest list; the message begins with the name
     """
     with _mapped_errors(name):
         file = open_avro(content, limits, None, readers)
@@ -143,12 +142,12 @@ def _parse_header(metadata: Mapping[str, str], listed: ManifestFile | None) -> M
 
 @lru_cache(maxsize=256)
 def _parse_cached(text: str) -> Schema:
-    """The schema of a header; writers send the same one with every manifest of a table."""
+    """Return the schema of a header. Writers send the same schema with every manifest of a table, so it is cached."""
     return parse_schema(loads(text))
 
 
 def _check_fields(record: AvroReader, known: Mapping[int, tuple[str, _Kinds]], required: tuple[int, ...]) -> None:
-    """Raise BadRequest when a field is missing or of another kind than the specification says."""
+    """Raise BadRequest when a field is missing or has another type than the specification says."""
     if record.kind != "record":
         raise BadRequest(f"its schema has a {record.kind} where a record belongs; write it again")
     for field_id, (name, kinds) in known.items():
@@ -160,7 +159,7 @@ def _check_fields(record: AvroReader, known: Mapping[int, tuple[str, _Kinds]], r
 
 
 def _has_kind(reader: AvroReader, kinds: _Kinds) -> bool:
-    """True when the type is one of those kinds; the first of several may be what holds the others."""
+    """True if the reader has one of the kinds. For `array` and `pairs` the other kinds are those of the items."""
     match kinds:
         case ("array", *items):
             return reader.kind == "array" and reader.items[0].kind in items
@@ -231,9 +230,9 @@ def _check_entry(entry: ManifestEntry, key: object) -> None:
 def _decode_manifest_file(row: Mapping[int, Any]) -> ManifestFile:
     counts = [UNKNOWN_COUNT if row.get(field_id) is None else row[field_id] for field_id in (504, 505, 506, 512, 513, 514)]
     numbers = [row[field_id] for field_id in (501, 502, 503)]
-    # DuckDB's iceberg extension writes -1 where it does not know the lowest sequence number
+    # DuckDB's iceberg extension writes -1 for an unknown lowest sequence number.
     lowest = 0 if row.get(516) in (None, -1) else row[516]
-    # … and now and then some number where a manifest has no first row id; delete files never have one
+    # It also writes arbitrary numbers for an absent first row id. Manifests of delete files never have one.
     first_row_id = None if row.get(517) == 1 or row.get(520) == -(2**63) else row.get(520)
     numbers += [row.get(515) or 0, lowest, first_row_id or 0]
     if not row[500] or None in numbers or min(numbers) < 0 or min(counts) < UNKNOWN_COUNT or row[502] > INT_MAX:
@@ -268,7 +267,7 @@ Decode = Callable[[object], object]
 
 
 def build_tuple_decoder(spec: PartitionSpec, schema: Schema, record: AvroReader) -> Callable[[Mapping[int, object]], tuple[object, ...]]:
-    """What makes the tuple of a spec from the record of an entry, read by field id.
+    """Return a function that builds the partition tuple of a spec from the record of an entry, by field id.
 
     Raises: BadRequest — the record lacks a field; when called: a value that is not of its field's type
     """
@@ -297,7 +296,7 @@ def _build_value_decoder(item: PartitionField, schema: Schema) -> Decode:
 
 
 def decode_partition_value(type: PrimitiveType, value: object) -> object:
-    """The iceberg value of what Avro holds."""
+    """Return the iceberg value of a value that Avro decoded."""
     match value:
         case bytes() if find_decimal(type):
             return to_decimal(int.from_bytes(value, "big", signed=True), get_scale(type))

@@ -1,4 +1,6 @@
-"""The Avro schemas of manifests and manifest lists, for format versions 1 to 3.
+"""The Avro schemas of manifests and manifest lists for format versions 1 to 3, and encoders of the parts of their rows.
+
+The encoders are functions that are built once per file and then called for each row; `manifest` and `manifest_list` combine them.
 
 Source: Iceberg spec «Manifests», «Manifest Lists»; appendix A «Avro» (field ids, maps as arrays, optional = union with null)
 """
@@ -16,7 +18,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.transforms import to_unscaled
 from duckicelake.iceberg.types import PrimitiveType, find_decimal, find_fixed_length
 
-# For each field: id, name, type, and the format versions in which it is required (r) or optional (o); "-" is absent.
+# For each field: id, name, type, and whether it is required (r), optional (o) or absent (-) in format versions 1, 2 and 3.
 _ENTRY_FIELDS = (
     (0, "status", "int", "rrr"),
     (1, "snapshot_id", "long", "roo"),
@@ -87,7 +89,7 @@ _PLAIN_TYPES = {name: name for name in ("boolean", "int", "long", "float", "doub
 
 @lru_cache(maxsize=256)
 def build_manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> str:
-    """The Avro schema of a manifest whose files are partitioned by `spec`, with values of `types`."""
+    """Return the Avro schema of a manifest whose files are partitioned by `spec`, with values of `types`."""
     own = {"partition": build_partition_schema(spec, types)}
     own["data_file"] = _build_record("r2", _DATA_FILE_FIELDS, format_version, own)
     return _compact(_build_record("manifest_entry", _ENTRY_FIELDS, format_version, own))
@@ -95,17 +97,17 @@ def build_manifest_schema(format_version: int, spec: PartitionSpec, types: tuple
 
 @lru_cache
 def build_manifest_list_schema(format_version: int) -> str:
-    """The Avro schema of a manifest list."""
+    """Return the Avro schema of a manifest list."""
     summary = _build_record("r508", _FIELD_SUMMARY_FIELDS, format_version, {})
     own: dict[str, object] = {"field_summaries": {"type": "array", "items": summary, "element-id": 508}}
     return _compact(_build_record("manifest_file", _MANIFEST_FILE_FIELDS, format_version, own))
 
 
 def build_partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> object:
-    """The record of a partition tuple: every value optional, under its partition field's id.
+    """Return the record of a partition tuple: every value is optional and has the id of its partition field.
 
-    Avro names a fixed type once per file; later ones get the field id in their name, as PyIceberg reads no references
-    to earlier names. Field names that became alike are told apart in the same way.
+    Avro names a fixed type once per file. A second fixed type of the same name gets the field id as a suffix, because PyIceberg does
+    not resolve references to earlier names. Field names that become equal as Avro names get the same suffix.
     """
     fields: list[dict[str, object]] = []
     used: set[str] = set()
@@ -127,9 +129,9 @@ def _unused_name(name: str, field_id: int, used: set[str]) -> str:
 
 
 def get_value_schema(type: PrimitiveType) -> str | dict[str, object]:
-    """The Avro type that holds values of a primitive type.
+    """Return the Avro type of a primitive type.
 
-    Raises: BadRequest — the type cannot stand in a partition tuple
+    Raises: BadRequest — the type cannot be part of a partition tuple
     """
     if type.name in _PLAIN_TYPES:
         return _PLAIN_TYPES[type.name]
@@ -148,12 +150,12 @@ def get_value_schema(type: PrimitiveType) -> str | dict[str, object]:
 
 
 def compute_decimal_size(precision: int) -> int:
-    """Bytes that hold every decimal of that precision, two's complement."""
+    """Return the number of bytes that hold every decimal of that precision in two's complement."""
     return (10**precision).bit_length() // 8 + 1
 
 
 def to_avro_name(name: str) -> str:
-    """A partition field's name as an Avro name: other characters than letters, digits and _ as `_x` and their code.
+    """Return the name of a partition field as an Avro name: other characters than letters, digits and _ become `_x` and their code.
 
     Letters beyond ASCII are replaced too: Java would keep them, but DuckDB's Avro reader refuses such names.
     """
@@ -207,7 +209,7 @@ Encode = Callable[[object], bytes]
 
 
 class RowParts:
-    """Encoders of the parts that rows are made of, over one memory of encoded numbers."""
+    """Encoders of the parts of a row, which share one cache of encoded numbers."""
 
     __slots__ = ("longs",)
 
@@ -215,46 +217,46 @@ class RowParts:
         self.longs = EncodedLongs()
 
     def text(self, value: str) -> bytes:
-        """A string."""
+        """Return a string as Avro."""
         content = value.encode()
         return self.longs[len(content)] + content
 
     def optional_long(self, value: int | None) -> bytes:
-        """A number or null."""
+        """Return a number or null as Avro."""
         return NULL if value is None else PRESENT + self.longs[value]
 
     def optional_text(self, value: str | None) -> bytes:
-        """A string or null."""
+        """Return a string or null as Avro."""
         return NULL if value is None else PRESENT + self.text(value)
 
     def optional_bytes(self, value: bytes | None) -> bytes:
-        """Bytes or null."""
+        """Return bytes or null as Avro."""
         return NULL if value is None else PRESENT + self.longs[len(value)] + value
 
     def optional_longs(self, values: Iterable[int] | None) -> bytes:
-        """An array of numbers or null."""
+        """Return an array of numbers or null as Avro."""
         return NULL if values is None else PRESENT + self.array([self.longs[value] for value in values])
 
     def long_map(self, values: Mapping[int, int] | None) -> bytes:
-        """Numbers by column id, or null."""
+        """Return numbers by column id, or null, as Avro."""
         if values is None:
             return NULL
         longs = self.longs
         return PRESENT + self.array([longs[key] + longs[value] for key, value in values.items()])
 
     def bytes_map(self, values: Mapping[int, bytes] | None) -> bytes:
-        """Bytes by column id, or null."""
+        """Return bytes by column id, or null, as Avro."""
         if values is None:
             return NULL
         longs = self.longs
         return PRESENT + self.array([longs[key] + longs[len(value)] + value for key, value in values.items()])
 
     def array(self, items: list[bytes]) -> bytes:
-        """Encoded items in one block."""
+        """Return an array of encoded items in one block."""
         return self.longs[len(items)] + b"".join(items) + NULL if items else NULL
 
     def value_encoder(self, type: PrimitiveType) -> Encode:
-        """What encodes an iceberg value of the type, or null.
+        """Return a function that encodes an iceberg value of the type, or null.
 
         Raises: BadRequest, when called — the value is not one of the type
         """

@@ -1,8 +1,12 @@
-"""Avro schemas turned into functions that read values: one per type, put together once per file and then only called.
+"""A reader of Avro object container files of any writer, in bounded time and memory.
 
-What a hostile schema could ask is refused while it is put together: types within themselves, nesting without end, and
-values that take no bytes, of which a file of a few bytes could hold billions. So reading takes time by the byte.
-Source: Apache Avro 1.12 specification, «Binary Encoding»; Iceberg spec, appendix A «Avro» (field ids, maps as arrays)
+A schema is compiled once into functions that read values, one per type. Schemas that could cost more time than the file has bytes are
+refused at that point: recursive types, deep nesting, and values that take no bytes, of which a few bytes could declare billions.
+Callers run in the server's threads; a `CompiledReader` is used by one thread at a time.
+
+Shape:  "Obj" 01 | metadata map | sync marker (16 bytes) | blocks of (row count | byte count | compressed rows | sync marker)
+Source: Apache Avro 1.12 specification, «Object Container Files», «Binary Encoding»; Iceberg spec, appendix A «Avro» (field ids, maps
+        as arrays)
 """
 
 import struct
@@ -17,20 +21,20 @@ import pyarrow
 from duckicelake.errors import BadRequest
 
 ReadFunction = Callable[[bytes, int], tuple[object, int]]
-"""Gives the value at a position, and the position behind it."""
+"""Return the value at a position, and the position after it."""
 
 DEPTH_MAX = 64
 EMPTY_MAX = 64
 SCHEMAS_MAX, SCHEMA_LENGTH_MAX, IDLE_READERS_MAX = 64, 32 * 1024, 8
-"""How many schemas are remembered, how long they may be, and how many readers of each."""
+"""How many schemas have cached readers, how many characters such a schema may have, and how many idle readers each has."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """A type. `kind` is Avro's word, or `pairs` for an array of key and value records.
+    """The reader of one Avro type. `kind` is Avro's name of the type, or `pairs` for an array of key and value records.
 
-    `empty`: its values take no bytes; `empty_count`: how many such values one of its values holds.
-    `fields`: a record's by field id (below 0 where it has none); `items`: what an array, map or pairs hold.
+    `empty`: its values take no bytes; `empty_count`: how many such values one of its values contains.
+    `fields`: the fields of a record by field id (negative where it has none); `items`: the types inside an array, map or pairs.
     """
 
     kind: str
@@ -44,13 +48,13 @@ class AvroReader:
 
 @dataclass(slots=True)
 class ReadBudget:
-    """What is still taken: bytes once they are decompressed, and items of arrays and maps, each of which takes many more in memory."""
+    """The decompressed bytes, and the items of arrays and maps, that may still be read. An item takes far more memory than its bytes."""
 
     bytes: int
     items: int
 
     def take_items(self, count: int) -> None:
-        """Count items before they are read. Raises BadRequest when there are too many."""
+        """Subtract items before they are read. Raises BadRequest when there are too many."""
         self.items -= count
         if self.items < 0:
             raise BadRequest("its arrays and maps hold more items than are taken at once; write fewer files or columns with statistics")
@@ -58,29 +62,29 @@ class ReadBudget:
 
 @dataclass(slots=True)
 class SchemaScope:
-    """The named types of a file that are whole so far, and what its arrays may hold: that of the file that is being read."""
+    """The named types of a schema that are complete so far, and the budget of the file that is being read."""
 
     named: dict[str, AvroReader]
     budget: ReadBudget
 
 
 def build_reader(schema: object, budget: ReadBudget) -> AvroReader:
-    """What reads values of that schema. Raises ValueError for what is no schema, or one that could take more time than its bytes."""
+    """Return the reader of a schema. Raises ValueError for an invalid schema, or one that could take more time than its bytes."""
     return _build(schema, SchemaScope({}, budget), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledReader:
-    """What reads rows of one schema, a file after the other, each within the budget that its scope has then."""
+    """The reader of rows of one schema. It reads one file after another, each within the budget that its scope has at that time."""
 
     row: AvroReader
     scope: SchemaScope
 
 
 class ReaderPool:
-    """What read files before, by the text of their schema: writers say the same in file after file.
+    """Idle compiled readers by the text of their schema, because writers repeat a schema in file after file.
 
-    Whoever takes one has it alone until it comes back.
+    A reader that was taken belongs to its caller until it is given back.
     """
 
     def __init__(self) -> None:
@@ -90,12 +94,12 @@ class ReaderPool:
         return len(self._idle)
 
     def take(self, schema: str, budget: ReadBudget) -> CompiledReader:
-        """Return what reads rows of a schema. Raises ValueError as `build_reader` does."""
+        """Return a reader of rows of a schema. Raises ValueError as `build_reader` does."""
         idle = self._idle.get(schema)
         try:
             compiled = idle.pop() if idle else None
         except IndexError:
-            # another thread was faster
+            # Another thread took the last one.
             compiled = None
         if compiled is None:
             scope = SchemaScope({}, budget)
@@ -104,7 +108,7 @@ class ReaderPool:
         return compiled
 
     def give_back(self, schema: str, compiled: CompiledReader) -> None:
-        """Keep it for the next file; few schemas, none of them long."""
+        """Keep a reader for the next file, unless its schema is long or has enough idle readers."""
         if len(schema) > SCHEMA_LENGTH_MAX:
             return
         if len(self._idle) >= SCHEMAS_MAX:
@@ -115,7 +119,7 @@ class ReaderPool:
 
 
 def read_long(content: bytes, at: int) -> tuple[int, int]:
-    """A 32- or 64-bit whole number, zigzag."""
+    """Return a 32- or 64-bit integer (zigzag varint) and the position after it."""
     byte = content[at]
     if byte < 0x80:
         return byte >> 1 ^ -(byte & 1), at + 1
@@ -132,7 +136,7 @@ def read_long(content: bytes, at: int) -> tuple[int, int]:
 
 
 def read_bytes(content: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes after their count."""
+    """Return bytes that follow their length, and the position after them."""
     count, at = read_long(content, at)
     end = at + count
     if count < 0 or end > len(content):
@@ -141,7 +145,7 @@ def read_bytes(content: bytes, at: int) -> tuple[bytes, int]:
 
 
 def read_text(content: bytes, at: int) -> tuple[str, int]:
-    """A string after its count of bytes."""
+    """Return a string that follows its length in bytes, and the position after it."""
     found, at = read_bytes(content, at)
     return found.decode(), at
 
@@ -212,7 +216,7 @@ def _get_named_reader(name: str, scope: SchemaScope) -> AvroReader:
 
 
 def _build_named(node: Mapping[str, object], scope: SchemaScope, build: Callable[[], AvroReader]) -> AvroReader:
-    """A type is known by its name once it is whole, so none can hold itself. PyIceberg defines a name again instead of using it."""
+    """Build a named type and register it when it is complete, so no type can contain itself. PyIceberg repeats definitions."""
     reader = scope.named[str(node.get("name")).rsplit(".", 1)[-1]] = build()
     return reader
 
@@ -310,7 +314,7 @@ def _build_pairs_read(read_key: ReadFunction, read_value: ReadFunction, scope: S
             for _ in range(count):
                 key, at = read_key(content, at)
                 value, at = read_value(content, at)
-                if key is not None and value is not None:  # DuckDB lets both be null, and never means it
+                if key is not None and value is not None:  # DuckDB's schema allows null for both; it never writes one.
                     found[key] = value
             count, at = _read_block_count(content, at, scope)
         return found, at
@@ -319,7 +323,7 @@ def _build_pairs_read(read_key: ReadFunction, read_value: ReadFunction, scope: S
 
 
 def _build_column_map_read(key: AvroReader, value: AvroReader, scope: SchemaScope) -> ReadFunction | None:
-    """What reads numbers or bytes by column id: most of a manifest, so its small numbers are read in place."""
+    """Return a reader of numbers or bytes by column id: most of a manifest, so it reads small numbers inline."""
     in_bytes = value.kind == "bytes"
     if key.optional or value.optional or key.kind not in ("int", "long") or value.kind not in ("int", "long", "bytes"):
         return None
@@ -347,7 +351,7 @@ def _build_column_map_read(key: AvroReader, value: AvroReader, scope: SchemaScop
 
 
 def _read_block_count(content: bytes, at: int, scope: SchemaScope) -> tuple[int, int]:
-    """How many items follow, counted; a negative count has their size in bytes behind it."""
+    """Return how many items follow, and take them from the budget; a negative count is followed by its size in bytes."""
     count, at = read_long(content, at)
     if count < 0:
         _, at = read_long(content, at)
@@ -360,7 +364,7 @@ SYNC_BYTES = 16
 HEADER_BYTES_MAX = 16 * 1024 * 1024
 CODECS = ("null", "deflate", "snappy", "zstandard")
 
-# What bytes that are no Avro raise, here and in the codecs.
+# The errors that invalid Avro raises, here and in the codecs.
 DECODE_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -377,24 +381,24 @@ DECODE_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class AvroLimits:
-    """How much one file may hold, decompressed: a small file can say a lot. `items` are those of all its arrays and maps."""
+    """The most that one file may hold when decompressed. `items` counts the items of all its arrays and maps."""
 
     rows: int = 250_000
     bytes: int = 256 * 1024 * 1024
     items: int = 16_000_000
 
     def budget(self) -> ReadBudget:
-        """Return what a single file may take."""
+        """Return the budget of a single file."""
         return ReadBudget(self.bytes, self.items)
 
 
 UNLIMITED = AvroLimits(rows=2**40, bytes=2**40, items=2**60)
-"""For files that we wrote ourselves: whatever is in them was in memory once."""
+"""For files that this server wrote: their content was in memory before."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed; `budget` is what they may take."""
+    """An opened file: its header, the reader of its rows, and its blocks, still compressed. `budget` limits what the blocks may hold."""
 
     metadata: Mapping[str, str]
     compiled: CompiledReader
@@ -405,18 +409,18 @@ class AvroFile:
 
     @property
     def row(self) -> AvroReader:
-        """What reads a row."""
+        """Return the reader of a row."""
         return self.compiled.row
 
     def close(self) -> None:
-        """Let others read with what has read this file: nothing of it may be read any more."""
+        """Give the reader of this file back to the pool. Nothing of the file may be read afterwards."""
         self.readers.give_back(self.metadata["avro.schema"], self.compiled)
 
 
 def open_avro(content: bytes, limits: AvroLimits, shared: ReadBudget | None = None, readers: ReaderPool | None = None) -> AvroFile:
-    """The file that those bytes are; `shared` is what it and others may take together, `readers` what has read others.
+    """Return the Avro file in `content`. `shared` is a budget for several files, `readers` a pool of compiled readers.
 
-    Raises: BadRequest — more rows than the limit, an unknown codec · any of BROKEN — no Avro file, or a damaged one
+    Raises: BadRequest — more rows than the limit, an unknown codec · any of DECODE_ERRORS — no Avro file, or a damaged one
     """
     if content[:4] != MAGIC:
         raise ValueError("no Avro magic")
@@ -437,7 +441,7 @@ def open_avro(content: bytes, limits: AvroLimits, shared: ReadBudget | None = No
 
 
 def read_rows(file: AvroFile) -> Iterator[object]:
-    """The rows, one at a time. Raises as `open_avro` does; too many bytes are a BadRequest."""
+    """Yield the rows. Raises as `open_avro` does, and BadRequest for too many bytes."""
     most_bytes = file.budget.bytes
     for row_count, compressed in file.blocks:
         left = file.budget.bytes
@@ -483,7 +487,7 @@ def _split_blocks(content: bytes, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _decompress(codec: str, content: bytes, limit: int) -> bytes:
-    """The rows of a block, or more than `limit` bytes of them."""
+    """Return the rows of a block, or more than `limit` bytes of them."""
     match codec:
         case "deflate":
             return zlib.decompressobj(wbits=-15).decompress(content, limit + 1)
@@ -496,7 +500,7 @@ def _decompress(codec: str, content: bytes, limit: int) -> bytes:
 
 
 def _decompress_snappy(content: bytes, limit: int) -> bytes:
-    """Snappy says its size first (a varint); Avro puts a checksum of the rows behind it."""
+    """Return the rows of a block. Snappy begins with the size (a varint), and Avro appends a checksum of the rows."""
     size = 0
     for i, byte in enumerate(content[:5]):
         size |= (byte & 0x7F) << (7 * i)

@@ -1,4 +1,7 @@
-"""Avro object container files: writing them from rows already encoded. `decoding/avro_file` reads anybody's.
+"""A writer of Avro object container files, from rows that are encoded already: row by row, or column by column in Arrow.
+
+A manifest of thousands of files is a few dozen columns. A column of bytes has one element per row, and a row is its elements joined,
+so each column is encoded in one call. `avro.reader` reads the files of any writer.
 
 Shape:  "Obj" 01 | metadata map | sync marker (16 bytes) | blocks of (row count | byte count | deflated rows | sync marker)
 Units:  whole numbers are zigzag varints; a byte count goes before strings and bytes
@@ -25,7 +28,7 @@ LONG_BITS = 64
 
 
 class EncodedLongs(dict[int, bytes]):
-    """Encoded whole numbers by number: one look-up for those seen before, and a bounded memory of them."""
+    """A bounded cache of encoded integers."""
 
     def __missing__(self, number: int) -> bytes:
         if len(self) >= CACHED_LONGS_MAX:
@@ -35,7 +38,7 @@ class EncodedLongs(dict[int, bytes]):
 
 
 def encode_long(number: int) -> bytes:
-    """A 32- or 64-bit whole number."""
+    """Return a 32- or 64-bit integer as Avro."""
     zigzag = number << 1 if number >= 0 else (-number << 1) - 1
     if zigzag < 0x80:
         return bytes((zigzag,))
@@ -52,17 +55,17 @@ def encode_long(number: int) -> bytes:
 
 
 def encode_bytes(content: bytes) -> bytes:
-    """Bytes, or a string's UTF-8."""
+    """Return bytes, or the UTF-8 of a string, as Avro."""
     return encode_long(len(content)) + content
 
 
 def encode_container(metadata: Mapping[str, str], schema: str, rows: Iterable[bytes]) -> bytes:
-    """An Avro file of those rows. The same input gives the same bytes: the sync marker is the header's digest."""
+    """Return an Avro file of the rows. The same input gives the same bytes: the sync marker is a digest of the header."""
     return build_container_encoder(metadata, schema)(rows)
 
 
 def build_container_encoder(metadata: Mapping[str, str], schema: str) -> Callable[[Iterable[bytes]], bytes]:
-    """What makes Avro files with that header, each of its rows."""
+    """Return a function that writes Avro files with this header from rows."""
     encoded = [_encode_text(text) for pair in metadata.items() for text in pair]
     header = b"".join([MAGIC, encode_long(len(metadata) + 2), *encoded, _encode_schema(schema), NULL])
     sync = blake2b(header, digest_size=16).digest()
@@ -71,7 +74,7 @@ def build_container_encoder(metadata: Mapping[str, str], schema: str) -> Callabl
 
 @lru_cache(maxsize=256)
 def _encode_schema(schema: str) -> bytes:
-    """The last two entries of a header's map: there are few schemas, and they are long."""
+    """Return the last two entries of the map in a header. Schemas are few and long, so the result is cached."""
     return b"".join(map(_encode_text, ("avro.schema", schema, "avro.codec", "deflate")))
 
 
@@ -99,9 +102,9 @@ def _encode_block(rows: list[bytes], sync: bytes) -> bytes:
 
 
 def count_rows(content: bytes, empty: bytes) -> int:
-    """How many rows an Avro file has by its blocks, which are not opened; `empty` is the file of the same header without rows.
+    """Return the number of rows by the counts of the blocks, without decompressing them. `empty` is the same file without rows.
 
-    -1: it has another header, or is broken off
+    Return -1 for a file with another header, or a truncated file.
     """
     if not content.startswith(empty):
         return -1
@@ -130,7 +133,7 @@ LongArray = NDArray[np.int64]
 FlagArray = NDArray[np.bool_]
 
 BytesColumn = Any
-"""An Arrow array of bytes or null: what pyarrow's stubs know of element types helps nobody here, nor below."""
+"""An Arrow array of bytes or null. It is Any because pyarrow's stubs do not know the element types."""
 
 arrow: Any = pc
 
@@ -138,14 +141,14 @@ VARINT_LIMITS = np.array([1 << (7 * count) for count in range(1, 10)], dtype=np.
 
 
 def build_bytes_column(cells: NDArray[np.uint8], kept: FlagArray) -> BytesColumn:
-    """A column from a matrix with a row per element, of which only the kept cells count."""
+    """Return a column from a matrix with one row per element, of which only the kept cells count."""
     offsets = np.zeros(len(cells) + 1, dtype=np.int32)
     np.cumsum(kept.sum(axis=1), out=offsets[1:])
     return _build_binary_column(offsets, cells[kept])
 
 
 def encode_long_column(numbers: LongArray) -> BytesColumn:
-    """Whole numbers as Avro writes them: `encode_long` of each."""
+    """Return integers as Avro: `encode_long` of each."""
     zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     lengths: LongArray = np.searchsorted(VARINT_LIMITS, zigzag, side="right") + 1
     places = np.arange(int(lengths.max(initial=1)), dtype=np.int64)
@@ -155,26 +158,26 @@ def encode_long_column(numbers: LongArray) -> BytesColumn:
 
 
 def join_columns(*columns: BytesColumn | bytes) -> BytesColumn:
-    """Columns joined row by row; bytes stand in every row."""
+    """Return columns joined row by row; a bytes argument is repeated in every row."""
     return arrow.binary_join_element_wise(*columns, b"")
 
 
 def encode_map_items(keys: BytesColumn, values: BytesColumn) -> BytesColumn:
-    """Items of maps with bytes as values: nothing where the value is null."""
+    """Return items of maps whose values are bytes; an item is empty where its value is null."""
     filled = arrow.fill_null(values, b"")
     lengths = encode_long_column(np.asarray(arrow.binary_length(filled), dtype=np.int64))
     return empty_where_absent(np.asarray(values.is_valid()), join_columns(keys, lengths, filled))
 
 
 def empty_where_absent(present: FlagArray, items: BytesColumn) -> BytesColumn:
-    """The items, empty where they are not present."""
+    """Return the items, empty where they are not present."""
     return items if present.all() else arrow.if_else(pa.array(present), items, b"")
 
 
 def encode_maps(items: BytesColumn, present: FlagArray, starts: LongArray, empty: bytes) -> BytesColumn:
-    """A map per group of rows, from its items; `empty` stands for a map without items.
+    """Return one map per group of rows from the items of the rows; `empty` is the encoding of a map without items.
 
-    `starts` are the rows at which groups begin, and the number of rows.
+    `starts` holds the first row of each group, and the number of rows as its last element.
     """
     before = np.concatenate([[0], np.cumsum(present, dtype=np.int64)])
     counts = before[starts[1:]] - before[starts[:-1]]
@@ -185,7 +188,7 @@ def encode_maps(items: BytesColumn, present: FlagArray, starts: LongArray, empty
 
 
 def _join_neighbors(items: BytesColumn, starts: LongArray) -> BytesColumn:
-    """Neighbouring elements lie next to each other in memory, so a group is one longer element of the same bytes."""
+    """Return one element per group. Neighbouring elements are adjacent in memory, so a group is one longer element of the same bytes."""
     _, offsets, content = items.buffers()
     every = np.frombuffer(offsets, dtype=np.int32)[items.offset :]
     return _build_binary_column(every[starts], content)
@@ -196,6 +199,6 @@ def _build_binary_column(offsets: NDArray[np.int32], content: Any) -> BytesColum
 
 
 def build_from_buffers(kind: Any, count: int, parts: Iterable[Any]) -> Any:
-    """An Arrow array of that kind, of memory laid out as Arrow has it: validity, offsets, content."""
+    """Return an Arrow array of that type from its buffers: validity, offsets, content."""
     buffers = [part if part is None or isinstance(part, pa.Buffer) else pa.py_buffer(part) for part in parts]
     return cast("Any", pa.Array).from_buffers(kind, count, buffers)

@@ -1,1 +1,1 @@
-"""Requests to change a table or view: what they ask (updates), what they rely on (requirements), and what comes of them."""
+"""REST requests that create or change tables and views: bodies, updates, requirements, checks, and the metadata afterwards."""

@@ -1,4 +1,7 @@
-"""Whole request bodies of tables and views: what a client asks for, as values."""
+"""Request bodies of tables and views as values, the summary header, and the check of names.
+
+`rest` parses every body with these functions before `catalog` sees the request.
+"""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +48,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class CommitTable:
-    """Change a table if it is still as the requirements say. The identifier is None where the path alone names the table."""
+    """A commit to a table: its updates apply if the requirements hold. The identifier is None where only the path names the table."""
 
     identifier: Identifier | None
     requirements: tuple[Requirement, ...]
@@ -54,7 +57,7 @@ class CommitTable:
 
 @dataclass(frozen=True, slots=True)
 class CommitView:
-    """Change a view if it is still as the requirements say."""
+    """A commit to a view: its updates apply if the requirements hold."""
 
     identifier: Identifier | None
     requirements: tuple[Requirement, ...]
@@ -63,7 +66,7 @@ class CommitView:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """Make a table, or (staged) only say what it would be. Its ids are the client's: `creation` gives fresh ones."""
+    """A new table, or with `stage_create` only its metadata. Ids are the client's; `table_changes.build_new_metadata` replaces them."""
 
     name: str
     schema: Schema
@@ -76,7 +79,7 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """Make a view."""
+    """A new view."""
 
     name: str
     schema: Schema
@@ -86,7 +89,7 @@ class CreateView:
 
 
 def parse_commit_table(value: object, path: str = BODY) -> CommitTable:
-    """The commit that a body asks for. Raises BadRequest when malformed."""
+    """Return the commit of a body. Raises BadRequest when malformed."""
     node = as_object(value, path)
     prefix = "" if path == BODY else f"{path}."
     return CommitTable(
@@ -97,7 +100,7 @@ def parse_commit_table(value: object, path: str = BODY) -> CommitTable:
 
 
 def parse_transaction(value: object) -> tuple[CommitTable, ...]:
-    """The commits of a request that changes several tables at once, each naming its own.
+    """Return the commits of a multi-table request, each with its identifier.
 
     Raises: BadRequest — malformed, a commit without identifier, a table twice
     """
@@ -114,7 +117,7 @@ def parse_transaction(value: object) -> tuple[CommitTable, ...]:
 
 
 def parse_commit_view(value: object) -> CommitView:
-    """The change of a view that a body asks for. Raises BadRequest when malformed."""
+    """Return the view commit of a body. Raises BadRequest when malformed."""
     node = as_object(value, BODY)
     return CommitView(
         identifier=_find_identifier(node, ""),
@@ -124,7 +127,7 @@ def parse_commit_view(value: object) -> CommitView:
 
 
 def parse_create_table(value: object) -> CreateTable:
-    """The table that a body asks for. Raises BadRequest when malformed."""
+    """Return the new table of a body. Raises BadRequest when malformed."""
     node = as_object(value, BODY)
     return CreateTable(
         name=_get_name(node),
@@ -138,7 +141,7 @@ def parse_create_table(value: object) -> CreateTable:
 
 
 def parse_create_view(value: object) -> CreateView:
-    """The view that a body asks for. Raises BadRequest when malformed."""
+    """Return the new view of a body. Raises BadRequest when malformed."""
     node = as_object(value, BODY)
     return CreateView(
         name=_get_name(node),
@@ -150,7 +153,7 @@ def parse_create_view(value: object) -> CreateView:
 
 
 def parse_identifier(value: object, path: str) -> Identifier:
-    """The table or view that JSON names. Raises BadRequest when malformed or empty."""
+    """Return the table or view that JSON names. Raises BadRequest when malformed or empty."""
     node = as_object(value, path)
     levels = get_list(node, "namespace", path)
     if not levels or not all(is_text(level) and level for level in levels):
@@ -173,12 +176,15 @@ def _find_location(node: Node) -> str | None:
 
 SUMMARY_HEADER = "X-DuckIceLake-Summary"
 SUMMARY_KEY_PREFIX = "duckicelake."
-"""With what its keys begin: all others of a summary mean something to readers."""
+"""Keys of the header begin with this, because readers give a meaning to the other keys of a summary."""
 SUMMARY_HEADER_BYTES_MAX = 4096
 
 
 def parse_summary_header(text: str) -> dict[str, str]:
-    """The keys and texts of a header. Raises: BadRequest: malformed, too long, or with a key of another kind"""
+    """Return the keys and texts of a summary header, for clients that cannot set the summary of a snapshot themselves.
+
+    Raises: BadRequest — malformed, too long, or a key without the prefix
+    """
     what = f"header {SUMMARY_HEADER}"
     if len(text) > SUMMARY_HEADER_BYTES_MAX:
         raise BadRequest(f"Cannot read {what}: it is longer than {SUMMARY_HEADER_BYTES_MAX} bytes")
@@ -190,7 +196,7 @@ def parse_summary_header(text: str) -> dict[str, str]:
 
 
 def add_to_summaries(commit: CommitTable, properties: Mapping[str, str]) -> CommitTable:
-    """The commit, whose new snapshots have this in their summaries too; what they say themselves counts."""
+    """Return the commit with `properties` added to the summaries of its new snapshots; a snapshot's own keys win."""
     if not properties:
         return commit
     updates = (
@@ -203,13 +209,13 @@ def add_to_summaries(commit: CommitTable, properties: Mapping[str, str]) -> Comm
 
 
 MAX_NAME_BYTES = 1024
-"""An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into its files' keys."""
+"""An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into the keys of its files."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return the name as it is.
+    """Return the name of a table, view or namespace level unchanged.
 
     Raises: BadRequest: it is empty, too long, or holds a control character
     """

@@ -1,4 +1,7 @@
-"""What readers refuse: partition specs and sort orders that do not fit the columns they name, and columns that rows do not fit."""
+"""Checks of schemas, partition specs and sort orders that readers would refuse, or by which they would misread existing rows.
+
+`table_draft` and `table_changes` call them while they apply updates.
+"""
 
 from collections.abc import Mapping
 
@@ -17,7 +20,7 @@ VOID = "void"
 
 
 def check_spec(spec: PartitionSpec, schema: Schema) -> None:
-    """Raise BadRequest when files with the schema's columns cannot be partitioned that way.
+    """Raise BadRequest when the columns of the schema cannot be partitioned by the spec.
 
     Source: Iceberg spec «Partitioning»; texts of Java's `PartitionSpec.checkCompatibility`
     """
@@ -36,7 +39,7 @@ def check_partition_names(spec: PartitionSpec, schema: Schema) -> None:
 
 
 def check_sort_order(order: SortOrder, schema: Schema) -> None:
-    """Raise BadRequest when rows with the schema's columns cannot be sorted that way."""
+    """Raise BadRequest when rows with the columns of the schema cannot be sorted by the order."""
     for item in order.fields:
         source = find_field(schema, item.source_id)
         if source is None:
@@ -48,9 +51,9 @@ def check_sort_order(order: SortOrder, schema: Schema) -> None:
 
 
 def check_columns(schema: Schema, metadata: TableMetadata) -> None:
-    """Raise BadRequest for columns by which rows that main has would be read otherwise than before, or not at all.
+    """Raise BadRequest for columns by which existing rows of main would be read differently, or not at all.
 
-    A table whose main has no snapshot, as while it is replaced, has no such rows.
+    A table whose main branch has no snapshot has no such rows; a table that is being replaced is one.
     Source: Iceberg spec «Default values»: an initial default is for rows older than the field, and never changes
     """
     if metadata.current_snapshot_id is None:
@@ -71,7 +74,7 @@ def check_columns(schema: Schema, metadata: TableMetadata) -> None:
 
 
 def _check_new_fields(fields: tuple[NestedField, ...], known: Mapping[int, object], parent: str) -> None:
-    """Raise BadRequest for a required field that rows lack; what lies in a field that is new itself is in no row."""
+    """Raise BadRequest for a new required field without default. Fields inside a new optional field are not checked."""
     for item in fields:
         path = f"{parent}.{item.name}" if parent else item.name
         if item.field_id in known:
@@ -89,7 +92,7 @@ def _has_files(metadata: TableMetadata) -> bool:
 
 
 def _has_same_default(new: NestedField, old: NestedField) -> bool:
-    """Tell whether both read alike. A promoted field's may be spelled as its new type does."""
+    """True if both fields have the same initial default. A promoted field may spell it in its new type."""
     if new.initial_default == old.initial_default:
         return True
     if not isinstance(old.type, PrimitiveType) or new.initial_default is None or old.initial_default is None:
@@ -101,14 +104,14 @@ def _has_same_default(new: NestedField, old: NestedField) -> bool:
 
 
 def _to_column_value(type_: PrimitiveType, default: object) -> object:
-    """Return the value that a column of this type holds: Java tells of a promoted float the double that it is."""
+    """Return the value that a column of this type holds. Java writes the default of a promoted float as a double."""
     value = parse_value(type_, default)
     with numpy.errstate(over="ignore"):
         return numpy.float32(value) if type_.name == "float" and isinstance(value, float) else value
 
 
 def check_field_ids(spec: PartitionSpec, specs: tuple[PartitionSpec, ...], format_version: int) -> None:
-    """Raise BadRequest when a partition field's id is out of range or means something else in another spec.
+    """Raise BadRequest when a partition field id is out of range or has another meaning in another spec.
 
     Source: Iceberg spec «Partition Evolution»: readers unite the tuples of all specs by field id
     """
@@ -140,7 +143,7 @@ def _check_partition_field(item: PartitionField, schema: Schema) -> None:
 
 
 def list_ancestors(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
-    """The fields from the root down to the one of that id; none when there is no such field."""
+    """Return the fields from the root to the field of that id; none when there is no such field."""
     for item in fields:
         below = () if item.field_id == field_id else list_ancestors(child_fields(item.type), field_id)
         if below or item.field_id == field_id:

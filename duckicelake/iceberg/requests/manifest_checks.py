@@ -1,4 +1,7 @@
-"""Whether a client's manifest is what its list says, and fits the table it was sent for. What it says of rows is trusted."""
+"""Checks of manifests that clients add: against their list entry, against the table, and for NULLs in required columns.
+
+`catalog` calls them while it prepares and plans a commit, the NULL check under the table's lock. Row metrics are trusted.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ PUFFIN = "PUFFIN"
 
 @dataclass(frozen=True, slots=True)
 class ReadManifest:
-    """A manifest as a list names it, and what is in it."""
+    """A manifest: its entry in the manifest list, its header and its entries."""
 
     listed: ManifestFile
     header: ManifestHeader
@@ -34,10 +37,10 @@ class ReadManifest:
 
 
 def check_manifest(manifest: ReadManifest, metadata: TableMetadata) -> None:
-    """Raise BadRequest, naming the manifest, when it contradicts its list, itself or the table.
+    """Raise BadRequest, naming the manifest, when it contradicts its list entry, itself or the table.
 
-    Columns are compared by id, so that a manifest of another table with the same ids passes; its paths do not (they are
-    checked where locations are known).
+    Columns are compared by id, so a manifest of another table with the same ids passes. Its paths do not pass: the catalog checks them
+    against the table's location.
     """
     problem = (
         _find_header_problem(manifest.listed, manifest.header, metadata)
@@ -49,7 +52,7 @@ def check_manifest(manifest: ReadManifest, metadata: TableMetadata) -> None:
 
 
 def check_added_once(manifests: Iterable[ReadManifest]) -> None:
-    """Raise BadRequest when the manifests of one snapshot add a file twice: its rows would be there twice."""
+    """Raise BadRequest when the manifests of one snapshot add a file twice, because its rows would be duplicated."""
     seen: set[tuple[object, ...]] = set()
     for manifest in manifests:
         for entry in manifest.entries:
@@ -80,7 +83,7 @@ def _find_header_problem(listed: ManifestFile, header: ManifestHeader, metadata:
 
 
 def _has_same_tuples(a: PartitionSpec, b: PartitionSpec) -> bool:
-    """True when tuples of both mean the same: names are no difference, a column may have been renamed."""
+    """True if partition tuples of both specs have the same meaning. Names are ignored, because a column may have been renamed."""
     return [(f.source_id, f.transform) for f in a.fields] == [(f.source_id, f.transform) for f in b.fields]
 
 
@@ -90,10 +93,10 @@ def _find_count_problem(listed: ManifestFile, entries: Sequence[ManifestEntry]) 
         files[entry.status] += 1
         rows[entry.status] += entry.data_file.record_count
     found = [*(files[status] for status in (ADDED, EXISTING, DELETED)), *(rows[status] for status in (ADDED, EXISTING, DELETED))]
-    said = [listed.added_files_count, listed.existing_files_count, listed.deleted_files_count]
-    said += [listed.added_rows_count, listed.existing_rows_count, listed.deleted_rows_count]
-    if any(expected not in (UNKNOWN_COUNT, count) for expected, count in zip(said, found, strict=True)):
-        return f"it has {found} added, existing and deleted files and rows, and its list says {said}; write them alike"
+    expected_counts = [listed.added_files_count, listed.existing_files_count, listed.deleted_files_count]
+    expected_counts += [listed.added_rows_count, listed.existing_rows_count, listed.deleted_rows_count]
+    if any(expected not in (UNKNOWN_COUNT, count) for expected, count in zip(expected_counts, found, strict=True)):
+        return f"it has {found} added, existing and deleted files and rows, and its list says {expected_counts}; write them alike"
     return None
 
 
@@ -126,7 +129,7 @@ def _find_delete_problem(file: DataFile, format_version: int) -> str | None:
 
 
 def _get_file_key(file: DataFile) -> tuple[object, ...]:
-    """Deletion vectors of many data files lie in one Puffin file; anything else is its path."""
+    """Return a key that identifies a file. Deletion vectors of many data files share one Puffin file; any other file is its path."""
     return (file.file_path, file.content_offset, file.referenced_data_file) if file.file_format == PUFFIN else (file.file_path,)
 
 
@@ -137,7 +140,7 @@ MAX_INFERRED_DEFAULT = 100
 
 @dataclass(frozen=True, slots=True)
 class RequiredColumns:
-    """The required columns of a table by full name, and its specs. `is_counted`: writers note something of every column of a file."""
+    """The required columns of a table by full name, and its specs. `is_counted`: writers record a metric of every column."""
 
     required: Sequence[tuple[str, NestedField]]
     specs: Mapping[int, PartitionSpec]
@@ -145,9 +148,9 @@ class RequiredColumns:
 
 
 def build_required_columns(metadata: TableMetadata) -> RequiredColumns:
-    """Return what the current schema of a table asks of its new files.
+    """Return the required columns of the current schema.
 
-    Java (1.11) notes neither counts nor sizes of columns whose metrics are off, as they are for those above the first 100.
+    Java (1.11) records neither counts nor sizes of columns whose metrics are off, which is the default after the first 100 columns.
     """
     schema, properties = get_current_schema(metadata), metadata.properties
     modes = [value for key, value in properties.items() if key.startswith(METRICS)]
@@ -158,9 +161,9 @@ def build_required_columns(metadata: TableMetadata) -> RequiredColumns:
 
 
 def check_required_columns(file: DataFile, spec_id: int, rules: RequiredColumns) -> None:
-    """Raise BadRequest for a data file whose counts say that a required column holds a NULL, or is not in the file.
+    """Raise BadRequest for a data file whose counts say that a required column contains a NULL, or is not in the file.
 
-    Files that count nothing are taken. Identity partition values stand in for columns that a file lacks.
+    A file without counts passes. Readers fill a missing column from an identity partition value.
     Source: Iceberg spec «Column Projection»
     """
     if not rules.required or not file.record_count:
@@ -182,7 +185,7 @@ def check_required_columns(file: DataFile, spec_id: int, rules: RequiredColumns)
 
 
 def _list_required(fields: Iterable[NestedField], parent: str) -> Iterator[tuple[str, NestedField]]:
-    """Return the required leaves that are part of required structs only: in others, a NULL may be that of what a leaf is part of."""
+    """Yield the required leaves inside required structs only. A NULL in another leaf may mean that its parent is null."""
     for item in fields:
         path = f"{parent}.{item.name}" if parent else item.name
         if item.required and isinstance(item.type, StructType):
@@ -192,6 +195,6 @@ def _list_required(fields: Iterable[NestedField], parent: str) -> Iterator[tuple
 
 
 def _is_missing(file: DataFile, item: NestedField) -> bool:
-    """Return True if a file says something of other columns and nothing of this one, which has no default."""
-    told = {*(file.column_sizes or ()), *(file.value_counts or ()), *(file.null_value_counts or ())}
-    return bool(file.value_counts) and item.field_id not in told and item.initial_default is None
+    """True if the file has metrics of other columns and none of this one, which has no initial default."""
+    with_metrics = {*(file.column_sizes or ()), *(file.value_counts or ()), *(file.null_value_counts or ())}
+    return bool(file.value_counts) and item.field_id not in with_metrics and item.initial_default is None

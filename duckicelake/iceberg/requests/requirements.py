@@ -1,6 +1,7 @@
-"""What a client relies on: it asks for its updates only if the table or view is still as it saw it.
+"""Requirements of a commit: assertions about the table or view that must hold before its updates apply.
 
-The texts of a broken requirement are the Java reference's: clients and its compatibility kit read them.
+Messages of failed requirements are those of Java's library, because clients and Iceberg's compatibility kit compare them.
+
 Source: Iceberg REST specification «TableRequirement», «ViewRequirement»; Java `UpdateRequirement`
 """
 
@@ -18,19 +19,19 @@ from duckicelake.iceberg.view_metadata import ViewMetadata
 
 @dataclass(frozen=True, slots=True)
 class AssertCreate:
-    """There is no such table."""
+    """The table does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssertTableUuid:
-    """It is that table and no later one of its name."""
+    """The table has this uuid, so it is not a later table of the same name."""
 
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class AssertRefSnapshotId:
-    """The branch or tag points there; None: it does not exist."""
+    """The branch or tag points to this snapshot; None: the ref does not exist."""
 
     ref: str
     snapshot_id: int | None
@@ -38,42 +39,42 @@ class AssertRefSnapshotId:
 
 @dataclass(frozen=True, slots=True)
 class AssertLastAssignedFieldId:
-    """No column id was given out since."""
+    """The last assigned column id is this one."""
 
     field_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssertCurrentSchemaId:
-    """The current schema is that one."""
+    """The current schema has this id."""
 
     schema_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssertLastAssignedPartitionId:
-    """No partition field id was given out since."""
+    """The last assigned partition field id is this one."""
 
     field_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssertDefaultSpecId:
-    """The default partition spec is that one."""
+    """The default partition spec has this id."""
 
     spec_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssertDefaultSortOrderId:
-    """The default sort order is that one."""
+    """The default sort order has this id."""
 
     order_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssertViewUuid:
-    """It is that view and no later one of its name."""
+    """The view has this uuid, so it is not a later view of the same name."""
 
     uuid: str
 
@@ -92,7 +93,7 @@ Requirement: TypeAlias = TableRequirement | AssertViewUuid
 
 
 def parse_requirements(value: object, path: str = "requirements") -> tuple[Requirement, ...]:
-    """The requirements that a JSON array spells; none for null.
+    """Return the requirements of a JSON array; none for null.
 
     Raises: BadRequest — an unknown or malformed one, with its place in the body
     """
@@ -101,9 +102,9 @@ def parse_requirements(value: object, path: str = "requirements") -> tuple[Requi
 
 
 def is_create(requirements: Iterable[Requirement]) -> bool:
-    """True when the request makes a new table.
+    """True if the request creates a table.
 
-    Raises: BadRequest — it also relies on something of a table that must not exist
+    Raises: BadRequest — it also has requirements on a table that must not exist
     """
     found = list(requirements)
     others = [type(item).__name__ for item in found if not isinstance(item, AssertCreate)]
@@ -113,25 +114,25 @@ def is_create(requirements: Iterable[Requirement]) -> bool:
 
 
 def check_removed_refs(metadata: TableMetadata | None, requirements: Iterable[Requirement], updates: Iterable[TableUpdate]) -> None:
-    """Raise CommitFailed when snapshots go that a branch or tag names of which the request knows nothing: it came meanwhile.
+    """Raise CommitFailed when removed snapshots are the target of a ref that the request does not mention: the ref was created meanwhile.
 
-    Java drops such a ref without a word; its `expireSnapshots` and PyIceberg's name each one that is to go.
+    Java silently drops such a ref; its `expireSnapshots` and PyIceberg mention every ref that they remove.
     """
-    asked = list(updates)
-    gone = {snapshot_id for update in asked if isinstance(update, RemoveSnapshots) for snapshot_id in update.snapshot_ids}
+    found = list(updates)
+    gone = {snapshot_id for update in found if isinstance(update, RemoveSnapshots) for snapshot_id in update.snapshot_ids}
     if metadata is None or not gone:
         return
     known = {item.ref for item in requirements if isinstance(item, AssertRefSnapshotId)}
-    known |= {update.name for update in asked if isinstance(update, RemoveSnapshotRef | SetSnapshotRef)}
+    known |= {update.name for update in found if isinstance(update, RemoveSnapshotRef | SetSnapshotRef)}
     for name, ref in metadata.refs.items():
         if name != MAIN and ref.snapshot_id in gone and name not in known:
-            raise CommitFailed(f"The snapshot {ref.snapshot_id} is what {ref.type} {name} names: remove that with it, or leave it.")
+            raise CommitFailed(f"Snapshot {ref.snapshot_id} is the target of {ref.type} {name}; remove that ref too, or keep the snapshot")
 
 
 def check_requirements(metadata: TableMetadata | None, requirements: Iterable[Requirement]) -> None:
-    """Raise CommitFailed, in Java's words, when one of them does not hold for the table (None: there is none).
+    """Raise CommitFailed, with Java's message, when a requirement does not hold for the table (None: there is no table).
 
-    Raises: BadRequest too — a requirement of views
+    Raises: BadRequest — a requirement of views
     """
     for item in requirements:
         if isinstance(item, AssertViewUuid):
@@ -142,7 +143,7 @@ def check_requirements(metadata: TableMetadata | None, requirements: Iterable[Re
 
 
 def check_view_requirements(view: ViewMetadata, requirements: Iterable[Requirement]) -> None:
-    """Raise CommitFailed when one of them does not hold for the view; BadRequest when it is one of tables."""
+    """Raise CommitFailed when a requirement does not hold for the view, and BadRequest for a requirement of tables."""
     for item in requirements:
         if not isinstance(item, AssertViewUuid):
             raise BadRequest(f"Cannot validate {type(item).__name__} against a view; send assert-view-uuid")

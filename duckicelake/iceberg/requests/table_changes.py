@@ -1,4 +1,12 @@
-"""Table properties that mean something to the catalog itself."""
+"""The metadata of a table that a request creates or commits to, or the reason why the request is refused.
+
+`catalog` calls `build_new_metadata` for new tables, and `apply_updates` for commits and for transactions that create a table.
+The rules and messages are those of Java's `TableMetadata.Builder`, with three differences: LAST_ADDED also means a schema, spec or
+order that existed before the request added it again; a schema that a snapshot was written with cannot be removed;
+last-sequence-number never decreases.
+
+Source: Iceberg REST specification «TableUpdate»; Java `TableMetadata.Builder`
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,10 +86,10 @@ RESERVED_PROPERTIES = frozenset(
         "default-sort-order",
     }
 )
-"""Names that Iceberg keeps for what it derives: never stored."""
+"""Names that Iceberg reserves for derived values. They are never stored."""
 
 NEW_TABLE_DEFAULTS: Mapping[str, str] = {"write.parquet.compression-codec": "zstd"}
-"""What Java sets on new tables unless the client says otherwise."""
+"""Properties that Java sets on new tables unless the client sets them."""
 
 PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 PREVIOUS_VERSIONS_DEFAULT = 100
@@ -97,12 +105,12 @@ _COUNT = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
 
 def drop_reserved(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those that a table keeps."""
+    """Return the properties that a table stores."""
     return {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
 
 
 def find_format_version(properties: Mapping[str, str]) -> int | None:
-    """The format version that the properties ask for.
+    """Return the format version that the properties ask for.
 
     Raises: BadRequest — not a number
     """
@@ -115,19 +123,19 @@ def find_format_version(properties: Mapping[str, str]) -> int | None:
 
 
 def check_new_version(format_version: int) -> None:
-    """Raise BadRequest when no new table can have that format version."""
+    """Raise BadRequest when a new table cannot have that format version."""
     if format_version not in FORMAT_VERSIONS:
         raise BadRequest(f"Unsupported format version: v{format_version} (supported: v{FORMAT_VERSIONS[-1]})")
 
 
 def get_previous_versions_max(properties: Mapping[str, str]) -> int:
-    """How many earlier metadata files the log names; at least 1, and the default for what is no number."""
+    """Return how many entries the metadata log keeps: at least 1, and the default when the property is no number."""
     text = properties.get(PREVIOUS_VERSIONS, "")
     return max(1, int(text)) if _COUNT.fullmatch(text) else PREVIOUS_VERSIONS_DEFAULT
 
 
 def check_properties(properties: Mapping[str, str], schema: Schema) -> None:
-    """Raise BadRequest when a new table's properties name missing columns or are no numbers, as Java's catalogs do."""
+    """Raise BadRequest when properties of a new table name missing columns or are no numbers, as Java's catalogs do."""
     paths = {path for path, _ in walk_fields(schema.fields)}
     for name, value in properties.items():
         column = name.removeprefix(METRICS_PREFIX)
@@ -141,7 +149,7 @@ def check_properties(properties: Mapping[str, str], schema: Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewIdentity:
-    """What the catalog, and not the client, says of a new table or view."""
+    """The uuid, location and time that the catalog, not the client, gives to a new table or view."""
 
     uuid: str
     location: str
@@ -149,12 +157,12 @@ class NewIdentity:
 
 
 def build_new_metadata(request: CreateTable, identity: NewIdentity) -> TableMetadata:
-    """The metadata of the table that the request asks for: schema 0, spec 0, order 1 (0 when unsorted), no snapshot.
+    """Return the metadata of a new table: schema 0, spec 0, order 1 (0 when unsorted), no snapshot.
 
     Raises: BadRequest — columns, spec, order or properties that do not fit together or not the format version
     """
-    asked = find_format_version(request.properties)
-    format_version = DEFAULT_FORMAT_VERSION if asked is None else asked
+    requested = find_format_version(request.properties)
+    format_version = DEFAULT_FORMAT_VERSION if requested is None else requested
     check_new_version(format_version)
     schema, new_ids = assign_fresh_ids(request.schema)
     check_format_version(schema, format_version)
@@ -183,9 +191,9 @@ def build_new_metadata(request: CreateTable, identity: NewIdentity) -> TableMeta
 
 
 def assign_fresh_ids(schema: Schema) -> tuple[Schema, dict[int, int]]:
-    """The schema under id 0 with its columns numbered from 1, and the new id of each old one.
+    """Return the schema under id 0 with its columns numbered from 1, and the new id of each old one.
 
-    A struct's fields are numbered before what lies within them, as Java and PyIceberg do.
+    The fields of a struct are numbered before the fields inside them, as in Java and PyIceberg.
     """
     new_ids: dict[int, int] = {}
     fields = _fresh_fields(schema.fields, count(1), new_ids)
@@ -234,10 +242,10 @@ def _get_new_id(source_id: int, new_ids: dict[int, int], what: str) -> int:
 
 
 def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], now_ms: int) -> TableMetadata:
-    """The metadata after those updates, in their order; `base` itself when they change nothing.
+    """Return the metadata after the updates, in their order; `base` itself when they change nothing.
 
-    Without a base the updates make a new table; its uuid and location are "" when none is given.
-    Raises: BadRequest — malformed, unknown or contradictory · CommitFailed — numbers were given out meanwhile
+    Without a base the updates create a table; its uuid and location are "" when no update sets them.
+    Raises: BadRequest — malformed, unknown or contradictory · CommitFailed — sequence numbers or row ids were assigned meanwhile
     """
     draft = TableDraft(_empty_metadata(updates, now_ms) if base is None else base, now_ms)
     draft = reduce(lambda so_far, update: _STEPS[type(update)](so_far, update), updates, draft)
@@ -256,14 +264,14 @@ def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], no
 
 
 def log_metadata_file(metadata: TableMetadata, base: TableMetadata, base_location: str) -> TableMetadata:
-    """The metadata with its predecessor's file in the log, which keeps as many entries as the properties say."""
+    """Return the metadata with its predecessor's file in the metadata log, limited to as many entries as the properties say."""
     kept = get_previous_versions_max(metadata.properties)
     entries = (*base.metadata_log, (base.last_updated_ms, base_location))
     return replace(metadata, metadata_log=entries[-kept:])
 
 
 def _empty_metadata(updates: Sequence[TableUpdate], now_ms: int) -> TableMetadata:
-    """What Java's builder starts from: ids that are not given yet are 0, so a spec may come before the current schema is set."""
+    """Return the metadata that Java's builder starts from. Unset ids are 0, so a spec may come before the current schema is set."""
     versions = [update.format_version for update in updates if isinstance(update, UpgradeFormatVersion)]
     format_version = versions[0] if versions else DEFAULT_FORMAT_VERSION
     check_new_version(format_version)

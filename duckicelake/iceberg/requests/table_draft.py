@@ -1,4 +1,7 @@
-"""A table's metadata while the updates of one request are applied to it, and what must be remembered between them."""
+"""The updates of one request that change schemas, specs, sort orders, snapshots, refs and statistics of a table.
+
+Each function applies one update to a `TableDraft` and returns the next draft; `table_changes.apply_updates` calls them in order.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ from duckicelake.values import replace
 
 @dataclass(frozen=True, slots=True)
 class TableDraft:
-    """The metadata so far. `last_…` is what LAST_ADDED means; the sets hold what this request added or removed."""
+    """The metadata so far. `last_…` is the meaning of LAST_ADDED; the sets hold what this request added or removed."""
 
     metadata: TableMetadata
     now_ms: int
@@ -50,12 +53,12 @@ class TableDraft:
 
 
 def change_metadata(draft: TableDraft, **changes: Any) -> TableDraft:
-    """The draft with those fields of its metadata replaced."""
+    """Return the draft with some fields of its metadata replaced."""
     return replace(draft, metadata=replace(draft.metadata, **changes))
 
 
 def resolve_last_added(wanted: int, last_added: int | None, what: str) -> int:
-    """The id that is meant.
+    """Return the id, or that of the last added object for LAST_ADDED.
 
     Raises: BadRequest — LAST_ADDED before anything was added
     """
@@ -68,11 +71,11 @@ def resolve_last_added(wanted: int, last_added: int | None, what: str) -> int:
 
 FIRST_ORDER_ID = 1
 COLUMN_ID_GAP_MAX = 1_000_000
-"""How far beyond a table's last column a new one may be: DuckDB counts on from there, and there is an end to ids."""
+"""How far beyond the last column of a table a new id may be: DuckDB continues from there, and ids are 32-bit integers."""
 
 
 def add_schema(draft: TableDraft, update: AddSchema) -> TableDraft:
-    """The same columns get the id they have; others the next one. The last column id never goes down."""
+    """Add a schema. Equal columns keep the existing schema id, others get the next one. The last column id never decreases."""
     metadata, schema = draft.metadata, update.schema
     check_format_version(schema, metadata.format_version)
     _check_column_ids(schema, metadata.last_column_id)
@@ -87,7 +90,7 @@ def add_schema(draft: TableDraft, update: AddSchema) -> TableDraft:
 
 
 def set_current_schema(draft: TableDraft, update: SetCurrentSchema) -> TableDraft:
-    """Raises BadRequest when there is no such schema."""
+    """Set the current schema. Raises BadRequest when there is no such schema."""
     schema_id = resolve_last_added(update.schema_id, draft.last_schema_id, "schema")
     if all(item.schema_id != schema_id for item in draft.metadata.schemas):
         raise BadRequest(f"Cannot set current schema to unknown schema: {schema_id}")
@@ -95,7 +98,7 @@ def set_current_schema(draft: TableDraft, update: SetCurrentSchema) -> TableDraf
 
 
 def remove_schemas(draft: TableDraft, update: RemoveSchemas) -> TableDraft:
-    """Ids that are not there are no error. The current schema stays."""
+    """Remove schemas. Unknown ids are ignored; the current schema cannot be removed."""
     if draft.metadata.current_schema_id in update.schema_ids:
         raise BadRequest("Cannot remove the current schema")
     schemas = tuple(item for item in draft.metadata.schemas if item.schema_id not in update.schema_ids)
@@ -103,7 +106,7 @@ def remove_schemas(draft: TableDraft, update: RemoveSchemas) -> TableDraft:
 
 
 def add_spec(draft: TableDraft, update: AddSpec) -> TableDraft:
-    """The same fields get the spec id they have; others the next one. Fields without ids are numbered."""
+    """Add a spec. Equal fields keep the existing spec id, others get the next one. Fields without ids are numbered."""
     metadata = draft.metadata
     spec = _number_fields(update.spec, metadata)
     check_spec(spec, get_schema_so_far(metadata, "partition spec"))
@@ -118,7 +121,7 @@ def add_spec(draft: TableDraft, update: AddSpec) -> TableDraft:
 
 
 def set_default_spec(draft: TableDraft, update: SetDefaultSpec) -> TableDraft:
-    """Raises BadRequest when there is no such spec."""
+    """Set the default spec. Raises BadRequest when there is no such spec."""
     spec_id = resolve_last_added(update.spec_id, draft.last_spec_id, "spec")
     if all(item.spec_id != spec_id for item in draft.metadata.partition_specs):
         raise BadRequest(f"Cannot set default partition spec to unknown spec: {spec_id}")
@@ -126,9 +129,10 @@ def set_default_spec(draft: TableDraft, update: SetDefaultSpec) -> TableDraft:
 
 
 def resolve_added_specs(updates: Sequence[TableUpdate], client_spec_ids: Collection[int]) -> list[TableUpdate]:
-    """Return the updates with LAST_ADDED for a default spec that they add themselves, under an id that only their client knows.
+    """Return the updates with LAST_ADDED in place of the id of a spec that they add themselves.
 
-    One that is not the last is added once more before, which makes it that, and so is the last one afterwards.
+    The client chose that id; another client may have used it meanwhile. A spec that is not the last one added is added once more before
+    it becomes the default, and the last one again after it, so that LAST_ADDED keeps its meaning.
     """
     named: list[TableUpdate] = []
     added: dict[int, AddSpec] = {}
@@ -147,9 +151,9 @@ def resolve_added_specs(updates: Sequence[TableUpdate], client_spec_ids: Collect
 
 
 def map_spec_ids(updates: Sequence[TableUpdate], client_spec_ids: Collection[int], new: TableMetadata) -> dict[int, int]:
-    """Return the ids of the specs that the updates add by the ids that their client takes for them, where these are others.
+    """Return the assigned ids of the added specs by the ids that the client assumed, where the two differ.
 
-    A client knows of the specs that it is `client_spec_ids`, and gives the next id to a new one; others may have that id.
+    A client gives the id after `client_spec_ids` to a new spec; another spec may have that id by now.
     """
     added = [update.spec for update in updates if isinstance(update, AddSpec) and update.spec.spec_id not in client_spec_ids]
     pairs = ((spec.spec_id, ours.spec_id) for spec in added for ours in reversed(new.partition_specs) if is_same_spec(ours, spec))
@@ -157,7 +161,7 @@ def map_spec_ids(updates: Sequence[TableUpdate], client_spec_ids: Collection[int
 
 
 def remove_specs(draft: TableDraft, update: RemoveSpecs) -> TableDraft:
-    """Ids that are not there are no error. The default spec stays."""
+    """Remove specs. Unknown ids are ignored; the default spec cannot be removed."""
     if draft.metadata.default_spec_id in update.spec_ids:
         raise BadRequest("Cannot remove the default partition spec")
     return change_metadata(
@@ -166,7 +170,7 @@ def remove_specs(draft: TableDraft, update: RemoveSpecs) -> TableDraft:
 
 
 def add_sort_order(draft: TableDraft, update: AddSortOrder) -> TableDraft:
-    """No key is order 0; the same keys get the id they have; others the next one from 1."""
+    """Add a sort order. An order without keys has id 0, equal keys keep their id, others get the next id from 1."""
     metadata, order = draft.metadata, update.order
     check_sort_order(order, get_schema_so_far(metadata, "sort order"))
     found = next((item for item in metadata.sort_orders if item.fields == order.fields), None)
@@ -178,7 +182,7 @@ def add_sort_order(draft: TableDraft, update: AddSortOrder) -> TableDraft:
 
 
 def set_default_sort_order(draft: TableDraft, update: SetDefaultSortOrder) -> TableDraft:
-    """Raises BadRequest when there is no such order."""
+    """Set the default sort order. Raises BadRequest when there is no such order."""
     order_id = resolve_last_added(update.order_id, draft.last_order_id, "sort order")
     if all(item.order_id != order_id for item in draft.metadata.sort_orders):
         raise BadRequest(f"Cannot set default sort order to unknown sort order: {order_id}")
@@ -186,9 +190,9 @@ def set_default_sort_order(draft: TableDraft, update: SetDefaultSortOrder) -> Ta
 
 
 def get_schema_so_far(metadata: TableMetadata, what: str) -> Schema:
-    """The schema that a new spec or order is about: the current one as the updates stand.
+    """Return the current schema after the updates so far, to which a new spec or order refers.
 
-    Raises: BadRequest — a create request names none yet
+    Raises: BadRequest — a create request has not set one yet
     """
     found = next((item for item in metadata.schemas if item.schema_id == metadata.current_schema_id), None)
     if found is None:
@@ -204,7 +208,7 @@ def _check_column_ids(schema: Schema, last_column_id: int) -> None:
 
 
 def _number_fields(spec: PartitionSpec, metadata: TableMetadata) -> PartitionSpec:
-    """Fields without ids get the id that the same source and transform had before, else the next unused one (v1: by position)."""
+    """Return the spec with ids: that of the same source and transform in an older spec, else the next unused id (v1: by position)."""
     if all(item.field_id != UNASSIGNED for item in spec.fields):
         return spec
     known: dict[tuple[int, str], int] = {}
@@ -223,9 +227,9 @@ OPERATIONS = ("append", "replace", "overwrite", "delete")
 
 
 def add_snapshot(draft: TableDraft, update: AddSnapshot) -> TableDraft:
-    """The snapshot enters the history; no ref moves.
+    """Add a snapshot to the history. No ref moves.
 
-    Raises: BadRequest — malformed, or its id is taken · CommitFailed — its sequence number or row ids were given out meanwhile
+    Raises: BadRequest — malformed, or its id is taken · CommitFailed — its sequence number or row ids were assigned meanwhile
     """
     metadata, snapshot = draft.metadata, update.snapshot
     for kind, found in (
@@ -251,7 +255,7 @@ def add_snapshot(draft: TableDraft, update: AddSnapshot) -> TableDraft:
 
 
 def set_snapshot_ref(draft: TableDraft, update: SetSnapshotRef) -> TableDraft:
-    """The ref points there. Main takes the table's current snapshot with it, and the log notes when."""
+    """Set a ref. Main also sets the current snapshot and gets an entry in the snapshot log."""
     metadata, name, ref = draft.metadata, update.name, update.ref
     snapshot = find_snapshot(metadata, ref.snapshot_id)
     if snapshot is None:
@@ -266,12 +270,12 @@ def set_snapshot_ref(draft: TableDraft, update: SetSnapshotRef) -> TableDraft:
 
 
 def remove_snapshot_ref(draft: TableDraft, update: RemoveSnapshotRef) -> TableDraft:
-    """A ref that is not there is no error."""
+    """Remove a ref. An unknown ref is ignored."""
     return _keep_refs(draft, [name for name in draft.metadata.refs if name != update.name])
 
 
 def remove_snapshots(draft: TableDraft, update: RemoveSnapshots) -> TableDraft:
-    """The snapshots, the refs to them and their statistics go; ids that are not there are no error."""
+    """Remove snapshots, the refs to them and their statistics. Unknown ids are ignored."""
     metadata = draft.metadata
     gone = {item.snapshot_id for item in metadata.snapshots} & set(update.snapshot_ids)
     kept = change_metadata(
@@ -285,32 +289,32 @@ def remove_snapshots(draft: TableDraft, update: RemoveSnapshots) -> TableDraft:
 
 
 def set_statistics(draft: TableDraft, update: SetStatistics) -> TableDraft:
-    """One file per snapshot: the new one takes the old one's place."""
+    """Set the statistics file of a snapshot. It replaces an older one."""
     others = [item for item in draft.metadata.statistics if item.snapshot_id != update.statistics.snapshot_id]
     return change_metadata(draft, statistics=(*others, update.statistics))
 
 
 def remove_statistics(draft: TableDraft, update: RemoveStatistics) -> TableDraft:
-    """A snapshot without statistics is no error."""
+    """Remove the statistics file of a snapshot, if it has one."""
     return change_metadata(draft, statistics=tuple(item for item in draft.metadata.statistics if item.snapshot_id != update.snapshot_id))
 
 
 def set_partition_statistics(draft: TableDraft, update: SetPartitionStatistics) -> TableDraft:
-    """One file per snapshot: the new one takes the old one's place."""
+    """Set the partition statistics file of a snapshot. It replaces an older one."""
     others = [item for item in draft.metadata.partition_statistics if item.snapshot_id != update.statistics.snapshot_id]
     return change_metadata(draft, partition_statistics=(*others, update.statistics))
 
 
 def remove_partition_statistics(draft: TableDraft, update: RemovePartitionStatistics) -> TableDraft:
-    """A snapshot without partition statistics is no error."""
+    """Remove the partition statistics file of a snapshot, if it has one."""
     kept = tuple(item for item in draft.metadata.partition_statistics if item.snapshot_id != update.snapshot_id)
     return change_metadata(draft, partition_statistics=kept)
 
 
 def build_snapshot_log(base: TableMetadata | None, draft: TableDraft) -> tuple[tuple[int, int], ...]:
-    """The snapshot log of the finished request: only what was current after a request, without gaps, in order of time.
+    """Return the snapshot log of the finished request: snapshots that were current after a request, ordered by time, without gaps.
 
-    Source: Iceberg spec «snapshot-log»; an entry of a removed snapshot takes those before it along
+    Source: Iceberg spec «snapshot-log»; the entry of a removed snapshot also removes the entries before it
     """
     metadata, log = draft.metadata, draft.metadata.snapshot_log
     earlier = len(base.snapshot_log) if base is not None else 0

@@ -1,7 +1,9 @@
-"""The changes a client may ask for, one frozen value per action of the REST specification.
+"""The updates of the REST specification, one frozen value per action, and the parser of their JSON.
 
-Ids are the client's; LAST_ADDED means the thing that this request added last. `parsing` reads them, `application` applies
-them to a table, `views/view_application` to a view.
+Ids are the client's; LAST_ADDED means the object that this request added last. `table_changes` applies updates to tables,
+`view_changes` to views. An unknown action is refused with its place in the body; unknown keys are ignored, as the specification says.
+
+Source: Iceberg REST specification, «TableUpdate», «ViewUpdate»
 """
 
 import re
@@ -61,7 +63,7 @@ class UpgradeFormatVersion:
 
 @dataclass(frozen=True, slots=True)
 class AddSchema:
-    """Add a schema; its id is given when it is applied."""
+    """Add a schema; its id is assigned when it is applied."""
 
     schema: Schema
 
@@ -75,35 +77,35 @@ class SetCurrentSchema:
 
 @dataclass(frozen=True, slots=True)
 class AddSpec:
-    """Add a partition spec; its id is given when it is applied, and so are its fields' where they are UNASSIGNED."""
+    """Add a partition spec; its id, and the ids of UNASSIGNED fields, are assigned when it is applied."""
 
     spec: PartitionSpec
 
 
 @dataclass(frozen=True, slots=True)
 class SetDefaultSpec:
-    """Write new files with that partition spec."""
+    """Write new files with this partition spec."""
 
     spec_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddSortOrder:
-    """Add a sort order; its id is given when it is applied."""
+    """Add a sort order; its id is assigned when it is applied."""
 
     order: SortOrder
 
 
 @dataclass(frozen=True, slots=True)
 class SetDefaultSortOrder:
-    """Write new files in that order."""
+    """Write new files in this order."""
 
     order_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddSnapshot:
-    """Add a snapshot. No ref points to it until one is set."""
+    """Add a snapshot. No ref points to it until an update sets one."""
 
     snapshot: Snapshot
 
@@ -118,7 +120,7 @@ class SetSnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSnapshots:
-    """Forget snapshots, the refs that point to them and the statistics of them."""
+    """Remove snapshots, the refs to them and their statistics."""
 
     snapshot_ids: tuple[int, ...]
 
@@ -132,7 +134,7 @@ class RemoveSnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class SetLocation:
-    """Write new files below that location."""
+    """Write new files under this location."""
 
     location: str
 
@@ -146,7 +148,7 @@ class SetProperties:
 
 @dataclass(frozen=True, slots=True)
 class RemoveProperties:
-    """Remove properties; those that are not there are no error."""
+    """Remove properties; unknown names are ignored."""
 
     removals: tuple[str, ...]
 
@@ -181,28 +183,28 @@ class RemovePartitionStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSpecs:
-    """Forget partition specs that no file uses."""
+    """Remove partition specs that no file uses."""
 
     spec_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSchemas:
-    """Forget schemas that no snapshot uses."""
+    """Remove schemas that no snapshot uses."""
 
     schema_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddViewVersion:
-    """Add a definition of a view; its id is given when it is applied. Its schema id may be LAST_ADDED."""
+    """Add a version of a view; its id is assigned when it is applied. Its schema id may be LAST_ADDED."""
 
     version: ViewVersion
 
 
 @dataclass(frozen=True, slots=True)
 class SetCurrentViewVersion:
-    """Make a definition the current one."""
+    """Make a version of a view the current one."""
 
     version_id: int
 
@@ -244,7 +246,7 @@ Value = TypeVar("Value")
 
 
 def parse_table_updates(value: object, path: str = "updates") -> tuple[TableUpdate, ...]:
-    """The updates of a table that a JSON array spells, in its order.
+    """Return the table updates of a JSON array, in its order.
 
     Raises: BadRequest — an unknown action, one of views, or a malformed one, with its place in the body
     """
@@ -252,7 +254,7 @@ def parse_table_updates(value: object, path: str = "updates") -> tuple[TableUpda
 
 
 def parse_view_updates(value: object, path: str = "updates") -> tuple[ViewUpdate, ...]:
-    """The updates of a view that a JSON array spells; see `parse_table_updates`."""
+    """Return the view updates of a JSON array; see `parse_table_updates`."""
     return _parse_updates(value, path, _VIEW_ACTIONS, "view")
 
 
@@ -262,14 +264,14 @@ def located(path: str) -> Generator[None, None, None]:
     try:
         yield
     except IllegalArgument:
-        # Java's client shows the text as it is
+        # Java's client shows the message unchanged, so it gets no prefix.
         raise
     except BadRequest as error:
         raise BadRequest(f"{path}: {error.message}") from error
 
 
 def parse_child(node: Node, key: str, path: str, parse: Callable[[object], Value]) -> Value:
-    """What `parse` makes of the object under a key."""
+    """Return the result of `parse` for the object under a key."""
     if node.get(key) is None:
         refuse(path, key, "an object")
     with located(f"{path}.{key}"):
@@ -302,7 +304,7 @@ def _upgrade_format_version(node: Node, path: str) -> UpgradeFormatVersion:
 
 
 def _add_schema(node: Node, path: str) -> AddSchema:
-    find_int(node, "last-column-id", path)  # deprecated and worth nothing: the schema says it
+    find_int(node, "last-column-id", path)  # Deprecated: the schema contains it. Only its type is checked.
     return AddSchema(parse_child(node, "schema", path, parse_schema))
 
 
@@ -352,7 +354,7 @@ def _set_location(node: Node, path: str) -> SetLocation:
 
 
 def _set_properties(node: Node, path: str) -> SetProperties:
-    key = "updated" if "updated" in node and "updates" not in node else "updates"  # Java's name before 1.0
+    key = "updated" if "updated" in node and "updates" not in node else "updates"  # Java's name of the key before 1.0.
     updates = find_text_map(node, key, path)
     return refuse(path, key, "an object whose values are strings") if updates is None else SetProperties(updates)
 

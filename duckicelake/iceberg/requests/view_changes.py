@@ -1,7 +1,9 @@
-"""New views, and updates applied to a view's metadata.
+"""The metadata of new views, and of views after the updates of a commit.
 
-Source: Iceberg REST specification «ViewUpdate»; the rules and texts of Java's `ViewMetadata.Builder`. One difference:
-LAST_ADDED also means a schema or version that was there before this request added it again.
+The rules and messages are those of Java's `ViewMetadata.Builder`, with one difference: LAST_ADDED also means a schema or version
+that existed before this request added it again.
+
+Source: Iceberg REST specification «ViewUpdate»; Java `ViewMetadata.Builder`
 """
 
 import re
@@ -37,7 +39,7 @@ _COUNT = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ViewDraft:
-    """The metadata so far, what LAST_ADDED means, and the versions that this request added."""
+    """The metadata so far, the meaning of LAST_ADDED, and the versions that this request added."""
 
     view: ViewMetadata
     now_ms: int
@@ -48,7 +50,7 @@ class ViewDraft:
 
 
 def build_new_view(request: CreateView, identity: NewIdentity) -> ViewMetadata:
-    """The metadata of the view that the request asks for: schema 0, version 1."""
+    """Return the metadata of a new view: schema 0, version 1."""
     version = replace(request.version, version_id=1, schema_id=0)
     view = ViewMetadata(
         view_uuid=identity.uuid,
@@ -65,7 +67,7 @@ def build_new_view(request: CreateView, identity: NewIdentity) -> ViewMetadata:
 
 
 def apply_view_updates(base: ViewMetadata, updates: Sequence[ViewUpdate], now_ms: int) -> ViewMetadata:
-    """The view after those updates, in their order; `base` itself when they change nothing.
+    """Return the view after the updates, in their order; `base` itself when they change nothing.
 
     Raises: BadRequest — malformed, unknown or contradictory, or a dialect would be lost
     """
@@ -177,7 +179,7 @@ def _get_history_size(properties: Mapping[str, str]) -> int:
 
 
 def _expire_versions(view: ViewMetadata, added: frozenset[int]) -> ViewMetadata:
-    """Keep the current version, those just added, and the newest up to the history's size; the log has no gap."""
+    """Return the view with its current version, those just added, and the newest ones up to the history size; the log has no gap."""
     size = max(_get_history_size(view.properties), len(added | {view.current_version_id}))
     newest = sorted((item.version_id for item in view.versions), reverse=True)
     others = [version_id for version_id in newest if version_id != view.current_version_id]

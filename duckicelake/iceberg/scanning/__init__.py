@@ -1,1 +1,1 @@
-"""Scans that are planned here: what a client asks for, which deletes count, how files are told, and where a plan goes on."""
+"""Server-side scan planning: filters, pruning of manifests and files, delete files, and plan ids. `catalog.scanning` uses it."""

@@ -1,4 +1,7 @@
-"""Filters bound to a schema: names become ids, values become the columns' own, and NOT goes into the predicates."""
+"""Filters bound to a schema: names become ids, literals become iceberg values of the columns' types, NOT moves into the predicates.
+
+A filter's literals are less strict than column defaults: an integer may stand for a time in microseconds, and any UTC offset is allowed.
+"""
 
 import math
 import re
@@ -34,12 +37,12 @@ from duckicelake.iceberg.types import IcebergType, NestedField, PrimitiveType, f
 NUMBERS = ("float", "double")
 UNORDERED = ("unknown", "variant", "geometry", "geography")
 METADATA_COLUMNS = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"})
-"""What clients may select beside a table's columns, and what is below them."""
+"""Metadata columns that clients may select in addition to the columns of a table, and their fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaColumns:
-    """The columns of a schema by dotted name and by id, for one reading of names."""
+    """The columns of a schema by dotted name and by id, for case-sensitive or case-insensitive names."""
 
     by_name: Mapping[str, NestedField]
     by_id: Mapping[int, NestedField]
@@ -48,14 +51,14 @@ class SchemaColumns:
     ambiguous: frozenset[str] = field(default_factory=frozenset[str])
 
     def find(self, name: str) -> NestedField | None:
-        """The field of that name. Raises: BadRequest: several are meant"""
+        """Return the field of that name, or None. Raises BadRequest when several match."""
         key = name if self.case_sensitive else name.lower()
         if key in self.ambiguous:
             raise BadRequest(f"Several columns are called {name[:100]!r} in any case; send 'case-sensitive': true")
         return self.by_name.get(key)
 
     def get(self, name: str, what: str) -> NestedField:
-        """The field of that name. Raises: BadRequest: there is none"""
+        """Return the field of that name. Raises BadRequest when there is none."""
         found = self.find(name)
         if found is None:
             raise BadRequest(f"Cannot read {what}: the schema has no column {name[:100]!r}")
@@ -63,7 +66,7 @@ class SchemaColumns:
 
 
 def build_schema_columns(schema: Schema, case_sensitive: bool) -> SchemaColumns:
-    """Return the names of a schema's columns."""
+    """Return the columns of a schema."""
     by_name: dict[str, NestedField] = {}
     ambiguous: set[str] = set()
     by_id: dict[int, NestedField] = {}
@@ -77,14 +80,14 @@ def build_schema_columns(schema: Schema, case_sensitive: bool) -> SchemaColumns:
 
 
 def check_selected(names: SchemaColumns, selected: Iterable[str]) -> None:
-    """Raise BadRequest when a name is neither a column's nor one of Iceberg's own."""
+    """Raise BadRequest when a name is neither a column nor a metadata column."""
     for name in selected:
         if name.split(".", 1)[0] not in METADATA_COLUMNS:
             names.get(name, "'select'")
 
 
 def bind(expression: Expression, names: SchemaColumns, *, negated: bool = False) -> BoundExpression:
-    """Return the filter for the columns of a schema; `negated`: what holds of the rows of which it does not.
+    """Return the filter bound to the columns of a schema; `negated`: the negation of the filter.
 
     Raises: BadRequest — an unknown column, a value that is not of its type, an operation that the type does not have
     """
@@ -108,14 +111,14 @@ def _bind_predicate(predicate: Predicate, names: SchemaColumns, negated: bool) -
     is_repeated = item.field_id in names.repeated
     values = _bind_values(operation, type, predicate.values, item.name)
     if operation in SETS and not values:
-        # nothing is in an empty set, and everything outside of it
+        # IN () holds for no value, NOT IN () for every value.
         return operation == "not-in"
     rounded_values = _round_values(operation, values) if isinstance(type, PrimitiveType) and type.name == "float" else None
     return BoundPredicate(operation, item.field_id, type, values, node, rounded_values, predicate.term.transform, is_repeated)
 
 
 def _round_values(operation: str, values: tuple[object, ...]) -> tuple[object, ...] | None:
-    """The values as readers take them that hold them against floats as floats; None when that is no difference."""
+    """Return the values rounded to floats, for readers that compare them as floats; None when rounding changes nothing."""
     rounded = tuple(map(round_float, values))
     found = tuple(sorted(set(rounded), key=_order)) if operation in SETS else rounded
     return None if found == values else found
@@ -142,19 +145,19 @@ def _get_type(term: Term, item: NestedField) -> IcebergType:
 def _bind_values(operation: str, type: IcebergType, values: tuple[object, ...], name: str) -> tuple[object, ...]:
     plain = type if isinstance(type, PrimitiveType) else None
     if operation in (IS_NAN, NOT_NAN) and (plain is None or plain.name not in NUMBERS):
-        raise BadRequest(f"Cannot read filter: {operation} is asked of the column {name!r}, which holds no floating-point numbers")
+        raise BadRequest(f"Cannot read filter: {operation} needs a floating-point column, and {name!r} is of another type")
     if operation in UNARY:
         return ()
     if plain is None or plain.name.split("(")[0] in UNORDERED:
-        raise BadRequest(f"Cannot read filter: {operation} is asked of the column {name!r}, whose type has no order; ask for null alone")
+        raise BadRequest(f"Cannot read filter: {operation} needs a type with an order, and column {name!r} has none; filter by null only")
     if operation in PREFIXED and plain.name != "string":
-        raise BadRequest(f"Cannot read filter: {operation} is asked of the column {name!r}, which holds no strings")
+        raise BadRequest(f"Cannot read filter: {operation} needs a string column, and {name!r} is of another type")
     found = [parse_literal(plain, value) for value in values]
     return tuple(sorted(set(found), key=_order)) if operation in SETS else tuple(found)
 
 
 def _order(value: object) -> float | int | str | bytes | Decimal:
-    """Values of one type are one kind."""
+    """Return the value as the sort key. Values of one type are comparable."""
     assert isinstance(value, float | int | str | bytes | Decimal)
     return value
 
@@ -164,14 +167,14 @@ NANOS = ("timestamp_ns", "timestamptz_ns")
 COUNTED = ("date", "time", "timestamp", "timestamptz", *NANOS)
 WHOLE_DIGITS_MAX = 40
 LENGTH_MAX = 100
-"""Characters of a number, a day, a time or a uuid."""
+"""The most characters of a number, date, time or uuid."""
 _OFFSET = re.compile(r"(.*[T ].*?)(?:Z|([+-])(\d\d):?(\d\d)(?::?00)?)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_literal(type: PrimitiveType, node: object) -> object:
-    """The iceberg value of a literal; whole numbers may be beyond the type's range.
+    """Return the iceberg value of a literal; integers may exceed the range of the type.
 
-    Raises: BadRequest — not a value that is held against that type
+    Raises: BadRequest — not a value that can be compared with that type
     """
     try:
         return _parse(type, node)
@@ -180,7 +183,7 @@ def parse_literal(type: PrimitiveType, node: object) -> object:
 
 
 def round_float(value: object) -> object:
-    """The number as a column of floats would hold it."""
+    """Return the number as a column of floats would hold it."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     if abs(value) > FLOAT_MAX:
@@ -199,7 +202,7 @@ def _parse(type: PrimitiveType, node: object) -> object:
     if name in ("int", "long") and isinstance(node, int):
         return node
     if name in COUNTED and isinstance(node, int):
-        # Java counts microseconds whatever the column counts
+        # Java writes microseconds for nanosecond columns too.
         return node * 1000 if name in NANOS else node
     if name in ("float", "double"):
         return _parse_floating(type, node)
@@ -233,7 +236,7 @@ def _parse_decimal(node: object) -> Decimal:
 
 
 def _parse_instant(type: PrimitiveType, text: str) -> int:
-    """PyIceberg leaves out the offset, which is UTC's then."""
+    """Return a timestamp in UTC. PyIceberg omits the offset, which means UTC."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         raise ValueError("malformed")

@@ -1,4 +1,7 @@
-"""What a filter is made of, before and after it is bound to a schema."""
+"""Filters as trees, before and after they are bound to a schema, and as JSON with both the present and the older predicate names.
+
+Source: Iceberg REST specification, «Predicate»; ExpressionParser of Iceberg 1.11
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ OPERATIONS = UNARY | SETS | COMPARING
 
 _PAIRS = ((IS_NULL, NOT_NULL), (IS_NAN, NOT_NAN), (LT, GT_EQ), (GT, LT_EQ), (EQ, NOT_EQ), (IN, NOT_IN), (STARTS_WITH, NOT_STARTS_WITH))
 NEGATED: Mapping[str, str] = {a: b for a, b in _PAIRS} | {b: a for a, b in _PAIRS}
-"""What holds of every value, null aside, of which the other one does not."""
+"""The operation that holds for every non-null value for which the given one does not hold."""
 
 Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A column by its dotted name or its id, or what a transform makes of it."""
+    """A column by its dotted name or its id, or a transform of it."""
 
     name: str | None
     field_id: int | None = None
@@ -41,7 +44,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """What is asked of one term. `values` are JSON single values; `node` is how the client said it."""
+    """A predicate on one term. `values` are JSON single values; `node` is the client's JSON."""
 
     operation: str
     term: Term
@@ -51,21 +54,21 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of the children, of which there are two at least."""
+    """The conjunction of two or more children."""
 
     children: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """One of the children, of which there are two at least."""
+    """The disjunction of two or more children."""
 
     children: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Not the child."""
+    """The negation of the child."""
 
     child: Expression
 
@@ -75,10 +78,10 @@ Expression: TypeAlias = bool | And | Or | Not | Predicate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundPredicate:
-    """What is asked of one column. `values` are iceberg values of `type`, those of IN ascending and each once.
+    """A predicate on one column. `values` are iceberg values of `type`; those of IN and NOT IN are sorted and unique.
 
-    `type`: that of the values of the transform, where there is one. `rounded_values`: the values as floats, for readers comparing floats.
-    `is_repeated`: the column lies in a list or map, so a row has any number of its values.
+    `type`: the type of the transform's values, if there is a transform. `rounded_values`: the values as floats, for readers that compare
+    floats. `is_repeated`: the column is inside a list or map, so a row has any number of its values.
     """
 
     operation: str
@@ -93,14 +96,14 @@ class BoundPredicate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllOf:
-    """All of the parts, of which there are two at least."""
+    """The conjunction of two or more parts."""
 
     parts: tuple[BoundExpression, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyOf:
-    """One of the parts, of which there are two at least."""
+    """The disjunction of two or more parts."""
 
     parts: tuple[BoundExpression, ...]
 
@@ -109,7 +112,7 @@ BoundExpression: TypeAlias = bool | AllOf | AnyOf | BoundPredicate
 
 
 def count_comparisons(bound: BoundExpression) -> int:
-    """Return about how many comparisons it takes to hold a filter against one value of each column."""
+    """Return about how many comparisons it takes to evaluate a filter with one value of each column."""
     match bound:
         case AllOf(parts) | AnyOf(parts):
             return sum(count_comparisons(part) for part in parts)
@@ -120,7 +123,7 @@ def count_comparisons(bound: BoundExpression) -> int:
 
 
 def all_of(parts: Iterable[BoundExpression]) -> BoundExpression:
-    """Return what holds when all parts do."""
+    """Return the conjunction of the parts, simplified."""
     kept = [part for part in parts if part is not True]
     if any(part is False for part in kept):
         return False
@@ -128,7 +131,7 @@ def all_of(parts: Iterable[BoundExpression]) -> BoundExpression:
 
 
 def any_of(parts: Iterable[BoundExpression]) -> BoundExpression:
-    """Return what holds when one of the parts does."""
+    """Return the disjunction of the parts, simplified."""
     kept = [part for part in parts if part is not False]
     if any(part is True for part in kept):
         return True
@@ -137,7 +140,7 @@ def any_of(parts: Iterable[BoundExpression]) -> BoundExpression:
 
 WHAT = "filter"
 DEPTH_MAX = 200
-"""How deep AND, OR and NOT may change within each other; a chain of one of the two is no depth."""
+"""How often AND, OR and NOT may alternate; a chain of one of them counts as one level."""
 NODES_MAX = 20_000
 VALUES_MAX = 200_000
 SHOWN_LENGTH = 100
@@ -145,7 +148,7 @@ SHOWN_LENGTH = 100
 
 @dataclass(slots=True)
 class _FilterBudget:
-    """How much a filter may still hold."""
+    """The number of predicates and values that a filter may still have."""
 
     nodes: int = NODES_MAX
     values: int = VALUES_MAX
@@ -158,7 +161,7 @@ class _FilterBudget:
 
 
 def parse_expression(value: object) -> Expression:
-    """The filter that JSON spells.
+    """Return the filter of a JSON value.
 
     Raises: BadRequest — malformed, of an unknown kind, nested deeper than DEPTH_MAX, or with too many parts
     """
@@ -180,7 +183,7 @@ def _parse(value: object, budget: _FilterBudget, depth: int) -> Expression:
             return get_flag(node, "value", WHAT)
         case "and" | "or":
             operands = _flatten_operands(node, kind, budget)
-            # so much deeper does the first one stand when they are told again in pairs
+            # The depth of the first operand when the chain is written as a balanced tree of pairs.
             below = depth + max(1, (len(operands) - 1).bit_length())
             children = tuple(_parse(child, budget, below) for child in operands)
             return And(children) if kind == "and" else Or(children)
@@ -191,7 +194,7 @@ def _parse(value: object, budget: _FilterBudget, depth: int) -> Expression:
 
 
 def _flatten_operands(node: Mapping[str, object], kind: str, budget: _FilterBudget) -> Sequence[object]:
-    """The operands of AND or OR, and those of its operands that are the same, from left to right: clients nest thousands of them."""
+    """Return the operands of a chain of AND, or of OR, from left to right. Clients nest thousands of them."""
     found: list[object] = []
     waiting: list[object] = [node]
     while waiting:
@@ -227,7 +230,7 @@ def _parse_predicate(kind: str, node: Mapping[str, object], budget: _FilterBudge
 
 
 def _get_operand(kind: str, node: Mapping[str, object], name: str, older: str, *more: str) -> tuple[str, object]:
-    """The key and what it holds of the two under which a predicate has its column; others must be there, and no more.
+    """Return the key and the value of a predicate's column, which has a present and an older name. `more` are the other keys.
 
     Raises: BadRequest — it has both or none, or keys that do not belong there
     """
@@ -244,10 +247,10 @@ def _get_operand(kind: str, node: Mapping[str, object], name: str, older: str, *
 def _build_predicate(
     kind: str, term: tuple[str, object], values: tuple[object, ...], more: Mapping[str, object] | None = None
 ) -> Predicate:
-    """A predicate with its JSON in the words that its author chose, and no others."""
-    key, told = term
-    parsed = _parse_term(told)
-    return Predicate(kind, parsed, values, {"type": kind, key: told if isinstance(told, str) else _format_term(parsed), **(more or {})})
+    """Return a predicate with its JSON, in the names that the client used and without unknown keys."""
+    key, column = term
+    parsed = _parse_term(column)
+    return Predicate(kind, parsed, values, {"type": kind, key: column if isinstance(column, str) else _format_term(parsed), **(more or {})})
 
 
 def _format_term(term: Term) -> object:
@@ -275,7 +278,7 @@ def _parse_term(value: object) -> Term:
             return Term(inner.name, inner.field_id, str(parse_transform(get_text(node, "transform", f"term of {WHAT}"))))
         case _:
             raise BadRequest(
-                f"Cannot read {WHAT}: a term of type {kind[:SHOWN_LENGTH]!r} is not known here; send a column's name or a transform of it"
+                f"Cannot read {WHAT}: a term of type {kind[:SHOWN_LENGTH]!r} is not supported; send a column's name or a transform of it"
             )
 
 
@@ -300,7 +303,7 @@ def _parse_literal(value: object) -> object:
 
 
 def format_bound(bound: BoundExpression) -> object:
-    """A bound filter as JSON. AND and OR become trees that are no deeper than they must be."""
+    """Return a bound filter as JSON. Chains of AND and OR become balanced trees, so the depth is small."""
     match bound:
         case bool():
             return bound
@@ -313,7 +316,7 @@ def format_bound(bound: BoundExpression) -> object:
 
 
 def format_expression(expression: Expression) -> object:
-    """A filter as JSON, no deeper than it must be: however its author nested it, it can be read again."""
+    """Return a filter as JSON with balanced trees, so that every filter that was parsed can be parsed again."""
     match expression:
         case bool():
             return expression

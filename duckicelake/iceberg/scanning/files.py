@@ -1,6 +1,6 @@
-"""Which delete files count for a data file.
+"""The files of a scan: which delete files apply to a data file, and the JSON of files.
 
-Source: Iceberg spec «Scan Planning»; DeleteFileIndex of Iceberg 1.11
+Source: Iceberg spec «Scan Planning»; DeleteFileIndex and ContentFileParser of Iceberg 1.11; REST specification, «ContentFile»
 """
 
 from bisect import bisect_left
@@ -24,9 +24,9 @@ Partition = tuple[int, tuple[object, ...]]
 
 @dataclass(slots=True, eq=False)
 class ScanFile:
-    """A live file of a manifest, with what it inherits. `encoded_json` is its JSON, kept with what that was made of.
+    """A live file of a manifest with its inherited values. `encoded_json` caches its JSON, with the partition types it was made for.
 
-    `is_global`: its spec tells no files apart, so its equality deletes are of all.
+    `is_global`: its spec is unpartitioned, so its equality deletes apply to all data files.
     """
 
     file: DataFile
@@ -54,12 +54,12 @@ class _FilesBySequence:
 
 
 def _get_partition_key(item: ScanFile) -> Partition:
-    # NaN is no other NaN, but a partition of its own
+    # NaN is not equal to itself, but all NaN values are one partition.
     return item.spec_id, tuple(NAN if value != value else value for value in item.file.partition)
 
 
 class DeleteIndex:
-    """The delete files of a snapshot, by what they delete from."""
+    """The delete files of a snapshot, by the files or partitions that they apply to."""
 
     def __init__(self, files: Iterable[ScanFile]) -> None:
         self._vectors: dict[str, ScanFile] = {}
@@ -98,7 +98,7 @@ class DeleteIndex:
             found += self._equality.get(partition, _FilesBySequence()).since(number + 1)
         vector = self._vectors.get(data.file.file_path)
         if vector is not None and vector.sequence_number >= number:
-            # it holds all that older position deletes of the file say
+            # The vector includes the older position deletes of the file.
             return [*found, vector]
         if self._positions:
             found += self._positions.get(partition, _FilesBySequence()).since(number)
@@ -108,9 +108,9 @@ class DeleteIndex:
 
 
 def find_referenced(file: DataFile) -> str | None:
-    """Return the one data file that position deletes are for; None when there may be several.
+    """Return the only data file that position deletes refer to; None when there may be several.
 
-    Source: Iceberg's ContentFileUtil: equal bounds of the paths say as much as the field does
+    Source: Iceberg's ContentFileUtil: equal bounds of the path column also name a single data file
     """
     if file.referenced_data_file is not None:
         return file.referenced_data_file
@@ -124,30 +124,27 @@ PartitionTypes = tuple[PrimitiveType | None, ...]
 
 
 def list_readable_types(spec: PartitionSpec, schema: Schema) -> PartitionTypes:
-    """The types under which clients read a spec's values; None for a column that the schema has not, whose values they cannot read."""
+    """Return the types by which clients read values of a spec; None for a dropped column, whose values they cannot read."""
     types = {item.field_id: item.type for _, item in walk_fields(schema.fields)}
     return tuple(None if item.source_id not in types else result_type(item.transform, types[item.source_id]) for item in spec.fields)
 
 
 def encode_file(item: ScanFile, types: PartitionTypes) -> bytes:
-    """A file as JSON, without what is told of its columns; kept with it.
+    """Return a file as JSON without column metrics. The result is cached in the file.
 
-    Raises: Unsupported — a partition value that JSON cannot say
+    Raises: Unsupported — a partition value that JSON cannot represent
     """
-    encoded_json = item.encoded_json
-    if encoded_json is not None and encoded_json[0] == types:
-        return encoded_json[1]
+    cached = item.encoded_json
+    if cached is not None and cached[0] == types:
+        return cached[1]
     encoded = JSON.encode(_format_file(item, types)).encode()
     item.encoded_json = (types, encoded)
     return encoded
 
 
 def add_stats(encoded: bytes, file: DataFile, field_ids: Sequence[int]) -> bytes:
-    """A file's JSON with counts and bounds of some columns.
-
-    Bounds are hexadecimal: what manifests hold, as Java reads and writes them
-    """
-    encoded_json = {
+    """Return the JSON of a file with counts and bounds of some columns. Bounds are hexadecimal, as in Java."""
+    metrics = {
         "column-sizes": _pick(file.column_sizes, field_ids),
         "value-counts": _pick(file.value_counts, field_ids),
         "null-value-counts": _pick(file.null_value_counts, field_ids),
@@ -155,7 +152,7 @@ def add_stats(encoded: bytes, file: DataFile, field_ids: Sequence[int]) -> bytes
         "lower-bounds": _pick_bounds(file.lower_bounds, field_ids),
         "upper-bounds": _pick_bounds(file.upper_bounds, field_ids),
     }
-    more = {key: found for key, found in encoded_json.items() if found is not None}
+    more = {key: found for key, found in metrics.items() if found is not None}
     return encoded[:-1] + b"," + JSON.encode(more).encode()[1:] if more else encoded
 
 
@@ -183,11 +180,11 @@ def _format_file(item: ScanFile, types: PartitionTypes) -> dict[str, object]:
 
 
 def format_partition(file: DataFile, types: PartitionTypes) -> list[object]:
-    """A file's partition tuple as JSON single values; null for what clients have no type for any more."""
+    """Return the partition tuple of a file as JSON single values; null where clients do not know the type."""
     try:
         return [None if type is None else format_value(type, value) for type, value in zip(types, file.partition, strict=True)]
     except (BadRequest, ValueError) as error:
-        raise Unsupported(f"{file.file_path} has a partition value that a plan cannot tell; let the client plan scans itself.") from error
+        raise Unsupported(f"{file.file_path} has a partition value that JSON cannot represent; plan the scan in the client.") from error
 
 
 def _pick(counts: Mapping[int, int] | None, field_ids: Sequence[int]) -> dict[str, object] | None:

@@ -1,5 +1,9 @@
-"""What a client wants planned, as JSON.
+"""Requests to plan a scan, and the plan ids and plan tasks that answer them.
 
+A token contains the whole plan, so any server can continue a plan, without state. The checksum detects damaged tokens; it is no
+signature. A forged token gains nothing: it names only parts of the requested table, and the request must be allowed to read that table.
+
+Shape:  base64url of (kind 1 byte | sha-256 of the rest, 12 bytes | span 4 × u32 BE | zlib of compact JSON)
 Source: Iceberg REST specification, «PlanTableScanRequest», «FetchScanTasksRequest»
 """
 
@@ -21,9 +25,9 @@ WHAT = "scan to plan"
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """A scan of a snapshot (None: main's newest), or of what was appended from one to another.
+    """A scan of a snapshot (None: the current one), or of the appends between two snapshots.
 
-    `filter` is JSON, None: all rows. `start_snapshot_id` does not count, `end_snapshot_id` does.
+    `filter` is JSON; None selects all rows. `start_snapshot_id` is exclusive, `end_snapshot_id` inclusive.
     """
 
     snapshot_id: int | None = None
@@ -38,7 +42,7 @@ class ScanRequest:
 
 
 def parse_scan_request(value: object) -> ScanRequest:
-    """The scan that JSON spells.
+    """Return the scan of a JSON value.
 
     Raises: BadRequest — malformed, or both of one snapshot and of what lies between two
     """
@@ -64,7 +68,7 @@ def parse_scan_request(value: object) -> ScanRequest:
 
 
 def parse_plan_task(value: object) -> str:
-    """The plan task that a request to fetch its tasks names. Raises: BadRequest — malformed"""
+    """Return the plan task of a request to fetch its tasks. Raises BadRequest when malformed."""
     what = "request for scan tasks"
     return get_text(as_object(value, what), "plan-task", what)
 
@@ -86,17 +90,16 @@ HEAD_BYTES = 1 + CHECK_BYTES + SPAN.size
 TOKEN_MAX = 2 * 1024 * 1024
 CONTENT_BYTES_MAX = 4 * 1024 * 1024
 PLAN_ID_MAX = 4096
-"""Characters of a plan id: it is part of a path."""
+"""The most characters of a plan id, because it is part of a path."""
 Value = TypeVar("Value")
 KEYS = ("table", "snapshot", "start", "list", "schema", "filter", "case", "stats", "rows")
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedScan:
-    """What a plan is a plan of.
+    """A scan whose snapshot, schema and filter are fixed: the content of a plan id.
 
-    `list_name` tells the manifest list (of an incremental scan: all of them) from any other; `schema_id` is the schema that names of
-    the filter mean.
+    `list_name` identifies the manifest list, or all lists of an incremental scan. The names in the filter are those of `schema_id`.
     """
 
     table_uuid: str
@@ -112,7 +115,7 @@ class PinnedScan:
 
 @dataclass(frozen=True, slots=True)
 class ScanSpan:
-    """Part of a scan's manifests: from an entry of one of them, to before an entry of another. All numbers count from 0."""
+    """A part of the manifests of a scan: from an entry of one manifest up to, not including, an entry of another. Numbers start at 0."""
 
     first_manifest: int
     first_entry: int
@@ -124,11 +127,11 @@ WHOLE_SCAN = ScanSpan(0, 0, 0xFFFFFFFF, 0)
 
 
 class InvalidToken(ValueError):
-    """A text that is no token of that kind."""
+    """The text is not a token of the expected kind."""
 
 
 def encode_scan(pinned: PinnedScan) -> bytes:
-    """What all tokens of a plan share."""
+    """Return the part that all tokens of a plan share."""
     values = (
         pinned.table_uuid,
         pinned.snapshot_id,
@@ -144,18 +147,18 @@ def encode_scan(pinned: PinnedScan) -> bytes:
 
 
 def format_plan_id(packed: bytes) -> str:
-    """The id of a plan; that of one with a large filter only names it."""
+    """Return the id of a plan. The id of a plan with a large filter contains only a digest."""
     found = _format(PLAN, WHOLE_SCAN, packed)
     return found if len(found) <= PLAN_ID_MAX else _format(LARGE_PLAN, WHOLE_SCAN, sha256(packed).digest())
 
 
 def format_task(packed: bytes, span: ScanSpan) -> str:
-    """The plan task of part of a plan."""
+    """Return the plan task of a part of a plan."""
     return _format(TASK, span, packed)
 
 
 def parse_plan_id(text: str) -> PinnedScan | None:
-    """The plan of an id; None when the id only names it. Raises: BadToken"""
+    """Return the scan of a plan id; None when the id contains only a digest. Raises InvalidToken."""
     kind, _, packed = _parse(text)
     if kind == LARGE_PLAN:
         return None
@@ -165,7 +168,7 @@ def parse_plan_id(text: str) -> PinnedScan | None:
 
 
 def parse_task(text: str) -> tuple[PinnedScan, ScanSpan]:
-    """The plan of a plan task, and its part of it. Raises: BadToken"""
+    """Return the scan of a plan task, and its part of the scan. Raises InvalidToken."""
     kind, span, packed = _parse(text)
     if kind != TASK:
         raise InvalidToken("another kind")

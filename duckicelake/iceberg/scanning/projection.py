@@ -1,6 +1,9 @@
-"""One predicate held against one value, or against a range of values.
+"""Evaluation of one predicate on a value or on a range of values, and its projections on partition fields.
 
-Numbers that are no number (NaN) come after all others in some readers and are like none in others, so nothing is said of them.
+The *inclusive* projection is a condition that the partition value of every file with a matching row meets; the *strict* projection is one
+that implies that every row of the file matches. Readers differ in the order and equality of NaN, so nothing is concluded from NaN.
+
+Source: Iceberg spec «Scan Planning»; Projections and ResidualEvaluator of Iceberg 1.11
 """
 
 from bisect import bisect_left
@@ -46,9 +49,9 @@ Values = tuple[Any, ...]
 
 
 def evaluate(operation: str, values: Values, value: Any) -> bool | None:
-    """Tell whether a value, which may be null, is what the predicate asks for; None: readers differ, or may.
+    """Return True or False for a value, which may be null; None where readers differ.
 
-    Shape: null is like nothing, and whether it is unlike something readers tell differently
+    Null matches no comparison; readers differ about its negations, such as not-eq.
     """
     if value is None:
         return _evaluate_null(operation)
@@ -107,7 +110,7 @@ def _compare(operation: str, value: Any, literal: Any) -> bool:
 
 
 def may_match_range(operation: str, values: Values, lower: Any, upper: Any) -> bool:
-    """Tell whether a predicate may hold of a value from `lower` to `upper`; None is no bound. No value of the range is null or NaN."""
+    """True if the predicate may hold for a value from `lower` to `upper`. A bound of None is open. Null and NaN are not in the range."""
     match operation:
         case "lt":
             return lower is None or lower < values[0]
@@ -134,9 +137,9 @@ def may_match_range(operation: str, values: Values, lower: Any, upper: Any) -> b
 
 
 NEVER_NULL = frozenset({LT, LT_EQ, GT, GT_EQ, EQ, IN, STARTS_WITH})
-"""What holds of no null."""
+"""Operations that never match null."""
 MAY_MATCH_NAN = frozenset({GT, GT_EQ})
-"""What holds of NaN for readers that put it behind all numbers."""
+"""Operations that match NaN for readers that order it after all numbers."""
 
 
 FieldCondition = tuple[str, Values]
@@ -144,10 +147,10 @@ FieldCondition = tuple[str, Values]
 
 @dataclass(frozen=True, slots=True)
 class ProjectedPredicate:
-    """What is asked of one partition value, by its place in the tuple. None: nothing is known that would do.
+    """The inclusive and the strict projection of a predicate on one partition value. None: there is no such condition.
 
-    `reliable_from` and `reliable_to` are the values outside of which nothing is said: older writers rounded times before 1970 up, and
-    truncated numbers wrap around.
+    Nothing is concluded from values before `reliable_from`, because older writers rounded times before 1970 up, nor from values after
+    `reliable_to`, because truncated numbers wrap around.
     """
 
     inclusive: FieldCondition | None
@@ -156,7 +159,7 @@ class ProjectedPredicate:
     reliable_to: int | None = None
 
     def decide(self, value: Any) -> bool | None:
-        """Tell whether all rows of a file with this partition value fit, or none does; None: some may."""
+        """Return True if all rows of a file with this partition value match, False if none does, None if some may."""
         if self.reliable_to is not None and value is not None and value > self.reliable_to:
             return None
         if self.inclusive is not None and evaluate(*self.inclusive, value) is False:
@@ -167,29 +170,29 @@ class ProjectedPredicate:
 
 
 def project(predicate: BoundPredicate, item: PartitionField) -> ProjectedPredicate | None:
-    """Return what a predicate asks of a partition field; None: nothing."""
+    """Return the projection of a predicate on a partition field, or None."""
     if item.source_id != predicate.field_id or not isinstance(predicate.type, PrimitiveType) or predicate.is_repeated:
         return None
     transform = parse_transform(item.transform)
-    told = predicate.transform if predicate.transform not in (None, "identity") else None
-    if str(transform) == "void" or (told is not None and told != str(transform)):
+    wanted = predicate.transform if predicate.transform not in (None, "identity") else None
+    if str(transform) == "void" or (wanted is not None and wanted != str(transform)):
         return None
-    if told is not None or isinstance(transform, Identity):
+    if wanted is not None or isinstance(transform, Identity):
         return _project_unrounded(predicate, lambda values: _exact(predicate.operation, values))
     if predicate.operation in UNARY:
-        # a transform makes null of null alone, and never NaN
-        asked = (predicate.operation, ())
-        return ProjectedPredicate(asked, asked) if predicate.operation in ("is-null", "not-null") else None
+        # A transform returns null for null only, and never NaN.
+        condition = (predicate.operation, ())
+        return ProjectedPredicate(condition, condition) if predicate.operation in ("is-null", "not-null") else None
     type = predicate.type
     return _project_unrounded(predicate, lambda values: _project_values(transform, type, predicate.operation, values))
 
 
 def _project_unrounded(predicate: BoundPredicate, make: Callable[[Values], ProjectedPredicate | None]) -> ProjectedPredicate | None:
-    """What is needed and enough whichever way the values are taken."""
+    """Return the projection of the exact values, unless readers may compare them as floats."""
     found = make(predicate.values)
     if predicate.rounded_values is None or found is None:
         return found
-    # identity alone is left: floats are not hashed, cut or times
+    # Only identity remains: bucket, truncate and time transforms do not accept floats.
     return None
 
 
@@ -214,7 +217,7 @@ def _project_values(transform: Transform, type: PrimitiveType, operation: str, v
 
 
 def _is_within(type: PrimitiveType, value: object) -> bool:
-    """Tell whether a column of that type could hold the value."""
+    """True if a column of the type could hold the value."""
     if isinstance(value, int) and type.name in WHOLE_SIZES:
         return -(1 << WHOLE_SIZES[type.name] * 8 - 1) < value < (1 << WHOLE_SIZES[type.name] * 8 - 1) - 1
     if isinstance(value, Decimal):
@@ -245,7 +248,7 @@ def _ascending(values: Values) -> Values:
 
 
 def _project_ordered(apply: Callable[[Any], Any], step: Callable[[Any, int], Any], operation: str, values: Values) -> ProjectedPredicate:
-    """What a transform that keeps the order of whole steps asks."""
+    """Return the projection on a transform that keeps the order of values."""
     value = values[0]
     match operation:
         case "lt":
@@ -269,7 +272,7 @@ def _project_ordered(apply: Callable[[Any], Any], step: Callable[[Any, int], Any
 def _project_truncated(transform: Truncate, type: PrimitiveType, operation: str, values: Values) -> ProjectedPredicate | None:
     scale = get_scale(type)
     if type.name in WHOLE_SIZES and min(values) - transform.width <= -(1 << WHOLE_SIZES[type.name] * 8 - 1):
-        # what is cut from it may wrap around
+        # Truncating the least numbers wraps around.
         return None
 
     def step(value: Any, by: int) -> Any:
@@ -290,7 +293,7 @@ def _project_time(transform: TimeUnit, type: PrimitiveType, operation: str, valu
 
 
 def _widen_for_older_writers(operation: str, values: Values) -> FieldCondition:
-    """What is needed of times before 1970 too, which older writers rounded up."""
+    """Return an inclusive condition that also covers times before 1970, which older writers rounded up."""
     if operation == LT_EQ and values[0] < 0:
         return operation, (values[0] + 1,)
     if operation in (EQ, IN) and any(value < 0 for value in values):

@@ -1,4 +1,9 @@
-"""Filters held against partitions: those of one file, and those that a manifest's summary tells of."""
+"""Tests that prune manifests and files of a scan: by partition summaries, partition tuples, and column metrics.
+
+Each `build_` function compiles a bound filter once; the result is called for every manifest or file. In doubt a file is kept.
+
+Source: Iceberg spec «Scan Planning»; ManifestEvaluator and InclusiveMetricsEvaluator of Iceberg 1.11
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,7 +34,7 @@ FLOATING = ("float", "double")
 
 
 def build_residual(bound: BoundExpression, spec: PartitionSpec) -> Residual:
-    """What gives, for a partition tuple, the part of a filter that is still to be asked of the rows: False when none fits."""
+    """Return a function from a partition tuple to the residual: the part of the filter left for the rows; False when no row can match."""
     match bound:
         case bool():
             return lambda values: bound
@@ -62,7 +67,7 @@ def _list_projected(predicate: BoundPredicate, spec: PartitionSpec) -> list[tupl
 
 
 def build_manifest_test(bound: BoundExpression, spec: PartitionSpec, types: Sequence[PrimitiveType]) -> ManifestTest:
-    """What tells whether a manifest of a spec may hold a file with rows that fit, by what its list says of its partitions."""
+    """Return a function that is True if a manifest of the spec may contain matching files, by its partition summaries."""
     test = _build_summary_test(bound, spec, types)
     return lambda summaries: len(summaries) != len(spec.fields) or test(summaries)
 
@@ -87,7 +92,7 @@ def _may_match_projected(projected: ProjectedPredicate, type: PrimitiveType, sum
         return True
     lower, upper = decode_bound(type, summary.lower_bound), decode_bound(type, summary.upper_bound)
     if type.name == "uuid" and lower != upper:
-        # Java puts them in the order of signed numbers
+        # Java orders UUIDs as signed numbers.
         lower = upper = None
     if projected.reliable_to is not None and (upper is None or upper > projected.reliable_to):
         return True
@@ -110,7 +115,7 @@ def _may_match_summary(inclusive: FieldCondition, type: PrimitiveType, summary: 
 
 
 def decode_bound(type: PrimitiveType, content: bytes | None) -> Any:
-    """The value of a bound; None when there is none, or it is no number, or damaged."""
+    """Return the value of a bound; None for an absent, NaN or damaged bound."""
     if content is None:
         return None
     try:
@@ -125,7 +130,7 @@ NO_METRICS: Mapping[int, Any] = {}
 
 
 def build_metrics_test(bound: BoundExpression) -> FileTest:
-    """What tells whether a file may have rows that fit a filter."""
+    """Return a function that is True if a file may contain matching rows."""
     match bound:
         case bool():
             return lambda file: bound
@@ -142,7 +147,7 @@ def build_metrics_test(bound: BoundExpression) -> FileTest:
 def _build_predicate_test(predicate: BoundPredicate) -> FileTest:
     type, operation = predicate.type, predicate.operation
     if predicate.is_repeated or not isinstance(type, PrimitiveType):
-        # a row has any number of these values, or they are no values
+        # A row has any number of these values, or the column is a struct, list or map.
         return lambda file: True
     if predicate.transform == "void":
         return lambda file: True
