@@ -8,6 +8,7 @@ from rich.console import Console
 
 from bench.cached import measure_cached, measure_foreign, measure_guarded
 from bench.commits.big import measure_deletes, measure_many_files
+from bench.commits.contention import measure_contention
 from bench.commits.floor import measure_floor
 from bench.commits.kinds import measure_growth, measure_kinds
 from bench.commits.limits import list_broken
@@ -37,6 +38,7 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "commit_growth": measure_growth,
     "pyiceberg": measure_pyiceberg,
     "writers": measure_writers,
+    "contention": measure_contention,
     "commit_files": measure_many_files,
     "deletes": measure_deletes,
     "routes": measure_routes,

@@ -24,6 +24,7 @@ class Scale:
     job_rows: int
     job_turns: int
     small_files: int
+    contention_s: float
 
 
 SMALL = Scale(
@@ -44,6 +45,7 @@ SMALL = Scale(
     job_rows=5000,
     job_turns=1,
     small_files=40,
+    contention_s=0.2,
 )
 USUAL = Scale(
     6000,
@@ -63,6 +65,7 @@ USUAL = Scale(
     job_rows=10_000_000,
     job_turns=3,
     small_files=1000,
+    contention_s=6.0,
 )
 FULL = replace(
     USUAL,
@@ -73,4 +76,5 @@ FULL = replace(
     later_snapshots=(*USUAL.later_snapshots, 10_000),
     later_inserts=20,
     small_files=10_000,
+    contention_s=10.0,
 )

@@ -45,6 +45,7 @@ from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import OpenLake, PolicyCache, ServerContext
 from duckicelake.rest.metrics import Metrics, WorkerFiles
+from duckicelake.rest.turns import TurnLimits, Turns
 from duckicelake.store_settings import read_store_settings, read_sts_settings
 
 
@@ -64,6 +65,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
         issuers=issuers,
         rate_limit=RateLimit(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
         gateway=build_gateway(settings),
+        turns=Turns(TurnLimits(settings.commit_queue_max, settings.commit_queue_s)),
     )
     return build_web(context, build_lifespan(settings, context))
 

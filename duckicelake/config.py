@@ -231,6 +231,8 @@ class Settings(BaseSettings):
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)
     body_timeout_s: float = Field(60.0, gt=0, le=86_400)
+    commit_queue_max: int = Field(256, ge=1, le=1_000_000)
+    commit_queue_s: float = Field(20.0, gt=0, le=3_600)
     object_check_s: float = Field(60.0, ge=0, le=86_400)
     require_auth: bool = False
     oauth_clients: SecretStr | None = None

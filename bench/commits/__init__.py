@@ -1,5 +1,5 @@
 """What commits cost.
 
-client (one that prepares its manifests beforehand) · costs (commits, measured) · kinds, writers, big (the benchmarks) ·
+client (one that prepares its manifests beforehand) · costs (commits, measured) · kinds, writers, contention, big (the benchmarks) ·
 limits (what must hold of all benchmarks).
 """

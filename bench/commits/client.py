@@ -36,6 +36,14 @@ FIRST_SNAPSHOT_ID = 7_000_000_000_000_000_000
 LOWEST, HIGHEST = (0).to_bytes(8, "little"), FILE_ROWS.to_bytes(8, "little")
 
 
+class Refused(RuntimeError):
+    """A request was refused."""
+
+    def __init__(self, path: str, status: int, said: str) -> None:
+        super().__init__(f"{path} was answered {status}: {said}")
+        self.status = status
+
+
 @dataclass(slots=True)
 class Client:
     """Speaks to one server about one table; `metadata` is what the last answer said."""
@@ -57,7 +65,7 @@ class Client:
         response = self.connection.getresponse()
         self.answer_bytes = response.read()
         if response.status not in (200, 204):
-            raise RuntimeError(f"{path} was answered {response.status}: {self.answer_bytes[:400].decode('utf-8', 'replace')}")
+            raise Refused(path, response.status, self.answer_bytes[:400].decode("utf-8", "replace"))
 
     def keep(self) -> None:
         """Read the metadata of the last answer, which costs the client alone."""
@@ -71,6 +79,16 @@ class Client:
     def commit(self, updates: Sequence[Mapping[str, Any]]) -> None:
         """Commit updates, as engines do: only to the table they read."""
         self.send("POST", self.path, self._ask(updates))
+
+    def try_commit(self, updates: Sequence[Mapping[str, Any]]) -> bool:
+        """Commit updates, and return False if the server refuses them because of other commits."""
+        try:
+            self.commit(updates)
+        except Refused as refused:
+            if refused.status not in (409, 429):
+                raise
+            return False
+        return True
 
     def commit_unanswered(self, updates: Sequence[Mapping[str, Any]]) -> None:
         """Commit updates by the operation for several tables: it does the same for one, and its answer has no body."""

@@ -66,22 +66,26 @@ DELETE FROM iceberg_audit
 """
 
 
-def encode_context(audit_context: AuditContext | None) -> str | None:
-    """Return the request as the JSON parameter of a statement; None without a request, and then the statement writes no line."""
-    if audit_context is None:
+def encode_contexts(audit_contexts: Sequence[AuditContext]) -> str | None:
+    """Return the requests of a change as the JSON parameter of a statement; None without any, and then the statement writes no line."""
+    if not audit_contexts:
         return None
-    document = {
-        "request_id": audit_context.request_id,
-        "principal": audit_context.principal,
-        "operation": audit_context.operation,
-        "objects": audit_context.objects,
-    }
-    return JSON.encode([document])
+    return JSON.encode(
+        [
+            {"request_id": each.request_id, "principal": each.principal, "operation": each.operation, "objects": each.objects}
+            for each in audit_contexts
+        ]
+    )
 
 
 def write_line(conn: psycopg.Connection, audit_context: AuditContext, lake_snapshot_id: int | None) -> None:
     """Write the line of a change in its own transaction."""
-    conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "audit_context": encode_context(audit_context)})
+    write_lines(conn, (audit_context,), lake_snapshot_id)
+
+
+def write_lines(conn: psycopg.Connection, audit_contexts: Sequence[AuditContext], lake_snapshot_id: int | None) -> None:
+    """Write a line for each request of a change in its own transaction."""
+    conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "audit_context": encode_contexts(audit_contexts)})
 
 
 def write_denied_lines(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:

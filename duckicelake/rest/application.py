@@ -34,11 +34,12 @@ from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceR
 from duckicelake.rest.routes.scans import ScanRoutes
 from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes
 from duckicelake.rest.routes.store_access import DucklakeRoutes, SignRoutes
+from duckicelake.rest.routes.table_commits import TableCommitRoutes
 from duckicelake.rest.routes.tables import TableChangeRoutes, TableRoutes
 from duckicelake.rest.routes.tokens import TokenRoutes
 from duckicelake.rest.routes.views import ViewChangeRoutes, ViewRoutes
 
-WAREHOUSE = ("warehouse",)
+WAREHOUSE, REASON = ("warehouse",), ("reason",)
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -82,8 +83,16 @@ def read_state(context: ServerContext) -> list[Metric]:
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     upstreams = {} if context.gateway is None else context.gateway.upstreams
     connections = {(name,): float(upstream.connection_count) for name, upstream in upstreams.items()}
+    turns = context.turns
+    refused = {("full",): float(turns.full_count), ("late",): float(turns.late_count)}
+    grouped: dict[tuple[str, ...], float] = {(): float(turns.grouped_count)}
     fetches = {} if context.issuers is None else context.issuers.count_fetches()
     return [
+        build_gauge("duckicelake_commit_queue_length", "Commits that wait for their turn on a table.", turns.waiting_count),
+        build_counter(
+            "duckicelake_commits_not_queued", "Commits refused because too many waited (full), or too long (late).", REASON, refused
+        ),
+        build_counter("duckicelake_commits_grouped", "Commits of properties made together with others.", (), grouped),
         build_gauge("duckicelake_table_cache_entries", "Table loads in the cache.", len(context.cache)),
         build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads in the cache.", context.cache.size_bytes),
         build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
@@ -122,7 +131,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     """Add a route for every operation: its handler, or an answer 501 that names the operation."""
     routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
-    routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context))
+    routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

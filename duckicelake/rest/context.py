@@ -7,7 +7,7 @@ event loop only; a `Warehouse` is used by the threads that run catalog operation
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Path, Request
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +26,7 @@ from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
+from duckicelake.rest.turns import Turns
 from duckicelake.values import replace
 
 
@@ -129,7 +130,7 @@ class ServerContext:
     `accounts` None: no authentication, every request may do everything. `issuers`: external issuers whose tokens are accepted too.
     `rate_limit` None: principals may send as many requests as they like.
     `gateway`: the routes to other catalogs, None if there are none.
-    `body_timeout_s`: how long the body of a request may take to arrive.
+    `body_timeout_s`: how long the body of a request may take to arrive. `turns`: changes of one table follow each other.
     """
 
     cache: ResponseCache
@@ -140,6 +141,7 @@ class ServerContext:
     issuers: TokenIssuers | None = None
     rate_limit: RateLimit | None = None
     gateway: Gateway | None = None
+    turns: Turns[Any, Any] = field(default_factory=Turns[Any, Any])
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.

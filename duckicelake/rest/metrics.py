@@ -154,6 +154,12 @@ class Metrics:
         self._seconds = Histogram(
             "duckicelake_request_seconds", "Seconds until the answer was sent.", ["operation"], registry=registry, buckets=LATENCY_BUCKETS_S
         )
+        self._commit_waits = Histogram(
+            "duckicelake_commit_wait_seconds",
+            "Seconds that commits waited for their turn on a table.",
+            registry=registry,
+            buckets=LATENCY_BUCKETS_S,
+        )
         self._loads = Counter(
             "duckicelake_table_cache", "Table loads by what the cache held: hit, stale or miss.", ["outcome"], registry=registry
         )
@@ -194,6 +200,10 @@ class Metrics:
         """Count one request to another catalog."""
         self._routed.labels(route, operation, str(status)).inc()
         self._routed_seconds.labels(route).observe(seconds)
+
+    def observe_commit_wait(self, seconds: float) -> None:
+        """Count one commit that waited for its turn on a table."""
+        self._commit_waits.observe(seconds)
 
     def count_load(self, outcome: str) -> None:
         """Count one lookup in the cache of table loads."""

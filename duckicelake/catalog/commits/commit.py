@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from uuid import UUID
 
@@ -15,11 +15,14 @@ from duckicelake.catalog.commits.prepare import (
     CommitBase,
     TableCommit,
     build_watched,
+    find_landed,
     get_cached_base,
     is_committed,
+    is_newest,
     read_base,
     with_known_ids_under_lock,
 )
+from duckicelake.catalog.commits.property_group import GroupMember, choose_members, join_members, without_requirements
 from duckicelake.catalog.commits.publish_in_commit import PlannedCommit, numbered_in_commit, written_in_one_statement
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.table_changes import load_committed_table
@@ -33,11 +36,12 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.idempotency import has_transaction, note_transaction
-from duckicelake.lake.writing.transaction import Commit, committing
+from duckicelake.lake.writing.transaction import Commit, WatchedTable, committing
 from duckicelake.lake.writing.waiting_sessions import LockYielded
 from duckicelake.translate.locations import to_folder_uri
 from duckicelake.translate.namespaces import fold_name, to_schema_name
 from duckicelake.translate.to_ducklake.commits import list_added
+from duckicelake.values import replace
 
 COMMIT_TRIES = 13
 COMMIT_S = 20.0
@@ -52,14 +56,19 @@ class CommitResult:
 
     shown: LoadedTable | None = None
     table_uuid: UUID | None = None
+    refusals: Mapping[int, CommitFailed] = field(default_factory=dict[int, CommitFailed])
 
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """A request for one table or several; `digest` identifies a request for several."""
+    """What one transaction commits: a request for one table or several, or a group of requests that change properties of one table.
+
+    `digest` identifies a request for several tables.
+    """
 
     requests: Sequence[TableCommit]
-    digest: str
+    digest: str = ""
+    members: Sequence[GroupMember] = ()
 
 
 class _BaseChanged(Exception):
@@ -72,8 +81,45 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: the outcome is unknown, or the new state cannot be published
     """
-    done = _commit(warehouse, [TableCommit(ident, asked)])
-    return done.shown or load_committed_table(warehouse, ident, done.table_uuid)
+    return commit_prepared(warehouse, TableCommit(ident, asked))
+
+
+def commit_prepared(warehouse: Warehouse, request: TableCommit, base: CommitBase | None = None) -> LoadedTable:
+    """Do what `commit_table` does, from the base that `prepare` returned if it is still the newest one known."""
+    done = _commit(warehouse, CommitBatch([request]), base)
+    return done.shown or load_committed_table(warehouse, request.ident, done.table_uuid)
+
+
+def prepare(warehouse: Warehouse, request: TableCommit) -> CommitBase:
+    """Return the base of a request, with the client's manifests read. Nothing is locked, and the base may be outdated at once.
+
+    Raises: CommitFailed: a requirement does not hold of the table as it is now, and the request has not landed. What `commit_table` raises
+    """
+    return _read_bases(warehouse, [request], recalls=True)[0]
+
+
+def discard_prepared(warehouse: Warehouse, base: CommitBase) -> None:
+    """Remove the data files that were written for a request that is not committed."""
+    _remove_copies(warehouse, [base])
+
+
+def commit_group(warehouse: Warehouse, ident: Ident, members: Sequence[GroupMember]) -> list[LoadedTable | CommitFailed]:
+    """Commit requests that change only properties of one table in one transaction, and return the result of each.
+
+    Raises what `commit_table` raises. Unless it is CommitStateUnknown, nothing was done, and each may be committed alone
+    """
+    batch = CommitBatch([without_requirements(join_members(ident, members))], members=members)
+    done = _commit(warehouse, batch)
+    if len(done.refusals) == len(members):
+        return [done.refusals[number] for number in range(len(members))]
+    shown = done.shown or load_committed_table(warehouse, ident, done.table_uuid)
+    return [done.refusals.get(number) or shown for number in range(len(members))]
+
+
+def load_landed(warehouse: Warehouse, request: TableCommit) -> LoadedTable | None:
+    """Return the table if the request has landed before, None if it has not."""
+    table = find_landed(warehouse, request)
+    return None if table is None else load_committed_table(warehouse, request.ident, table.table_uuid)
 
 
 def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
@@ -82,7 +128,7 @@ def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None
     digest = compute_batch_digest(requests)
     try:
         if requests:
-            _commit(warehouse, requests, digest)
+            _commit(warehouse, CommitBatch(requests, digest))
     except (AlreadyExists, BadRequest, CommitFailed, NoSuchNamespace, NoSuchTable):
         # A replay may find its tables dropped or replaced.
         with reading(warehouse.lake) as conn:
@@ -90,19 +136,20 @@ def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None
                 raise
 
 
-def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str = "") -> CommitResult:
-    bases: Sequence[CommitBase] = ()
+def _commit(warehouse: Warehouse, batch: CommitBatch, prepared: CommitBase | None = None) -> CommitResult:
+    bases: Sequence[CommitBase] = () if prepared is None else [prepared]
+    if prepared is not None and not is_newest(warehouse, prepared):
+        batch, bases = _give_up_bases(warehouse, batch, bases), ()
     until = time.monotonic() + COMMIT_S
     for number in range(COMMIT_TRIES):
         try:
-            bases = bases or _read_bases(warehouse, requests, recalls=number == 0)
+            bases = bases or _read_bases(warehouse, batch.requests, recalls=number == 0)
             yields = number < WAYS_GIVEN and time.monotonic() < until
-            return _commit_once(warehouse, CommitBatch(requests, digest), bases, yields=yields)
+            return _commit_once(warehouse, batch, bases, yields=yields)
         except _BaseChanged:
             # A cached base was never checked for a replay, so read the table again before refusing.
             is_over = time.monotonic() > until and not any(base.is_cached for base in bases)
-            _remove_copies(warehouse, bases)
-            bases = ()
+            batch, bases = _give_up_bases(warehouse, batch, bases), ()
             if is_over:
                 break
         except LockYielded:
@@ -116,6 +163,13 @@ def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str =
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
+def _give_up_bases(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase]) -> CommitBatch:
+    """Remove what was written for outdated bases, and return the batch with the manifests that were read for them."""
+    _remove_copies(warehouse, bases)
+    requests = [replace(request, incoming=base.incoming) for request, base in zip(batch.requests, bases, strict=True)]
+    return replace(batch, requests=requests)
+
+
 def _remove_copies(warehouse: Warehouse, bases: Sequence[CommitBase]) -> None:
     """Remove what was written for a commit that is not done; what is left then is found by those who look for orphans."""
     copies = [uri for base in bases for uri in base.copies]
@@ -127,21 +181,27 @@ def _remove_copies(warehouse: Warehouse, bases: Sequence[CommitBase]) -> None:
 def _read_bases(warehouse: Warehouse, requests: Sequence[TableCommit], *, recalls: bool) -> list[CommitBase]:
     """Return what each request builds on, what is remembered of it if it is only one."""
     recalled = get_cached_base(warehouse, requests[0]) if recalls and len(requests) == 1 else None
-    return [_read_base(warehouse, request) for request in requests] if recalled is None else [recalled]
+    refuses = len(requests) == 1
+    return [_read_base(warehouse, request, refuses=refuses) for request in requests] if recalled is None else [recalled]
 
 
-def _read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
+def _read_base(warehouse: Warehouse, request: TableCommit, *, refuses: bool = False) -> CommitBase:
     """Read the base of a request, again after a concurrent change; the lake is not locked yet."""
     for _ in range(READ_TRIES - 1):
         with suppress(LakeMoved):
-            return read_base(warehouse, request)
-    return read_base(warehouse, request)
+            return read_base(warehouse, request, refuses=refuses)
+    return read_base(warehouse, request, refuses=refuses)
 
 
 def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase], *, yields: bool) -> CommitResult:
-    requests = batch.requests
+    refusals: Mapping[int, CommitFailed] = {}
     with ExitStack() as held:
-        with committing(warehouse.lake, build_watched(requests, bases), yields=yields) as commit:
+        with committing(warehouse.lake, _build_watched(batch, bases), yields=yields) as commit:
+            if batch.members:
+                chosen = choose_members(bases[0].ident, batch.members, with_known_ids_under_lock(commit, batch.requests, bases)[0])
+                commit, refusals = replace(commit, audit_contexts=chosen.audit_contexts), chosen.refusals
+                batch = replace(batch, requests=[chosen.request])
+            requests = batch.requests
             planned = _plan(commit, batch, bases)
             if yields and commit.locked_check is not None and commit.locked_check.has_waiting_session:
                 raise LockYielded
@@ -157,7 +217,12 @@ def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[Commi
                 raise LockYielded
             if not done.is_written:
                 made = held.enter_context(numbered_in_commit(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
-        return CommitResult(None if made is None else made.publish(warehouse), table_uuid)
+        return CommitResult(None if made is None else made.publish(warehouse), table_uuid, refusals)
+
+
+def _build_watched(batch: CommitBatch, bases: Sequence[CommitBase]) -> WatchedTable | None:
+    """Return the table that is watched under the lock, with the ids that any member of a group names."""
+    return build_watched([join_members(bases[0].ident, batch.members)] if batch.members else batch.requests, bases)
 
 
 def _find_uuid(commit: Commit, requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> UUID | None:

@@ -17,7 +17,7 @@ from duckicelake.catalog.incoming.branch_snapshots import (
     prepare_branch_snapshot,
     with_data_copies,
 )
-from duckicelake.catalog.incoming.client_manifests import ManifestReader
+from duckicelake.catalog.incoming.client_manifests import ClientManifests, ManifestReader
 from duckicelake.catalog.incoming.column_names import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.incoming.file_changes import (
     NO_DELETES,
@@ -80,6 +80,7 @@ class TableCommit:
 
     ident: Ident
     body: CommitTable
+    incoming: ClientManifests | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class CommitBase:
     that snapshot. `branch_snapshots` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
     lake snapshots of those of the client's ids that have been committed. `is_emptied`: main has no rows in the end.
     `is_cached`: all is as it was remembered. `footers` are of data files that may carry no field ids. `copies` are the data
-    files that take the place of the client's.
+    files that take the place of the client's. `incoming` are the manifests that were read for the request.
     """
 
     ident: Ident
@@ -110,6 +111,7 @@ class CommitBase:
     is_cached: bool = False
     footers: Footers = field(default_factory=dict[str, FileColumns])
     copies: Sequence[str] = ()
+    incoming: ClientManifests | None = None
 
     @property
     def has_main(self) -> bool:
@@ -127,16 +129,17 @@ class CommitBase:
 NO_POSITION = Position(-1, -1)
 
 
-def read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
+def read_base(warehouse: Warehouse, request: TableCommit, *, refuses: bool = False) -> CommitBase:
     """Read what a request builds on; a request that has landed before needs nothing more.
 
-    Raises: NoSuchTable, BadRequest: the client's manifests cannot be taken
+    Raises: NoSuchTable, BadRequest: the client's manifests cannot be taken. CommitFailed: only if it `refuses`: a requirement does not
+    hold of the table as it is now, and the request has not landed; no manifest was read
     """
     name = to_schema_name(request.ident.namespace), request.ident.name
     ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
     past = query_once(warehouse.lake, lambda conn: read_replay_check(conn, *name, ids))
     warehouse.caches.name(name, replace(past, known={}))
-    return _build_on(warehouse, request, past)
+    return _build_on(warehouse, request, past, refuses=refuses)
 
 
 def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | None:
@@ -160,7 +163,22 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
         return None
 
 
-def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) -> CommitBase:
+def is_newest(warehouse: Warehouse, base: CommitBase) -> bool:
+    """Return True unless this server has published a newer state of the table since the base was read."""
+    cache = warehouse.caches.find_named((to_schema_name(base.ident.namespace), base.ident.name))
+    return cache is None or base.published is None or cache.published is base.published
+
+
+def find_landed(warehouse: Warehouse, request: TableCommit) -> TableRow | None:
+    """Return the table if the request has been committed before, else None."""
+    name = to_schema_name(request.ident.namespace), request.ident.name
+    ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
+    past = query_once(warehouse.lake, lambda conn: read_replay_check(conn, *name, ids))
+    table = past.seen.table
+    return table if table is not None and _is_committed(request, table, past.known) else None
+
+
+def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck, *, refuses: bool = False) -> CommitBase:
     table, earlier = past.seen.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = is_create(request.body.requirements)
@@ -177,10 +195,33 @@ def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) -> 
     base = CommitBase(
         request.ident, table, metadata, position, published, allowed=AllowedLocations(locations, warehouse.roots, lake_folder)
     )
+    if refuses and table is not None and _has_landed_meanwhile(warehouse, request, base):
+        return CommitBase(request.ident, table, None, NO_POSITION)
     reader = ManifestReader(warehouse.objects, base.allowed, readers=warehouse.readers)
+    if request.incoming is not None:
+        reader.reuse(request.incoming)
     if published is not None and published.newest_list[0]:
         reader.lists[published.newest_list[0]] = published.newest_list[1]
-    return _with_changes(warehouse, request, replace(base, used_specs=_list_used_specs(reader, request, metadata)), reader)
+    base = _with_changes(warehouse, request, replace(base, used_specs=_list_used_specs(reader, request, metadata)), reader)
+    return replace(base, incoming=reader.list_read())
+
+
+def _has_landed_meanwhile(warehouse: Warehouse, request: TableCommit, base: CommitBase) -> bool:
+    """Return True if a requirement does not hold any more because the request itself has landed, False if all hold.
+
+    The client's ids are looked up after the table was read. So a request that landed before the table was read is found, and a request
+    that is not found is refused for what the table was then.
+    Raises: CommitFailed: a requirement does not hold, and the request has not landed
+    """
+    try:
+        _check_not_late(request, base)
+    except CommitFailed:
+        base = query_once(warehouse.lake, lambda conn: with_known_ids(conn, request, base))
+        if base.table is not None and _is_committed(request, base.table, base.known):
+            return True
+        # A requirement may name a snapshot by the id that its client gave it.
+        _check_not_late(request, base)
+    return False
 
 
 def _with_changes(warehouse: Warehouse, request: TableCommit, base: CommitBase, reader: ManifestReader) -> CommitBase:

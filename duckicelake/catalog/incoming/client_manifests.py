@@ -63,6 +63,15 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class ClientManifests:
+    """The manifest lists and manifests that were read for a request, which never change, and the locations that were allowed then."""
+
+    allowed: AllowedLocations
+    lists: Mapping[str, Sequence[ManifestFile]]
+    manifests: Mapping[str, OpenManifest]
+
+
 @dataclass(slots=True)
 class ManifestReader:
     """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
@@ -80,6 +89,16 @@ class ManifestReader:
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
     readers: ReaderPool = field(default_factory=ReaderPool)
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
+
+    def reuse(self, known: ClientManifests) -> None:
+        """Take what was read for the same request before, unless other locations are allowed by now."""
+        if known.allowed == self.allowed:
+            self.lists.update(known.lists)
+            self.manifests.update(known.manifests)
+
+    def list_read(self) -> ClientManifests:
+        """Return what was read so far, for another attempt at the same request."""
+        return ClientManifests(self.allowed, self.lists, self.manifests)
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a manifest list names. Raises BadRequest when it is missing or malformed."""

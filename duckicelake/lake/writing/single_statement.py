@@ -12,7 +12,7 @@ from json import JSONEncoder
 from operator import attrgetter
 from typing import LiteralString
 
-from duckicelake.lake.audit_log import INSERT_DONE, encode_context
+from duckicelake.lake.audit_log import INSERT_DONE, encode_contexts
 from duckicelake.lake.changes import format_changes
 from duckicelake.lake.notes import ASSIGN_NEXT_VERSION
 from duckicelake.lake.writing.read_back import SIMPLE_ROWS
@@ -131,11 +131,11 @@ def write_single_statement(commit: Commit, step: LakeStep, time: datetime, versi
         "next_file_id": step.next_file_id,
         "changes_made": format_changes(step.changes),
         "made_snapshot_id": commit.head.snapshot_id + 1,
-        "audit_context": encode_context(commit.audit_context),
+        "audit_context": encode_contexts(commit.audit_contexts),
         "known": commit.waiting_sessions.list_recent(),
     }
     row = commit.conn.execute(_choose_statement(step), known | dict(version)).fetchone()
-    commit.add_log_line(commit.head.snapshot_id + 1)
+    commit.add_log_lines(commit.head.snapshot_id + 1)
     return StatementResult(row is not None, row is not None and bool(commit.waiting_sessions.record(row[0])))
 
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
-from duckicelake.lake.audit_log import DONE, UNKNOWN, AuditContext, AuditLine, log_line, write_line
+from duckicelake.lake.audit_log import DONE, UNKNOWN, AuditContext, AuditLine, log_line, write_lines
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.connect import (
     BEGIN_WRITING,
@@ -96,14 +96,15 @@ class LockedCheck:
 class Commit:
     """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends.
 
-    `lines` are those that it has written of itself into the record, for the log.
+    `audit_contexts` are the requests that ask for it: several when they are committed as a group. `lines` are those that it has written
+    into the audit log, for the server's log.
     """
 
     conn: psycopg.Connection
     head: LakeHead
     waiting_sessions: WaitingSessions
     locked_check: LockedCheck | None = None
-    audit_context: AuditContext | None = None
+    audit_contexts: Sequence[AuditContext] = ()
     lines: list[AuditLine] = field(default_factory=list[AuditLine])
     request: RequestKey | None = None
 
@@ -114,19 +115,18 @@ class Commit:
 
     def note(self, lake_snapshot_id: int | None) -> None:
         """Write who asked for the change, with the last lake snapshot that it makes, if it makes one."""
-        if self.audit_context is not None:
-            write_line(self.conn, self.audit_context, lake_snapshot_id)
-            self.add_log_line(lake_snapshot_id)
+        if self.audit_contexts:
+            write_lines(self.conn, self.audit_contexts, lake_snapshot_id)
+            self.add_log_lines(lake_snapshot_id)
 
     def write_object(self, object_uuid: UUID) -> None:
         """Note the one table or view that the change is about: copies of the request are answered with it, whatever it is called."""
         if self.request is not None:
             note_object(self.conn, self.request, object_uuid)
 
-    def add_log_line(self, lake_snapshot_id: int | None) -> None:
-        """Let the log know of a line, once it is committed."""
-        if self.audit_context is not None:
-            self.lines.append(AuditLine(self.audit_context, DONE, lake_snapshot_id))
+    def add_log_lines(self, lake_snapshot_id: int | None) -> None:
+        """Let the server's log have a line for each request, once they are committed."""
+        self.lines.extend(AuditLine(each, DONE, lake_snapshot_id) for each in self.audit_contexts)
 
 
 @contextmanager
@@ -151,10 +151,10 @@ def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool 
 
 def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | None) -> Commit:
     waiting_sessions = lake.waiting_sessions
+    audit_contexts = () if lake.audit_context is None else (lake.audit_context,)
     if watched is None:
-        return Commit(
-            conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], waiting_sessions, audit_context=lake.audit_context, request=lake.request
-        )
+        head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
+        return Commit(conn, head, waiting_sessions, audit_contexts=audit_contexts, request=lake.request)
     seen = waiting_sessions.list_recent()
     known = {
         "table_id": watched.table_id,
@@ -169,7 +169,7 @@ def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | 
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
     locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), bool(waiting_sessions.record(waiting)))
-    return Commit(conn, LakeHead(*head), waiting_sessions, locked_check, lake.audit_context, request=lake.request)
+    return Commit(conn, LakeHead(*head), waiting_sessions, locked_check, audit_contexts, request=lake.request)
 
 
 def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSessions) -> None:

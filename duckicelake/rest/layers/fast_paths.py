@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
@@ -143,7 +142,7 @@ class CommitFastPath:
         levels, name = await read_levels(named["namespace"]), await read_table_name(named["table"])
         headers = (find_header(request.scope, header) for header in (KEY_HEADER, SUMMARY))
         body, key = await read_body(request), await read_key(request, *headers)
-        return await run_in_threadpool(self._route.endpoint, target, levels, name, body, key)
+        return await self._route.endpoint(target, levels, name, body, key)
 
 
 def find_header(scope: Scope, wanted: bytes) -> str | None:

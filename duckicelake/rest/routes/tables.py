@@ -13,24 +13,14 @@ from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
-from duckicelake.catalog.commits import commit
-from duckicelake.catalog.commits.prepare import TableCommit
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import BadRequest, NoSuchTable, NotServed
+from duckicelake.errors import NoSuchTable, NotServed
 from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
-from duckicelake.iceberg.requests.bodies import (
-    Identifier,
-    add_to_summaries,
-    check_name,
-    parse_commit_table,
-    parse_create_table,
-    parse_transaction,
-)
-from duckicelake.iceberg.requests.requirements import is_create
+from duckicelake.iceberg.requests.bodies import Identifier, check_name, parse_create_table
 from duckicelake.rest.auth.delegation import (
     add_signing_config,
     build_wanted,
@@ -40,7 +30,7 @@ from duckicelake.rest.auth.delegation import (
     find_credentials_of_new_table,
     wants_credentials,
 )
-from duckicelake.rest.auth.permissions import check_commit, check_moved, check_rename
+from duckicelake.rest.auth.permissions import check_moved, check_rename
 from duckicelake.rest.cached_response import (
     CachedLoad,
     CachedResponse,
@@ -52,13 +42,12 @@ from duckicelake.rest.cached_response import (
     read_conditional_headers,
 )
 from duckicelake.rest.context import ServerContext, Target
-from duckicelake.rest.openapi import CREATE_TABLE, REGISTER_TABLE, RENAME, REPORT, TABLE_COMMIT, TRANSACTION
+from duckicelake.rest.openapi import CREATE_TABLE, REGISTER_TABLE, RENAME, REPORT
 from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import Levels, Page, Prefix, SnapshotSelection, TableName, cut_page
 from duckicelake.rest.request_bodies import (
     Body,
     Key,
-    check_identifier,
     decode_register,
     decode_rename,
     describe_body,
@@ -235,11 +224,9 @@ class TableChangeRoutes:
             "createTable": OperationHandler(self.create_table, responses=CREATED, body=describe_body(CREATE_TABLE)),
             "registerTable": OperationHandler(self.register_table, responses=CREATED, body=describe_body(REGISTER_TABLE)),
             "unregisterTable": OperationHandler(self.unregister_table, responses=COMMITTED),
-            "updateTable": OperationHandler(self.update_table, responses=COMMITTED, body=describe_body(TABLE_COMMIT)),
             "dropTable": OperationHandler(self.drop_table, status=204),
             "dropUnchangedTable": OperationHandler(self.drop_unchanged_table, status=204),
             "renameTable": OperationHandler(self.rename_table, status=204, body=describe_body(RENAME)),
-            "commitTransaction": OperationHandler(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
         }
 
     def create_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
@@ -278,21 +265,6 @@ class TableChangeRoutes:
         gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid))
         return build_response(build_cached_response(encode_commit_result(gone)), [])
 
-    def update_table(self, target: Target, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
-        """Commit updates to a table."""
-        asked = add_to_summaries(parse_commit_table(decode_json(body)), key.summary)
-        ident = Ident(levels, name)
-        if asked.identifier is not None and to_ident(asked.identifier) != ident:
-            raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        check_commit(target.session, levels, name, creates=is_create(asked.requirements))
-        warehouse = self._context.get_warehouse(target)
-        done = run_once(
-            warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed_table(w, ident, uuid)
-        )
-        check_moved(target.session, TABLE, to_levels(done.moved_to))
-        # The ETag equals that of the next load, so the client need not load the table again.
-        return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
-
     def drop_table(
         self,
         prefix: Prefix,
@@ -327,18 +299,6 @@ class TableChangeRoutes:
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
         run_once(warehouse, once, lambda w: rename_table(w, source, destination), lambda _, __: None)
-        return Response(status_code=204)
-
-    def commit_transaction(self, target: Target, body: Body, key: Key) -> Response:
-        """Commit updates to several tables, all or none."""
-        asks: list[TableCommit] = []
-        for asked in parse_transaction(decode_json(body)):
-            assert asked.identifier is not None
-            ident = to_ident(check_identifier(asked.identifier))
-            check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-            asks.append(TableCommit(ident, add_to_summaries(asked, key.summary)))
-        once = add_objects(key, *(ask.ident for ask in asks))
-        run_once(self._context.get_warehouse(target), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)
 
 

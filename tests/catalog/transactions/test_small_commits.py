@@ -198,8 +198,8 @@ def test_a_table_that_never_stands_still_ends_in_time(
     conn, reads = lake.duckdb(), list[Any]()
     read: Callable[..., Any] = commit.read_base
 
-    def read_late(*args: Any) -> Any:
-        reads.append(read(*args))
+    def read_late(*args: Any, **more: Any) -> Any:
+        reads.append(read(*args, **more))
         conn.execute("INSERT INTO t VALUES (2)")
         return reads[-1]
 

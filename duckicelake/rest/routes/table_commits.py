@@ -1,0 +1,257 @@
+"""Commits to one table and to several: they wait for their turn on the event loop, and are committed in threads.
+
+A commit passes through three functions: `parse_commit` (no I/O), `prepare_commit` (reads the client's manifests, before the turn) and
+`commit_alone` (in the turn). Requests that change only properties are not prepared: one turn commits all of them that wait in a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from fastapi import Response
+from starlette.concurrency import run_in_threadpool
+
+from duckicelake.access.policy import TABLE
+from duckicelake.catalog.commits import commit
+from duckicelake.catalog.commits.prepare import CommitBase, TableCommit
+from duckicelake.catalog.commits.property_group import GroupMember, may_be_grouped
+from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.table_changes import load_committed_table
+from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
+from duckicelake.iceberg.json_reader import decode_json
+from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_table, parse_transaction
+from duckicelake.iceberg.requests.requirements import is_create
+from duckicelake.iceberg.requests.updates import AddSnapshot
+from duckicelake.rest.auth.permissions import check_commit, check_moved
+from duckicelake.rest.context import RequestTarget, ServerContext, Target
+from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
+from duckicelake.rest.operations import OperationHandler
+from duckicelake.rest.params import Levels, TableName
+from duckicelake.rest.request_bodies import Body, Key, check_identifier, describe_body
+from duckicelake.rest.routes.tables import (
+    COMMITTED,
+    MultipartBodyResponse,
+    add_objects,
+    list_commit_result,
+    list_etag_parts,
+    to_ident,
+    to_levels,
+)
+from duckicelake.rest.turns import TableKey, Turns, TurnTimeout, Waiter
+from duckicelake.values import replace
+
+PARSED_BYTES = 64 * 1024
+"""Larger bodies are parsed in a thread, so that other requests need not wait."""
+TOO_LATE = "Other changes of the table took so long that this commit was not begun; nothing was done. Try again."
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A commit to one table that its sender may make. `base` is what it was prepared with."""
+
+    target: RequestTarget
+    warehouse: Warehouse
+    commit: TableCommit
+    context: RequestContext
+    base: CommitBase | None = None
+
+    @property
+    def may_be_grouped(self) -> bool:
+        """True if other requests that change only properties may be committed with this one."""
+        return self.context.key is None and may_be_grouped(self.commit.body)
+
+    @property
+    def table_key(self) -> TableKey:
+        """The table whose turn the request takes."""
+        return self.warehouse.name, self.commit.ident.namespace, self.commit.ident.name
+
+
+class TableCommitRoutes:
+    """Handlers of the operations that commit to tables."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._turns: Turns[CommitRequest, Response] = context.turns
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return the handlers by operation name."""
+        return {
+            "updateTable": OperationHandler(self.update_table, responses=COMMITTED, body=describe_body(TABLE_COMMIT)),
+            "commitTransaction": OperationHandler(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
+        }
+
+    async def update_table(self, target: Target, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
+        """Commit updates to a table."""
+        parts = self._context, target, Ident(levels, name), body, key
+        request = parse_commit(*parts) if len(body) <= PARSED_BYTES else await run_in_threadpool(parse_commit, *parts)
+        with self._turns.place(request.table_key):
+            if request.may_be_grouped:
+                return await self._commit_in_group(request)
+            if any(isinstance(update, AddSnapshot) for update in request.commit.body.updates):
+                request = await run_in_threadpool(prepare_commit, request)
+            try:
+                began = monotonic()
+                async with self._turns.turn([request.table_key]):
+                    self._context.metrics.observe_commit_wait(monotonic() - began)
+                    return await run_in_threadpool(commit_alone, request)
+            except TurnTimeout:
+                return await run_in_threadpool(answer_late, request)
+
+    async def _commit_in_group(self, request: CommitRequest) -> Response:
+        """Commit a request with those that wait right behind it, or return what another request's turn has answered it."""
+        turns, key, began = self._turns, request.table_key, monotonic()
+        try:
+            answer = await turns.wait(key, request)
+        except TurnTimeout:
+            return await run_in_threadpool(answer_late, request)
+        self._context.metrics.observe_commit_wait(monotonic() - began)
+        if isinstance(answer, CatalogError):
+            raise answer
+        if answer is not None:
+            return answer
+        waiters = turns.gather(key)
+        try:
+            first, *others = await run_in_threadpool(commit_each, [request, *(w.request for w in waiters if w.request is not None)])
+        except BaseException:
+            # The thread goes on, or failed where nobody can tell.
+            answer_all(waiters, [CommitStateUnknown("The server failed while it committed; look before trying again.")] * len(waiters))
+            raise
+        finally:
+            turns.release(key)
+        turns.grouped_count += len(waiters) + 1 if waiters else 0
+        answer_all(waiters, others)
+        if isinstance(first, CatalogError):
+            raise first
+        return first
+
+    async def commit_transaction(self, target: Target, body: Body, key: Key) -> Response:
+        """Commit updates to several tables, all or none."""
+        requests = await run_in_threadpool(parse_transaction_commits, target, body, key)
+        warehouse = self._context.get_warehouse(target)
+        once = add_objects(key, *(request.ident for request in requests))
+
+        def act() -> None:
+            run_once(warehouse, once, lambda w: commit.commit_tables(w, requests), lambda _, __: None)
+
+        try:
+            async with self._turns.turn([(warehouse.name, request.ident.namespace, request.ident.name) for request in requests]):
+                await run_in_threadpool(act)
+        except TurnTimeout:
+            await run_in_threadpool(act)
+        return Response(status_code=204)
+
+
+def answer_all(waiters: Sequence[Waiter[CommitRequest, Response]], answers: Sequence[Response | CatalogError]) -> None:
+    """Give the requests that another one's turn has committed their answers."""
+    for waiter, answer in zip(waiters, answers, strict=True):
+        if not waiter.turn.done():
+            waiter.turn.set_result(answer)
+
+
+def parse_commit(context: ServerContext, target: RequestTarget, ident: Ident, body: bytes, key: RequestContext) -> CommitRequest:
+    """Return the commit that a body asks for. Raises: BadRequest, Forbidden, NoSuchTable, NoSuchWarehouse."""
+    asked = add_to_summaries(parse_commit_table(decode_json(body)), key.summary)
+    if asked.identifier is not None and to_ident(asked.identifier) != ident:
+        raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
+    check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
+    return CommitRequest(target, context.get_warehouse(target), TableCommit(ident, asked), key)
+
+
+def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestContext) -> list[TableCommit]:
+    """Return the commits that a body asks for. Raises: BadRequest, Forbidden, NoSuchTable."""
+    requests: list[TableCommit] = []
+    for asked in parse_transaction(decode_json(body)):
+        assert asked.identifier is not None
+        ident = to_ident(check_identifier(asked.identifier))
+        check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
+        requests.append(TableCommit(ident, add_to_summaries(asked, key.summary)))
+    return requests
+
+
+def prepare_commit(request: CommitRequest) -> CommitRequest:
+    """Return the request with the client's manifests read, or raise why it is refused.
+
+    A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed.
+    """
+    try:
+        return replace(request, base=commit.prepare(request.warehouse, request.commit))
+    except CatalogError:
+        if request.context.key is None:
+            raise
+        return request
+
+
+def commit_alone(request: CommitRequest) -> Response:
+    """Commit one request, and return its response."""
+    wanted = request.commit
+    done = run_once(
+        request.warehouse,
+        request.context,
+        lambda w: commit.commit_prepared(w, wanted, request.base),
+        lambda w, uuid: load_committed_table(w, wanted.ident, uuid),
+    )
+    return build_commit_response(request, done)
+
+
+def commit_each(requests: Sequence[CommitRequest]) -> list[Response | CatalogError]:
+    """Commit requests that change only properties of one table together, and return the response to each.
+
+    If the group fails, each is committed alone, so that an error reaches only the request that causes it. An unknown outcome reaches all.
+    """
+    if len(requests) == 1:
+        return [_try_alone(requests[0])]
+    members = [GroupMember(request.commit.body, request.context.audit_context) for request in requests]
+    roots = {request.warehouse.roots for request in requests}
+    try:
+        if len(roots) > 1:
+            return [_try_alone(request) for request in requests]
+        done = commit.commit_group(requests[0].warehouse, requests[0].commit.ident, members)
+    except CommitStateUnknown as error:
+        return [error] * len(requests)
+    except CatalogError:
+        return [_try_alone(request) for request in requests]
+    return [_try_to_answer(request, table) for request, table in zip(requests, done, strict=True)]
+
+
+def _try_alone(request: CommitRequest) -> Response | CatalogError:
+    try:
+        return commit_alone(request)
+    except CatalogError as error:
+        return error
+
+
+def _try_to_answer(request: CommitRequest, done: LoadedTable | CommitFailed) -> Response | CatalogError:
+    try:
+        return done if isinstance(done, CommitFailed) else build_commit_response(request, done)
+    except CatalogError as error:
+        return error
+
+
+def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response:
+    """Return the response to a commit. Raises: CommitStateUnknown: the table was moved to where its sender has no right."""
+    check_moved(request.target.session, TABLE, to_levels(done.moved_to))
+    # The ETag equals that of the next load, so the client need not load the table again.
+    return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
+
+
+def answer_late(request: CommitRequest) -> Response:
+    """Return the response to a request whose turn did not come, if it has been committed before.
+
+    Raises: CommitFailed: it has not; nothing was done
+    """
+    wanted = request.commit
+
+    def refuse(warehouse: Warehouse) -> LoadedTable:
+        landed = commit.load_landed(warehouse, wanted)
+        if landed is None:
+            raise CommitFailed(TOO_LATE)
+        return landed
+
+    try:
+        done = run_once(request.warehouse, request.context, refuse, lambda w, uuid: load_committed_table(w, wanted.ident, uuid))
+    finally:
+        if request.base is not None:
+            commit.discard_prepared(request.warehouse, request.base)
+    return build_commit_response(request, done)

@@ -1,0 +1,148 @@
+"""Turns: changes of one table follow each other in the order in which they came, and wait on the event loop without a thread.
+
+Turns only save work: a change that takes none is as correct, because the lake's lock decides. `rest.table_commits` takes turns for all
+routes that change tables. Each worker process has its own.
+
+Law: a request that is refused for want of room has done nothing. A request whose turn does not come in time may have landed as a copy
+before, so its caller looks for that before it refuses.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from duckicelake.errors import CatalogError, TooManyRequests
+
+TableKey = tuple[str, tuple[str, ...], str]
+"""A warehouse, a namespace and a table, as the request spells them."""
+MAX_GROUP = 64
+"""So many requests are committed together at most: what one transaction writes stays small."""
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """How many changes of one table may be in progress or wait at a time, and for how long each may wait."""
+
+    requests: int = 256
+    seconds: float = 20.0
+
+
+class TurnTimeout(Exception):
+    """The turn did not come in time."""
+
+
+@dataclass(slots=True)
+class Waiter(Generic[Request, Answer]):
+    """A request that waits for its turn. `turn` is done when it has it (None), or when another request's turn has answered it."""
+
+    turn: "asyncio.Future[Answer | CatalogError | None]"
+    since_s: float
+    request: Request | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def stop_timer(self) -> None:
+        """Let the request wait as long as it takes: it is being answered."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+@dataclass(slots=True)
+class Turns(Generic[Request, Answer]):
+    """The turns of all tables of this process. Used on the event loop only."""
+
+    limits: TurnLimits = field(default_factory=TurnLimits)
+    full_count: int = 0
+    late_count: int = 0
+    grouped_count: int = 0
+    _waiting: dict[TableKey, "deque[Waiter[Request, Answer]]"] = field(default_factory=dict[TableKey, "deque[Waiter[Request, Answer]]"])
+    _present: dict[TableKey, int] = field(default_factory=dict[TableKey, int])
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of requests that wait for a turn."""
+        return sum(map(len, self._waiting.values()))
+
+    @contextmanager
+    def place(self, key: TableKey) -> Generator[None]:
+        """Hold one of the places of a table. Raises: TooManyRequests: all are taken."""
+        present = self._present.get(key, 0)
+        if present >= self.limits.requests:
+            self.full_count += 1
+            raise TooManyRequests(f"Too many changes of the table {key[2]!r} wait already; nothing was done. Try again later.")
+        self._present[key] = present + 1
+        try:
+            yield
+        finally:
+            self._present[key] -= 1
+            if not self._present[key]:
+                del self._present[key]
+
+    @asynccontextmanager
+    async def turn(self, keys: Sequence[TableKey]) -> AsyncGenerator[None]:
+        """Hold the turns of tables, taken one after the other in their order, which is the same for all. Raises: TurnTimeout."""
+        held: list[TableKey] = []
+        try:
+            for key in sorted(set(keys)):
+                await self.wait(key)
+                held.append(key)
+            yield
+        finally:
+            for key in reversed(held):
+                self.release(key)
+
+    async def wait(self, key: TableKey, request: Request | None = None) -> Answer | CatalogError | None:
+        """Return None when it is the caller's turn, who releases it; of a `request`, the answer if another one's turn has answered it.
+
+        Raises: TurnTimeout: the turn did not come in time
+        """
+        queue = self._waiting.get(key)
+        if queue is None:
+            self._waiting[key] = deque()
+            return None
+        loop = asyncio.get_running_loop()
+        waiter = Waiter[Request, Answer](loop.create_future(), loop.time(), request)
+        waiter.timer = loop.call_later(self.limits.seconds, self._expire, queue, waiter)
+        queue.append(waiter)
+        try:
+            return await waiter.turn
+        except asyncio.CancelledError:
+            waiter.stop_timer()
+            if waiter in queue:
+                queue.remove(waiter)
+            elif waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.result() is None:
+                self.release(key)
+            raise
+
+    def release(self, key: TableKey) -> None:
+        """Give the turn to the request that has waited longest."""
+        queue = self._waiting[key]
+        while queue:
+            waiter = queue.popleft()
+            waiter.stop_timer()
+            if not waiter.turn.done():
+                waiter.turn.set_result(None)
+                return
+        del self._waiting[key]
+
+    def gather(self, key: TableKey) -> "list[Waiter[Request, Answer]]":
+        """Return the requests next in line that may be answered in the caller's turn, who answers each."""
+        queue = self._waiting[key]
+        gathered: list[Waiter[Request, Answer]] = []
+        while queue and queue[0].request is not None and len(gathered) < MAX_GROUP - 1:
+            waiter = queue.popleft()
+            waiter.stop_timer()
+            if not waiter.turn.done():
+                gathered.append(waiter)
+        return gathered
+
+    def _expire(self, queue: "deque[Waiter[Request, Answer]]", waiter: Waiter[Request, Answer]) -> None:
+        if waiter in queue:
+            queue.remove(waiter)
+            self.late_count += 1
+            waiter.turn.set_exception(TurnTimeout())

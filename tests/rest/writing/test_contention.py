@@ -1,0 +1,263 @@
+"""Many clients commit to one table: they take turns, and changes of properties that wait in a row are committed together."""
+
+import json
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.client import Client, assert_main, data_file, open_client
+from tests.support.lakes import FreshLake
+from tests.support.waiting import count_waiting, wait_for
+
+LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+QUEUE, GROUPED, REFUSED = "duckicelake_commit_queue_length", "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
+WAITS = "duckicelake_commit_wait_seconds_count"
+SNAPSHOT = 7_000_000_000_000_000_000
+
+
+@pytest.fixture
+def server(lake: FreshLake) -> Generator[Server]:
+    """A server of the lake."""
+    with serve(make_settings(lake)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake) -> Client:
+    """A client of the server, and a table `t` that was changed once."""
+    client = open_client(server, lake)
+    assert client.create().status == 200
+    assert client.commit([set_property("first")]).status == 200
+    return client
+
+
+@pytest.fixture
+def pool() -> Generator[ThreadPoolExecutor]:
+    """Threads of clients."""
+    with ThreadPoolExecutor(32) as threads:
+        yield threads
+
+
+@contextmanager
+def locked(lake: FreshLake) -> Generator[psycopg.Connection]:
+    """Hold the lake's lock: a commit that has its turn waits for it, and others wait for their turn."""
+    conn = lake.psycopg(autocommit=False)
+    conn.execute(LOCK)
+    try:
+        yield conn
+    finally:
+        conn.rollback()
+
+
+def set_property(key: str, value: str = "v") -> dict[str, Any]:
+    """Return the update that sets a property."""
+    return {"action": "set-properties", "updates": {key: value}}
+
+
+def wait_for_queue(client: Client, length: int) -> None:
+    """Return when so many commits wait for a turn."""
+    wait_for(lambda: client.server.count(QUEUE) == length, f"{length} commits in the queue")
+
+
+def begin(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> "Future[Answer]":
+    """Return a commit that has its turn and waits for the lake's lock."""
+    first = pool.submit(client.commit, [set_property("begun")])
+    wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a commit that waits for the lake")
+    return first
+
+
+def submit_in_line(client: Client, pool: ThreadPoolExecutor, commits: list[tuple[list[Any], list[Any]]]) -> "list[Future[Answer]]":
+    """Send commits one after the other, each when the one before it waits for its turn."""
+    sent: list[Future[Answer]] = []
+    before = int(client.server.count(QUEUE))
+    for updates, requirements in commits:
+        sent.append(pool.submit(client.commit, updates, requirements))
+        wait_for_queue(client, before + len(sent))
+    return sent
+
+
+def read_head(lake: FreshLake) -> int:
+    """Return the newest lake snapshot."""
+    [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
+    return head
+
+
+def count_audited(lake: FreshLake) -> int:
+    """Return the number of audit lines of commits."""
+    [(count,)] = lake.psycopg().execute("SELECT count(*) FROM iceberg_audit WHERE operation = 'updateTable'").fetchall()
+    return count
+
+
+def test_a_requirement_that_fails_is_refused_without_the_lock(client: Client, lake: FreshLake) -> None:
+    """Nobody waits for the lake to hear that the table has changed, and no manifest is read for it."""
+    updates = client.append(client.load(), SNAPSHOT, [])
+    missing = json.loads(json.dumps(updates).replace("snap-", "none-"))
+    with locked(lake):
+        answer = client.commit(missing, [assert_main(42)])
+    assert answer.error == (409, "CommitFailedException")
+    assert "branch or tag main is missing, expected 42" in answer.json["error"]["message"]
+
+
+def test_a_copy_of_what_has_landed_is_not_refused_early(client: Client) -> None:
+    """Its requirement does not hold any more because of itself: refused, its client would delete the files of a landed commit."""
+    metadata = client.load()
+    updates = client.append(metadata, SNAPSHOT, [data_file(metadata, "a")])
+    assert [client.commit(updates, [assert_main(None)]).status for _ in range(3)] == [200] * 3
+    assert len(client.load()["snapshots"]) <= 2
+
+
+def test_properties_that_wait_are_committed_together(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """One lake snapshot, one metadata file, an audit line each; each answer shows its own change, and no later one is lost."""
+    head, audited = read_head(lake), count_audited(lake)
+    with locked(lake):
+        first = begin(client, lake, pool)
+        commits = [([set_property(f"k{n}"), set_property("last", str(n))], []) for n in range(10)]
+        sent = submit_in_line(client, pool, commits)
+    answers = [first.result(), *(each.result() for each in sent)]
+    assert [answer.status for answer in answers] == [200] * 11
+    assert read_head(lake) == head + 2
+    assert count_audited(lake) == audited + 11
+    assert client.server.count(GROUPED) == 10
+    metadata = client.load()
+    assert {f"k{n}" for n in range(10)} <= metadata["properties"].keys()
+    assert metadata["properties"]["last"] == "9"
+    assert all(f"k{n}" in answer.json["metadata"]["properties"] for n, answer in enumerate(answers[1:]))
+    locations = {answer.json["metadata-location"] for answer in answers}
+    assert len(locations) == 2
+    logged = [entry["metadata-file"] for entry in metadata["metadata-log"]]
+    assert all(client.objects.read(location) for location in [*logged, *locations])
+    assert client.server.count(WAITS) >= 11
+
+
+def test_who_requires_what_does_not_hold_is_refused_alone(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """The others of its group land, and no audit line tells of it."""
+    audited = count_audited(lake)
+    with locked(lake):
+        first = begin(client, lake, pool)
+        wrong = [{"type": "assert-table-uuid", "uuid": str(uuid4())}]
+        sent = submit_in_line(client, pool, [([set_property("a")], []), ([set_property("b")], wrong), ([set_property("c")], [])])
+    assert [each.result().status for each in (first, *sent)] == [200, 200, 409, 200]
+    assert sent[1].result().error == (409, "CommitFailedException")
+    assert count_audited(lake) == audited + 3
+    properties = client.load()["properties"]
+    assert "a" in properties and "c" in properties and "b" not in properties
+
+
+def test_what_one_asks_in_vain_hits_nobody_else(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """A group that fails is done one by one."""
+    with locked(lake):
+        first = begin(client, lake, pool)
+        elsewhere = {"action": "set-properties", "updates": {"write.data.path": "s3://elsewhere/x"}}
+        sent = submit_in_line(client, pool, [([set_property("a")], []), ([elsewhere], []), ([set_property("c")], [])])
+    assert [each.result().status for each in (first, *sent)] == [200, 200, 400, 200]
+    properties = client.load()["properties"]
+    assert "a" in properties and "c" in properties and "write.data.path" not in properties
+
+
+def test_requests_with_keys_and_other_updates_stay_alone(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """Each makes its own lake snapshot, in the order in which they came."""
+    head, body = read_head(lake), {"requirements": [], "updates": [set_property("keyed")]}
+    key = "018f3a1e-0000-7000-8000-000000000001"
+    headers = {"content-type": "application/json", "Idempotency-Key": key}
+
+    def commit_with_key() -> Answer:
+        return client.server.ask("POST", "namespaces/main/tables/t", headers, json.dumps(body).encode())
+
+    metadata = client.load()
+    with locked(lake):
+        first = begin(client, lake, pool)
+        [before] = submit_in_line(client, pool, [([set_property("a")], [])])
+        keyed = pool.submit(commit_with_key)
+        wait_for_queue(client, 2)
+        others = submit_in_line(
+            client, pool, [(client.append(metadata, SNAPSHOT, [data_file(metadata, "a")]), []), ([set_property("b")], [])]
+        )
+    assert [each.result().status for each in (first, before, keyed, *others)] == [200] * 5
+    assert read_head(lake) == head + 5
+    assert commit_with_key().status == 200
+    assert read_head(lake) == head + 5
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["new", "landed before"])
+def test_who_waits_too_long_is_refused_unless_it_has_landed(lake: FreshLake, pool: ThreadPoolExecutor, landed: bool) -> None:
+    """409 and nothing done, or the answer to what was done before."""
+    with serve(make_settings(lake, commit_queue_s=0.5)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == 200
+        metadata = client.load()
+        updates = client.append(metadata, SNAPSHOT, [data_file(metadata, "a")])
+        assert not landed or client.commit(updates).status == 200
+        with locked(lake):
+            first = begin(client, lake, pool)
+            late = pool.submit(client.commit, updates)
+            answer = late.result()
+        assert first.result().status == 200
+        assert answer.status == (200 if landed else 409), answer.body
+        assert server.count(REFUSED, reason="late") == 1
+        assert bool(client.load()["snapshots"]) == landed
+
+
+def test_more_than_may_wait_are_refused_before_any_work(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """429 with Retry-After; another table is not concerned."""
+    with serve(make_settings(lake, commit_queue_max=2)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == client.create("other").status == 200
+        with locked(lake):
+            first = begin(client, lake, pool)
+            [second] = submit_in_line(client, pool, [([set_property("a")], [])])
+            third = client.commit([set_property("b")])
+            elsewhere = pool.submit(client.commit, [set_property("a")], (), "other")
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 2, "two commits that wait for the lake")
+        assert third.error == (429, "SlowDownException")
+        assert third.headers["retry-after"] == "1"
+        assert [each.result().status for each in (first, second, elsewhere)] == [200] * 3
+        assert server.count(REFUSED, reason="full") == 1
+        assert "b" not in client.load()["properties"]
+
+
+def test_transactions_take_their_tables_in_one_order(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """Two that name the same tables in different orders do not wait for each other."""
+    assert client.create("u").status == 200
+
+    def commit(names: tuple[str, str], key: str) -> Answer:
+        changes = [
+            {"identifier": {"namespace": ["main"], "name": name}, "requirements": [], "updates": [set_property(key)]} for name in names
+        ]
+        return client.post("transactions/commit", {"table-changes": changes})
+
+    with locked(lake):
+        first = begin(client, lake, pool)
+        sent = [pool.submit(commit, names, key) for names, key in ((("t", "u"), "a"), (("u", "t"), "b"))]
+        wait_for_queue(client, 2)
+    assert [each.result().status for each in (first, *sent)] == [200, 204, 204]
+    assert {"a", "b"} <= client.load()["properties"].keys()
+    assert {"a", "b"} <= client.load("u")["properties"].keys()
+
+
+def test_a_lost_answer_of_postgres_reaches_the_whole_group(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """What became of the group is unknown to each member, and nothing is tried a second time."""
+    conn = lake.psycopg()
+    with locked(lake):
+        first = begin(client, lake, pool)
+        sent = submit_in_line(client, pool, [([set_property("a")], []), ([set_property("b")], [])])
+        # deferred, so that it runs in COMMIT: the connection is lost with the answer
+        conn.execute(
+            "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'"
+        )
+        conn.execute(
+            "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON ducklake_tag DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+            " WHEN (NEW.key = 'b') EXECUTE FUNCTION die()"
+        )
+    assert first.result().status == 200
+    assert [each.result().error for each in sent] == [(500, "CommitStateUnknownException")] * 2
+    conn.execute("DROP TRIGGER die ON ducklake_tag; DROP FUNCTION die")
+    assert client.commit([set_property("c")]).status == 200
+    properties = client.load()["properties"]
+    assert "c" in properties and "a" not in properties and "b" not in properties
