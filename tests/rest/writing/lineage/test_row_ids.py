@@ -117,6 +117,19 @@ def test_both_sides_know_the_ids(client: Client, lake: FreshLake, server: Server
     check_going_on(Served(lake, server), ("main", "t"))
 
 
+def test_ids_stay_when_snapshots_expire(client: Client, session: DuckDBPyConnection) -> None:
+    """The first snapshot that is left gets a lower `first-row-id` than before; each file keeps its own, which readers use."""
+    for number, snapshot_id in ((20, FIRST + 10), (30, FIRST + 11)):
+        base = client.load()
+        columns = {1: pa.array([number, number + 1]), 2: pa.array(["new"] * 2)}
+        assert client.commit(client.append(base, snapshot_id, [write_file(client, base, f"more-{number}", columns)])).status == 200
+    before = told_row_ids(client)
+    assert before == row_ids(session)
+    session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    assert len({snapshot["sequence-number"] for snapshot in client.load()["snapshots"]}) == 1
+    assert told_row_ids(client) == before == row_ids(session)
+
+
 def test_the_copy_takes_the_place_of_the_file(client: Client, lake: FreshLake, session: DuckDBPyConnection) -> None:
     """The client's own is nobody's then, and goes with what else is nobody's; the copy stays, and goes when DuckLake removes it."""
     assert client.commit(append(client, SECOND, [write_waiting(client, "mixed", [11], [None])])).status == 200
