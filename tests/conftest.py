@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give tests that share a fixture of their module to one process, which then makes it once."""
+    """Mark tests that need servers, and give tests that share a fixture of their module to one process, which makes it once."""
+    if "stack" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.servers)
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     is_shared = any(found[-1].scope == "module" for found in definitions.values() if found)
     if is_shared and item.get_closest_marker("xdist_group") is None:
