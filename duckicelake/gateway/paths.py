@@ -14,8 +14,6 @@ SIGN_ANYWHERE = "aws/s3/sign"
 COLLECTIONS = frozenset({"namespaces", "tables", "views", "transactions"})
 """The first segments behind a prefix in the specification."""
 
-ASCII_END = 0x80
-
 
 @dataclass(frozen=True, slots=True)
 class ForwardedPath:
@@ -23,11 +21,6 @@ class ForwardedPath:
 
     prefix: str
     rest: str
-
-
-def escape_path(raw: bytes) -> str:
-    """Return the bytes of a path or query as ASCII; what is not is percent-encoded, because the HTTP client takes text only."""
-    return raw.decode() if raw.isascii() else "".join(chr(byte) if byte < ASCII_END else f"%{byte:02X}" for byte in raw)
 
 
 def split_path(raw_path: str) -> ForwardedPath | None:

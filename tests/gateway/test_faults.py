@@ -10,6 +10,7 @@ import pytest
 
 from duckicelake.gateway.route import Limits, Route
 from tests.gateway.fake import LOADED, RESET, SILENCE, Answering, FakeCatalog, Reply, Seen, fake, routes
+from tests.rest.proxy import Wire
 from tests.rest.serving import Server
 
 TABLE = "/v1/other/namespaces/a/tables/t"
@@ -200,3 +201,15 @@ def test_after_five_failures_nothing_is_sent_for_a_while() -> None:
         assert server.get(TABLE).error == (503, "SlowDownException")
         assert server.ask("POST", TABLE, JSON, COMMIT).headers["retry-after"] == "1"
         assert len(catalog.asked) == 5
+
+
+def test_two_servers_that_forward_to_each_other_are_a_loop() -> None:
+    """Already the request for the configuration comes back."""
+    ports: list[int] = []
+    wire = Wire(lambda: socket.create_connection(("127.0.0.1", ports[0])))
+    with routes(Route("other", f"http://127.0.0.1:{wire.port}", warehouse="other")) as one:
+        with routes(Route("other", one.uri, warehouse="other")) as two:
+            ports.append(two.port)
+            assert two.get("/v1/other/namespaces").error == (508, "BadRequestException")
+            assert one.get("/v1/config?warehouse=other").error == (508, "BadRequestException")
+    wire.close()

@@ -38,7 +38,7 @@ from duckicelake.gateway.answers import (
 from duckicelake.gateway.configuration import read_properties, rewrite_config
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.headers import DELEGATION, Headers, build_answer_headers, find_header, without
-from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, escape_path, split_path
+from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, split_path
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
 from duckicelake.rest.auth.audit import audit_error, describe_request
@@ -117,7 +117,7 @@ class ForwardingLayer:
 
     def _find_route(self, scope: Scope) -> RoutedRequest | None:
         """Return the route of a request, None if it is for this server's own lakes."""
-        path = escape_path(scope.get("raw_path") or b"")
+        path = (scope.get("raw_path") or b"").decode("latin-1")
         if path == CONFIG:
             return self._find_config_route(scope)
         parts = split_path(path)
@@ -205,7 +205,7 @@ class ForwardingLayer:
             config = await upstream.get_config(caller)
             return json_response(rewrite_config(config, quote(route.name, safe=""), has_keys=has_keys))
         check_whole(session, route.name)
-        config = await upstream.request_config(escape_path(scope["query_string"]), caller)
+        config = await upstream.request_config(scope["query_string"].decode("latin-1"), caller)
         return json_response(rewrite_config(config, None, has_keys=has_keys))
 
     async def _answer_operation(self, scope: Scope, receive: Receive, send: Send, call: "ForwardedCall") -> None:
@@ -250,7 +250,7 @@ class ForwardingLayer:
             headers = without_vended_keys(headers)
         if names.name in SEARCHED:
             headers = with_searchable_coding(headers)
-        query = escape_path(scope["query_string"])
+        query = scope["query_string"].decode("latin-1")
         changes = changes_something(scope["method"], names)
         return ForwardedRequest(scope["method"], call.routed.rest, query, headers, body, call.caller, changes)
 
