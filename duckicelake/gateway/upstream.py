@@ -97,11 +97,16 @@ class UpstreamAnswer:
         self.status = response.status
         self.headers: Headers = [(name.lower(), value) for name, value in response.raw_headers]
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises: BrokenOff: the upstream broke off."""
+    async def stream(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """Yield the body as it comes, each part with True if others follow; the last part may be empty.
+
+        Raises: BrokenOff: the upstream broke off
+        """
+        content = self._response.content
         try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
+            while not content.at_eof():
+                part = await content.readany()
+                yield part, not content.at_eof()
         except (aiohttp.ClientError, TimeoutError) as error:
             self.close()
             raise BrokenOff from error
@@ -110,7 +115,7 @@ class UpstreamAnswer:
         """Return the body as it came, compressed or not. Raises: BadRouteAnswer: it is too large. BrokenOff: the upstream broke off."""
         parts: list[bytes] = []
         received_bytes = 0
-        async for chunk in self.stream():
+        async for chunk, _ in self.stream():
             received_bytes += len(chunk)
             if received_bytes > most_bytes:
                 self.close()
@@ -313,6 +318,8 @@ class Upstream:
             added = await self._authorizer.authorize(outgoing, self._get_session())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RouteUnavailable(f"The token endpoint of the route {self.route.name!r} cannot be reached ({describe(error)}).") from error
+        if not added:
+            return outgoing
         return replace(outgoing, headers=[*without(outgoing.headers, *(name for name, _ in added)), *added])
 
     async def _send_once(self, request: ForwardedRequest, outgoing: OutgoingRequest) -> UpstreamAnswer:

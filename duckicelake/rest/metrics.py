@@ -178,6 +178,7 @@ class Metrics:
             buckets=LATENCY_BUCKETS_S,
         )
         self._seconds_of: dict[str, Histogram] = {}
+        self._routed_of: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._requests_of: dict[tuple[str, int], Counter] = {}
 
     def count_request(self, operation: str, status: int, seconds: float) -> None:
@@ -198,8 +199,12 @@ class Metrics:
 
     def count_routed(self, route: str, operation: str, status: int, seconds: float) -> None:
         """Count one request to another catalog."""
-        self._routed.labels(route, operation, str(status)).inc()
-        self._routed_seconds.labels(route).observe(seconds)
+        routed = self._routed_of.get((route, operation, status))
+        if routed is None:
+            labelled = self._routed.labels(route, operation, str(status)), self._routed_seconds.labels(route)
+            routed = self._routed_of[route, operation, status] = labelled
+        routed[0].inc()
+        routed[1].observe(seconds)
 
     def observe_commit_wait(self, seconds: float) -> None:
         """Count one commit that waited for its turn on a table."""

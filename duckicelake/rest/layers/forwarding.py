@@ -162,10 +162,12 @@ class ForwardingLayer:
                 response = await self._answer_config(scope, routed, session, caller)
                 await response(scope, receive, send_counted)
                 return
-            separator = await self._find_separator(routed, session, caller)
-            names = self._read_names(scope["method"], find_rest(routed), separator, session)
+            is_partial = not session.may_choose_locations
+            separator = await self._find_separator(routed, caller) if is_partial else ADVERTISED_SEPARATOR
+            names = read_path(scope["method"], find_rest(routed), separator, is_partial=is_partial)
             name = scope["operation"] = names.name
-            await self._answer_operation(scope, receive, send_counted, ForwardedCall(routed, names, session, caller, separator))
+            call = ForwardedCall(routed, names, session, caller, separator, is_partial)
+            await self._answer_operation(scope, receive, send_counted, call)
         except CatalogError as error:
             if error.denied is not None or isinstance(error, Forbidden):
                 objects = (error.denied,) if error.denied is not None else describe_request(scope).objects
@@ -181,22 +183,13 @@ class ForwardingLayer:
             raise await build_unknown_warehouse(self._context, bearer, upstream.route.name)
         return session
 
-    async def _find_separator(self, routed: RoutedRequest, session: Session, caller: Caller) -> str:
-        """Return the upstream's separator of namespaces, percent-encoded. Only partial rights need it."""
-        if routed.is_whole or session.may_choose_locations:
+    async def _find_separator(self, routed: RoutedRequest, caller: Caller) -> str:
+        """Return the upstream's separator of namespaces, percent-encoded."""
+        if routed.is_whole:
             return ADVERTISED_SEPARATOR
         config = await routed.upstream.get_config(caller)
         found = {**read_properties(config.body, "defaults"), **read_properties(config.body, "overrides")}
         return found.get("namespace-separator", ADVERTISED_SEPARATOR)
-
-    def _read_names(self, method: str, rest: str, separator: str, session: Session) -> ForwardedNames:
-        """Return the names in a path. Whoever may do everything may send paths that only the upstream can read."""
-        try:
-            return read_names(method, rest, separator)
-        except BadRequest:
-            if not session.may_choose_locations:
-                raise
-            return ForwardedNames(find_forwarded_operation(method, rest)[0])
 
     async def _answer_config(self, scope: Scope, routed: RoutedRequest, session: Session, caller: Caller) -> Response:
         upstream, route = routed.upstream, routed.upstream.route
@@ -230,16 +223,11 @@ class ForwardingLayer:
 
     def _permit(self, scope: Scope, call: "ForwardedCall", body: bytes) -> ForwardedRequest:
         """Return the request to send. Raises: a CatalogError: the caller lacks a right, or the request cannot be forwarded."""
-        upstream, names, session, headers = call.routed.upstream, call.names, call.session, scope["headers"]
-        route = upstream.route
-        if upstream.is_loop(headers):
-            raise RouteLoop(
-                f"The request came back to the route {route.name!r}, which forwarded it; correct the uri of one of the servers."
-            )
+        names, session, headers, route = call.names, call.session, scope["headers"], call.routed.upstream.route
         check_segments(call.routed.rest)
         if call.routed.is_whole:
             check_whole(session, route.name)
-        elif not session.may_choose_locations:
+        elif call.is_partial:
             check_forwarded(session, names, body)
             check_parent(session, read_query(scope, "parent") if names.name == "listNamespaces" else "", call.separator)
         if route.read_only:
@@ -305,13 +293,15 @@ class ForwardingLayer:
     async def _stream(self, send: Send, answer: UpstreamAnswer, headers: Headers) -> None:
         """Send an answer as it comes. If the upstream breaks off, the client's connection is closed, so that it does not look whole."""
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        is_more = True
         try:
-            async for chunk in answer.stream():
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            async for part, is_more in answer.stream():
+                await send({"type": "http.response.body", "body": part, "more_body": is_more})
         except BrokenOff as error:
             self._log.warning("the upstream broke off an answer: %s", type(error.__cause__).__name__)
             return
-        await send({"type": "http.response.body", "body": b""})
+        if is_more:
+            await send({"type": "http.response.body", "body": b""})
 
     def _record(self, scope: Scope, call: "ForwardedCall", line: AuditLine) -> None:
         """Write a change, or one with an unknown outcome, to the log and to the audit log of the route's lake."""
@@ -327,18 +317,14 @@ class ForwardingLayer:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedCall:
-    """A request of a route with its names and the caller's rights."""
+    """A request of a route with its names and the caller's rights. `is_partial`: the caller may not do everything."""
 
     routed: RoutedRequest
     names: ForwardedNames
     session: Session
     caller: Caller
     separator: str
-
-    @property
-    def is_partial(self) -> bool:
-        """True if the caller does not see everything."""
-        return not self.session.may_choose_locations
+    is_partial: bool
 
     @property
     def has_keys(self) -> bool:
@@ -381,6 +367,16 @@ def check_loop(upstream: Upstream, headers: Headers) -> None:
     """Raise RouteLoop if the request has passed this route before."""
     if upstream.is_loop(headers):
         raise RouteLoop(f"The request came back to the route {upstream.route.name!r}; correct the uri of one of the servers.")
+
+
+def read_path(method: str, rest: str, separator: str, *, is_partial: bool) -> ForwardedNames:
+    """Return the names in a path. Whoever may do everything may send paths that only the upstream can read. Raises: BadRequest."""
+    try:
+        return read_names(method, rest, separator)
+    except BadRequest:
+        if is_partial:
+            raise
+        return ForwardedNames(find_forwarded_operation(method, rest)[0])
 
 
 def find_rest(routed: RoutedRequest) -> str:
