@@ -1,4 +1,4 @@
-"""What a commit asks of the lake under its lock, and no load ever asks."""
+"""Queries that only commits run, most of them in the commit's transaction under the lake's lock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SELECT EXISTS (SELECT FROM ducklake_table WHERE schema_id = %(schema_id)s AND en
 
 
 def has_children(conn: psycopg.Connection, schema_id: int) -> bool:
-    """Tell whether a schema holds a table, view or macro."""
+    """Return True if a schema contains a table, view or macro."""
     row = conn.execute(SELECT_CHILD, {"schema_id": schema_id}).fetchone()
     return bool(row and row[0])
 
@@ -30,14 +30,14 @@ SELECT_TOUCHED = "".join(
 SELECT EXISTS (""",
         TOKENS_SINCE.format(since="%(lake_snapshot_id)s::bigint", tokens="tokens"),
         """)
-    -- a lake snapshot that says nothing may have changed anything
+    -- A lake snapshot without a row in snapshot_changes may have changed anything.
     OR (SELECT count(*) FROM ducklake_snapshot WHERE snapshot_id > %(lake_snapshot_id)s)
        > (SELECT count(changes_made) FROM ducklake_snapshot_changes WHERE snapshot_id > %(lake_snapshot_id)s)
     OR NOT EXISTS (SELECT FROM ducklake_table
                     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND begin_snapshot <= %(lake_snapshot_id)s)
     OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
     OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
-    -- a Postgres that was restored knows less than it did
+    -- A restored Postgres may be behind the position.
     OR (SELECT max(snapshot_id) FROM ducklake_snapshot) < %(lake_snapshot_id)s
     OR (SELECT coalesce(max(id), 0) FROM iceberg_change) < %(change_id)s
 """,
@@ -46,10 +46,10 @@ SELECT EXISTS (""",
 
 
 def is_touched(conn: psycopg.Connection, table_id: int, since: Position) -> bool:
-    """Tell whether anything that concerns a table happened after a position, its dropping and renaming included."""
-    known = {"table_id": table_id, "tokens": format_tokens(table_id, TABLE_KINDS)}
+    """Return True if anything that concerns a table happened after a position, including its drop or rename."""
+    parameters = {"table_id": table_id, "tokens": format_tokens(table_id, TABLE_KINDS)}
     position = {"lake_snapshot_id": since.lake_snapshot_id, "change_id": since.change_id}
-    row = conn.execute(SELECT_TOUCHED, known | position).fetchone()
+    row = conn.execute(SELECT_TOUCHED, parameters | position).fetchone()
     return bool(row and row[0])
 
 
@@ -67,7 +67,7 @@ def read_client_snapshots(conn: psycopg.Connection, table_id: int, ids: Iterable
 SELECT_EARLIER_BY_NAME = """
 SELECT l.table_id, l.location
   FROM iceberg_location l JOIN ducklake_table t ON t.table_id = l.table_id AND t.end_snapshot IS NULL
- -- in any case and namespace: whoever asks knows which table is meant
+ -- The name matches in any case and namespace; the caller picks the rows of its table.
  WHERE lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
  ORDER BY l.metadata_version
 """
@@ -81,7 +81,7 @@ SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
 
 @dataclass(frozen=True, slots=True)
 class ReplayCheck:
-    """A table, where it has been before, the lake snapshots of those of a client's ids that have been committed to it, DATA_PATH."""
+    """The values that show if a request has landed: the table, its earlier locations, the committed ones of the client's ids, DATA_PATH."""
 
     seen: TableAtPosition
     earlier: Sequence[str]
@@ -90,17 +90,17 @@ class ReplayCheck:
 
 
 def read_replay_check(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> ReplayCheck:
-    """Return what tells whether a request has landed."""
+    """Return the values that show if a request has landed, in one round trip."""
     queries = (*POSITION_QUERIES, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
-    found = fetch_queries(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
-    seen = to_table_at_position(found)
-    if seen.table is None:
-        return ReplayCheck(seen, [], {})
-    table_id = seen.table.table_id
-    earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
-    known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
+    results = fetch_queries(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
+    current = to_table_at_position(results)
+    if current.table is None:
+        return ReplayCheck(current, [], {})
+    table_id = current.table.table_id
+    earlier = [row["location"] for row in results.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
+    known = [row for row in results.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
     ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known}
-    return ReplayCheck(seen, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
+    return ReplayCheck(current, earlier, ids_by_client, results.value(SELECT_DATA_PATH) or "")
 
 
 SELECT_VIEW = """
@@ -111,13 +111,13 @@ SELECT EXISTS (SELECT FROM ducklake_view
 
 
 def has_view(conn: psycopg.Connection, schema_id: int, name: str) -> bool:
-    """Tell whether a schema holds a view of that name, in any case."""
+    """Return True if a schema contains a view of that name, in any case."""
     row = conn.execute(SELECT_VIEW, {"schema_id": schema_id, "name": name}).fetchone()
     return bool(row and row[0])
 
 
-class LiveFile(NamedTuple):
-    """A live data file, found by its path as DuckLake has it."""
+class LiveDataFile(NamedTuple):
+    """A live data file with its path in DuckLake."""
 
     data_file_id: int
     path: str
@@ -131,21 +131,21 @@ SELECT data_file_id, path, record_count FROM ducklake_data_file
 """
 
 
-def list_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[LiveFile]:
+def list_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[LiveDataFile]:
     """Return the live data files of a table with one of these paths."""
-    return [LiveFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
+    return [LiveDataFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
 SELECT_IS_NAMED = """
 SELECT (SELECT count(*) FROM ducklake_data_file WHERE path = ANY(%(paths)s::text[]))
      + (SELECT count(*) FROM iceberg_kept_file WHERE path = ANY(%(paths)s::text[]))
-     -- a row that keeps a file for a ref; EXISTS would have the tables read from end to end
+     -- These rows retain files for refs. Counts instead of EXISTS, which would scan the tables.
      + (SELECT count(*) FROM ducklake_delete_file WHERE path = ANY(%(paths)s::text[])) > 0
 """
 
 
 def is_any_named(conn: psycopg.Connection, paths: Iterable[str]) -> bool:
-    """Tell whether one of these paths is, or was, that of some table's file, on main or beside it."""
+    """Return True if one of these paths is or was the path of a table's file, on main or off main."""
     row = conn.execute(SELECT_IS_NAMED, {"paths": list(paths)}).fetchone()
     return bool(row and row[0])
 
@@ -160,7 +160,7 @@ SELECT DISTINCT ON (path) path, data_file_id
 
 
 def read_file_ids_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
-    """Return the newest data file, live or not, of each of these paths that a table has had; those that a merge replaced, too."""
+    """Return the newest data file, live or not, of each of these paths of a table; files that a merge replaced are included."""
     return dict(conn.execute(SELECT_FILE_IDS_BY_PATH, {"table_id": table_id, "paths": list(paths)}).fetchall())
 
 
@@ -174,7 +174,7 @@ SELECT path FROM iceberg_merged_file
 
 
 def list_multi_snapshot_paths(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> set[str]:
-    """Return those of these paths of a table's files whose rows carry lake snapshots of their own."""
+    """Return those of a table's file paths whose rows embed their own lake snapshots."""
     return {row[0] for row in conn.execute(SELECT_MULTI_SNAPSHOT_PATHS, {"table_id": table_id, "paths": list(paths)})}
 
 
@@ -199,8 +199,8 @@ SELECT delete_file_id, data_file_id, begin_snapshot, end_snapshot, path, coalesc
 
 def find_delete_file(conn: psycopg.Connection, table_id: int, data_file_id: int) -> DeleteFileRow | None:
     """Return the live delete file of a data file, or None."""
-    found = fetch_rows(conn, DeleteFileRow, SELECT_LIVE_DELETE_FILE, table_id=table_id, data_file_id=data_file_id)
-    return found[0] if found else None
+    rows = fetch_rows(conn, DeleteFileRow, SELECT_LIVE_DELETE_FILE, table_id=table_id, data_file_id=data_file_id)
+    return rows[0] if rows else None
 
 
 SELECT_INLINED_VERSIONS = """
@@ -209,13 +209,13 @@ SELECT schema_version FROM ducklake_inlined_data_tables WHERE table_id = %(table
 
 
 def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
-    """Return the schema versions that a table has inlined rows of."""
+    """Return the schema versions of which a table has inlined rows."""
     return [row[0] for row in conn.execute(SELECT_INLINED_VERSIONS, {"table_id": table_id})]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTableRows:
-    """A table's notes, its live tags, its columns in all their versions, the live comments on them, and what DuckDB sorts by."""
+    """The current rows of a table that a commit changes: notes, live tags, all versions of columns, live comments, DuckDB's sort keys."""
 
     notes: TableNotes
     tags: Mapping[str, str]
@@ -225,7 +225,7 @@ class LiveTableRows:
 
 
 def to_live_rows(state: TableState) -> LiveTableRows:
-    """Return what a change of a table is compared with, when nothing has concerned the table since it was read."""
+    """Return the current rows of a table from a state that is known to be up to date."""
     return LiveTableRows(
         notes=state.notes,
         tags={tag.key: tag.value for tag in state.tags if tag.value is not None},

@@ -1,4 +1,4 @@
-"""One statement for each kind of row, taking all rows of that kind at once as arrays.
+"""The SQL statements of a commit: one for each kind of row, which takes all rows of the kind as arrays.
 
 `%(snapshot_id)s` is the lake snapshot that the step makes.
 """
@@ -193,7 +193,7 @@ SELECT n.data_file_id, n.table_id, n.column_id, n.column_size_bytes, n.value_cou
 INSERT_TABLE_STATS = """
 INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
 SELECT n.table_id, 0, 0, 0 FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
- -- no key holds a table to one row
+ -- The table has no unique key.
  WHERE NOT EXISTS (SELECT FROM ducklake_table_stats s WHERE s.table_id = n.table_id AND s.table_id = ANY(%(table_id)s::bigint[]))
 """
 
@@ -249,7 +249,7 @@ INSERT_FORMER_LOCATIONS = """
 INSERT INTO iceberg_location (table_id, metadata_version, location)
 SELECT t.table_id, t.metadata_version, n.location
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[]) AS n(table_id, location) JOIN iceberg_table t ON t.table_id = n.table_id
-   -- a load that gives the table a version at this moment is waited for, one that only keeps others from it is not
+   -- FOR NO KEY UPDATE waits for a load that assigns a version now, but not for one that only blocks other assignments.
    FOR NO KEY UPDATE OF t
 """
 
@@ -317,19 +317,19 @@ SELECT n.table_id, n.data_file_id, n.spec_id, n.partition, n.sort_order_id, n.sp
        AS n(table_id, data_file_id, spec_id, partition, sort_order_id, split_offsets)
 """
 UPDATE_FILE_BOUNDS = """
-WITH told AS (
-    SELECT s.place, s.min_value, s.max_value
+WITH bounds AS (
+    SELECT s.row_place, s.min_value, s.max_value
       FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
-      -- no index finds statistics by their table
+      -- There is no index on the table id of statistics.
       JOIN ducklake_data_file d ON d.table_id = n.table_id
-     CROSS JOIN LATERAL (SELECT s.ctid AS place, s.min_value, s.max_value FROM ducklake_file_column_stats s
+     CROSS JOIN LATERAL (SELECT s.ctid AS row_place, s.min_value, s.max_value FROM ducklake_file_column_stats s
                           WHERE s.data_file_id = d.data_file_id AND s.column_id = n.column_id OFFSET 0) s
-     -- numbers alone, and of them those that a float holds to its last bit: a cast of any other fails
+     -- Only numbers that a float represents: a cast of any other text would fail.
      WHERE s.min_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
        AND s.max_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
 ),
 numbers AS MATERIALIZED (
-    SELECT t.place, t.min_value::double precision AS least, t.max_value::double precision AS greatest FROM told t
+    SELECT b.row_place, b.min_value::double precision AS least, b.max_value::double precision AS greatest FROM bounds b
 ),
 floats AS MATERIALIZED (
     SELECT * FROM numbers
@@ -338,7 +338,7 @@ floats AS MATERIALIZED (
 UPDATE ducklake_file_column_stats s
    SET min_value = f.least::real::double precision::text, max_value = f.greatest::real::double precision::text
   FROM floats f
- WHERE s.ctid = f.place
+ WHERE s.ctid = f.row_place
 """
 
 FORGET_TABLE_BOUNDS = """
@@ -436,4 +436,4 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     **SORTING_STATEMENTS,
     **VIEW_STATEMENTS,
 }
-"""What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""
+"""The statements of each kind of row, in order; `apply` writes the rows of inlined tables."""
