@@ -300,7 +300,7 @@ class Settings(BaseSettings):
             raise ValueError("allowed_locations opens everything, and require_auth keeps apart who may do what; name folders instead")
 
     def _check_routes(self) -> None:
-        """Refuse routes that a lake hides, that nobody may use, or that show a secret to the network."""
+        """Refuse routes that a lake hides, that no principal may use, or that would send a secret over an open network."""
         lakes = set(self.lake_sections) or {self.warehouse}
         if self.catch_all is not None and self.catch_all not in self.routes:
             raise ValueError(f"catch_all names the route {self.catch_all!r}, and there is no [routes.{self.catch_all}]")
@@ -308,7 +308,7 @@ class Settings(BaseSettings):
             if name in RESERVED_NAMES:
                 raise ValueError(f"routes.{name} has a name that paths of the API have in that place; choose another one")
             if name in lakes:
-                raise ValueError(f"routes.{name} has the name of a lake; requests could not tell them apart")
+                raise ValueError(f"routes.{name} has the name of a lake; requests could mean either one")
             if route.lake is not None and route.lake not in lakes:
                 raise ValueError(f"routes.{name}.lake names the lake {route.lake!r}, and there is none")
             if (route.grants or route.lake) and not self.require_auth:

@@ -94,15 +94,15 @@ def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
     return to_ref_notes(fetch_queries(conn, REF_QUERIES, table_id=table_id))
 
 
-def to_ref_notes(found: QueryResults) -> RefNotes:
+def to_ref_notes(results: QueryResults) -> RefNotes:
     """Return the notes about a table's refs from the results of `REF_QUERIES`; most tables have none."""
     return RefNotes(
-        refs=tuple(found.rows(RefNote, SELECT_REFS)),
-        kept=tuple(found.rows(KeptSnapshotNote, SELECT_KEPT)),
-        moves=tuple(found.rows(MoveNote, SELECT_MOVES)),
-        hidden=frozenset(found.column(SELECT_HIDDEN)),
-        roots=tuple(found.column(SELECT_ROOTS)),
-        registered=next(iter(found.rows(RegisteredNote, SELECT_REGISTERED)), None),
+        refs=tuple(results.rows(RefNote, SELECT_REFS)),
+        kept=tuple(results.rows(KeptSnapshotNote, SELECT_KEPT)),
+        moves=tuple(results.rows(MoveNote, SELECT_MOVES)),
+        hidden=frozenset(results.column(SELECT_HIDDEN)),
+        roots=tuple(results.column(SELECT_ROOTS)),
+        registered=next(iter(results.rows(RegisteredNote, SELECT_REGISTERED)), None),
     )
 
 
@@ -155,18 +155,18 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
     return to_notes(fetch_queries(conn, NOTE_QUERIES, table_id=table_id, most=METADATA_LOG_MAX + 1))
 
 
-def to_notes(found: QueryResults) -> TableNotes:
+def to_notes(results: QueryResults) -> TableNotes:
     """Return the notes about a table from the results of `NOTE_QUERIES`."""
-    notes = found.rows(TableNote, SELECT_TABLE_NOTE)
+    notes = results.rows(TableNote, SELECT_TABLE_NOTE)
     return TableNotes(
         table=notes[0] if notes else None,
-        schemas=found.rows(JsonNote, SELECT_SCHEMA_NOTES),
-        specs=found.rows(JsonNote, SELECT_SPEC_NOTES),
-        sort_orders=found.rows(JsonNote, SELECT_SORT_ORDER_NOTES),
-        metadata_log=found.rows(MetadataLogRow, SELECT_METADATA_LOG)[::-1],
-        shapes=tuple(found.rows(ShapeNote, SELECT_SHAPES)),
-        refs=to_ref_notes(found),
-        statistics=tuple((row["kind"], row["json"]) for row in found.found[SELECT_STATISTICS]),
+        schemas=results.rows(JsonNote, SELECT_SCHEMA_NOTES),
+        specs=results.rows(JsonNote, SELECT_SPEC_NOTES),
+        sort_orders=results.rows(JsonNote, SELECT_SORT_ORDER_NOTES),
+        metadata_log=results.rows(MetadataLogRow, SELECT_METADATA_LOG)[::-1],
+        shapes=tuple(results.rows(ShapeNote, SELECT_SHAPES)),
+        refs=to_ref_notes(results),
+        statistics=tuple((row["kind"], row["json"]) for row in results.rows_by_query[SELECT_STATISTICS]),
     )
 
 

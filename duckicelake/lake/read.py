@@ -25,11 +25,11 @@ def fetch_rows(conn: psycopg.Connection, kind: type[Row], query: LiteralString, 
 class QueryResults:
     """The rows of several queries that ran in one statement, by query. They come as JSON, so times and UUIDs are texts."""
 
-    found: Mapping[LiteralString, Sequence[dict[str, Any]]]
+    rows_by_query: Mapping[LiteralString, Sequence[dict[str, Any]]]
 
     def rows(self, kind: type[Row], query: LiteralString, **convert: Callable[[Any], object]) -> list[Row]:
         """Return the rows of a query as frozen dataclasses whose fields are named like its columns."""
-        rows = self.found[query]
+        rows = self.rows_by_query[query]
         for column, read in convert.items():
             for row in rows:
                 row[column] = read(row[column])
@@ -37,7 +37,7 @@ class QueryResults:
 
     def column(self, query: LiteralString) -> list[Any]:
         """Return the first column of a query."""
-        return [next(iter(row.values())) for row in self.found[query]]
+        return [next(iter(row.values())) for row in self.rows_by_query[query]]
 
     def value(self, query: LiteralString) -> Any:
         """Return the first column of a query's only row; None if it has no row."""
@@ -47,10 +47,10 @@ class QueryResults:
 def fetch_queries(conn: psycopg.Connection, queries: Sequence[LiteralString], **parameters: object) -> QueryResults:
     """Run queries in one statement, so that all of them see one state of the lake."""
     opening, closing = "(SELECT json_agg(q) FROM (", ") q)"
-    each = (closing + ", " + opening).join(queries)
-    row = conn.execute("SELECT " + opening + each + closing, parameters).fetchone()
+    subqueries = (closing + ", " + opening).join(queries)
+    row = conn.execute("SELECT " + opening + subqueries + closing, parameters).fetchone()
     assert row is not None
-    return QueryResults({query: found or [] for query, found in zip(queries, row, strict=True)})
+    return QueryResults({query: rows or [] for query, rows in zip(queries, row, strict=True)})
 
 
 SELECT_POSITION = """
@@ -131,11 +131,11 @@ def read_iceberg_path(conn: psycopg.Connection) -> str:
     return to_iceberg_path(row[0] if row else None)
 
 
-def to_iceberg_path(found: str | None) -> str:
+def to_iceberg_path(path: str | None) -> str:
     """Return ICEBERG_PATH from the value that was read. Raises: Damaged: there is none"""
-    if found is None:
+    if path is None:
         raise Damaged("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
-    return found
+    return path
 
 
 SELECT_SCHEMAS = """
@@ -217,12 +217,12 @@ def read_table_at_position(conn: psycopg.Connection, schema_name: str, table_nam
     return to_table_at_position(fetch_queries(conn, POSITION_QUERIES, schema_name=schema_name, table_name=table_name))
 
 
-def to_table_at_position(found: QueryResults) -> TableAtPosition:
+def to_table_at_position(results: QueryResults) -> TableAtPosition:
     """Return the same from the results of `POSITION_QUERIES`."""
-    [position] = found.rows(Position, SELECT_POSITION)
-    return TableAtPosition(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
+    [position] = results.rows(Position, SELECT_POSITION)
+    return TableAtPosition(_first(to_tables(results)), position, results.value(SELECT_REPAIR_ID))
 
 
-def to_tables(found: QueryResults) -> list[TableRow]:
+def to_tables(results: QueryResults) -> list[TableRow]:
     """Return the tables in the results of `SELECT_TABLE`."""
-    return found.rows(TableRow, SELECT_TABLE, table_uuid=lambda text: None if text is None else UUID(text))
+    return results.rows(TableRow, SELECT_TABLE, table_uuid=lambda text: None if text is None else UUID(text))

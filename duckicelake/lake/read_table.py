@@ -352,7 +352,7 @@ SELECT * FROM {table}
 def _read_inlined_tables(conn: psycopg.Connection, results: QueryResults, since: int) -> list[InlinedTable]:
     """Return the inlined rows by row id, deleted ones too: all rows of each lake snapshot with a change after `since`."""
     tables: list[InlinedTable] = []
-    for row in results.found[SELECT_INLINED_TABLES]:
+    for row in results.rows_by_query[SELECT_INLINED_TABLES]:
         version, begin = row["version"], row["begin"]
         rows, columns = _read_inlined_rows(conn, row["name"], since)
         if rows:

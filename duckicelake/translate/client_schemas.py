@@ -119,44 +119,44 @@ def parse_spec_note(note: JsonNote) -> PublishedSpec:
     return PublishedSpec(note.id, tuple(field["field-id"] for field in fields), keys, names)
 
 
-def with_client_specs(found: Partitioning, rows: Sequence[PartitionRow], schema: Schema, notes: TableNotes) -> Partitioning:
+def with_client_specs(derived: Partitioning, rows: Sequence[PartitionRow], schema: Schema, notes: TableNotes) -> Partitioning:
     """Return a table's partitioning with the specs of clients, as far as their columns still exist.
 
     The client's default spec applies unless DuckDB has partitioned the table since, or reset its partitioning.
     """
     if not notes.shapes:
-        return found
+        return derived
     client_specs = [spec for spec in map(parse_client_spec, notes.specs) if spec is not None and _is_whole(spec, schema)]
     is_native = notes.table is not None and notes.table.is_native
-    specs: dict[int, PublishedSpec] = {spec.spec_id: spec for spec in found.specs if spec.spec_id or not is_native}
+    specs: dict[int, PublishedSpec] = {spec.spec_id: spec for spec in derived.specs if spec.spec_id or not is_native}
     specs |= {spec.spec_id: spec for spec in client_specs}
     unproven = next((spec for spec in specs.values() if not spec.keys), None)
-    new_notes = found.new_notes
+    new_notes = derived.new_notes
     if unproven is None:
-        taken = [*specs, *(note.id for note in (*notes.specs, *new_notes))]
-        unproven = PublishedSpec(max(taken) + 1, (), ())
+        taken_ids = [*specs, *(note.id for note in (*notes.specs, *new_notes))]
+        unproven = PublishedSpec(max(taken_ids) + 1, (), ())
         new_notes = (*new_notes, JsonNote(unproven.spec_id, "[]"))
     specs[unproven.spec_id] = unproven
     by_duckdb = any(row.end_snapshot is None for row in rows)
-    default = specs.get(found.default_spec_id if by_duckdb else notes.shapes[-1].spec_id, unproven)
-    if by_duckdb and found.default_spec_id == 0:
+    default = specs.get(derived.default_spec_id if by_duckdb else notes.shapes[-1].spec_id, unproven)
+    if by_duckdb and derived.default_spec_id == 0:
         default = unproven
     ordered = tuple(specs[spec_id] for spec_id in sorted(specs))
-    return replace(found, specs=ordered, default_spec_id=default.spec_id, new_notes=new_notes, unproven=unproven)
+    return replace(derived, specs=ordered, default_spec_id=default.spec_id, new_notes=new_notes, unproven=unproven)
 
 
 def _is_whole(spec: PublishedSpec, schema: Schema) -> bool:
     return all(key.transform == "void" or find_field(schema, key.source_id) is not None for key in spec.keys)
 
 
-def without_unused_spec(found: Partitioning, is_used: bool) -> Partitioning:
+def without_unused_spec(partitioning: Partitioning, is_used: bool) -> Partitioning:
     """Return a partitioning without the spec of unproven files if that is new and no file needs it."""
-    found = replace(found, is_unproven_used=is_used)
-    new_ids = {note.id for note in found.new_notes if note.json == "[]"}
-    if is_used or found.unproven.spec_id not in new_ids or found.default_spec_id == found.unproven.spec_id:
-        return found
-    specs = tuple(spec for spec in found.specs if spec is not found.unproven)
-    return replace(found, specs=specs, new_notes=tuple(note for note in found.new_notes if note.id not in new_ids))
+    partitioning = replace(partitioning, is_unproven_used=is_used)
+    new_ids = {note.id for note in partitioning.new_notes if note.json == "[]"}
+    if is_used or partitioning.unproven.spec_id not in new_ids or partitioning.default_spec_id == partitioning.unproven.spec_id:
+        return partitioning
+    specs = tuple(spec for spec in partitioning.specs if spec is not partitioning.unproven)
+    return replace(partitioning, specs=specs, new_notes=tuple(note for note in partitioning.new_notes if note.id not in new_ids))
 
 
 def format_partition(spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> str:

@@ -121,8 +121,8 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
 
 def _count_nulls(stats: Sequence[ColumnStatsRow]) -> dict[int, int]:
     """Return the number of NULLs by column, where known. DuckLake stores 0 for both counts if it counts nothing, as for timetz."""
-    known = ((row.column_id, row.value_count, row.null_count) for row in stats)
-    return {column_id: nulls for column_id, values, nulls in known if nulls is not None and (values is None or values + nulls > 0)}
+    counts = ((row.column_id, row.value_count, row.null_count) for row in stats)
+    return {column_id: nulls for column_id, values, nulls in counts if nulls is not None and (values is None or values + nulls > 0)}
 
 
 def _bounds(stats: Sequence[ColumnStatsRow], types: Mapping[int, PrimitiveType]) -> tuple[Bounds, Bounds]:

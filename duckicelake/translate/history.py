@@ -111,8 +111,8 @@ def _count_new_rows(before: int, step: SnapshotStep, visibility: Mapping[FileKey
 
     added = sum(file.record_count - count_deleted(file.key, step.snapshot_id) for file in step.added)
     removed = sum(file.record_count - count_deleted(file.key, before) for file in step.removed)
-    kept = step.deletes.keys() - {file.key for file in step.added}
-    deleted = sum(count_deleted(key, step.snapshot_id) - count_deleted(key, before) for key in kept)
+    remaining = step.deletes.keys() - {file.key for file in step.added}
+    deleted = sum(count_deleted(key, step.snapshot_id) - count_deleted(key, before) for key in remaining)
     return added - removed - deleted
 
 

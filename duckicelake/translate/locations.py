@@ -38,19 +38,19 @@ def list_spellings(folder: str, uri: str) -> list[str]:
     """
     if "\0" in uri:
         return []
-    plain = to_canonical(uri)
-    scheme, _, rest = plain.partition("://")
+    canonical = to_canonical(uri)
+    scheme, _, path = canonical.partition("://")
     heads = {"s3": ("s3://", *S3_SCHEMES), "file": ("file://", "file:", "")}.get(scheme, ())
-    whole = dict.fromkeys([*(f"{head}{rest}" for head in heads), plain, uri])
+    spellings = dict.fromkeys([*(f"{head}{path}" for head in heads), canonical, uri])
     base = to_canonical(folder)
-    return [*whole, *([plain.removeprefix(base)] if folder and plain.startswith(base) else [])]
+    return [*spellings, *([canonical.removeprefix(base)] if folder and canonical.startswith(base) else [])]
 
 
 def has_empty_part(uri: str) -> bool:
     """Return True if a part of a URI's path is empty: some stores ignore the empty part."""
-    plain = SCHEME.sub("", uri)
+    path = SCHEME.sub("", uri)
     # A local path may begin with several slashes.
-    return "//" in (plain.lstrip("/") if uri.startswith(("/", "file:")) else plain)
+    return "//" in (path.lstrip("/") if uri.startswith(("/", "file:")) else path)
 
 
 def has_dot_segments(uri: str) -> bool:
@@ -71,9 +71,9 @@ class Roots:
 
     def holds(self, uri: str) -> bool:
         """Return True if the URI lies below one of the folders."""
-        plain = to_canonical(uri)
-        return not has_dot_segments(plain) and (
-            self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders)
+        canonical = to_canonical(uri)
+        return not has_dot_segments(canonical) and (
+            self.anywhere or any(canonical.startswith(folder) and canonical != folder for folder in self.folders)
         )
 
 

@@ -108,7 +108,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
     for paths in (paths for mapping_id, paths in by_mapping.items() if mapping_id not in retained):
         for path, field_id in paths.items():
             if merged.setdefault(path, field_id) != field_id:
-                both = " and ".join(_format_column(columns, found) for found in (merged[path], field_id))
+                both = " and ".join(_format_column(columns, mapped_id) for mapped_id in (merged[path], field_id))
                 raise Unsupported(
                     f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {both}, "
                     "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."

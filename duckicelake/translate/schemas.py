@@ -77,8 +77,8 @@ class Schemas:
 
     def all(self, named: Mapping[int, Schema] | None = None) -> tuple[Schema, ...]:
         """Return every distinct schema, ordered by id; `named` are additional ones, which snapshots of tags and branches use."""
-        found = {**(named or {}), **self.client_schemas, **{schema.schema_id: schema for _, schema in self.timeline}}
-        return tuple(found[schema_id] for schema_id in sorted(found))
+        by_id = {**(named or {}), **self.client_schemas, **{schema.schema_id: schema for _, schema in self.timeline}}
+        return tuple(by_id[schema_id] for schema_id in sorted(by_id))
 
 
 def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) -> Schemas:
@@ -133,8 +133,8 @@ def _build_timeline(
             fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             if not fields:
                 continue
-            is_told = bool(shapes) and since > min(shapes)
-            schema = make_optional(carry_over_schema(fields, timeline[-1][1]) if is_told else Schema(0, fields), nullable)
+            follows_client = bool(shapes) and since > min(shapes)
+            schema = make_optional(carry_over_schema(fields, timeline[-1][1]) if follows_client else Schema(0, fields), nullable)
         text = format_schema_note(schema)
         if text not in ids:
             ids[text] = max(ids.values(), default=-1) + 1
@@ -147,8 +147,8 @@ def _build_timeline(
 def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
     """Return the lengths of `fixed` columns by id, from the newest schema with each column."""
     types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
-    found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
-    return {i: length for i, length in found.items() if length is not None}
+    lengths = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
+    return {i: length for i, length in lengths.items() if length is not None}
 
 
 def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
@@ -188,8 +188,8 @@ def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
 
 def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
     """Refuse a column id in Iceberg's reserved range: DuckDB counts on from a client's ids without a limit."""
-    found = (item for _, schema in timeline for item in walk_fields(schema.fields) if item[1].field_id > LAST_COLUMN_ID_MAX)
-    for path, item in found:
+    reserved = (item for _, schema in timeline for item in walk_fields(schema.fields) if item[1].field_id > LAST_COLUMN_ID_MAX)
+    for path, item in reserved:
         raise Unsupported(
             f"Column {path!r} has the id {item.field_id}, and Iceberg keeps those above {LAST_COLUMN_ID_MAX} for columns that readers add. "
             "Copy the table with CREATE TABLE … AS SELECT."
@@ -203,16 +203,16 @@ def without_duplicate_names(fields: tuple[NestedField, ...], is_in_files: bool) 
     Raises: Unsupported: two columns share a full name, and files may contain both
     """
     columns_by_path: dict[str, NestedField] = {}
-    kept: list[NestedField] = []
+    distinct: list[NestedField] = []
     for column in fields:
         paths = [path for path, _ in walk_fields((column,))]
         twin = next((path for path in paths if path in columns_by_path), None)
         if twin is None:
             columns_by_path |= dict.fromkeys(paths, column)
-            kept.append(column)
+            distinct.append(column)
         elif is_in_files:
             raise Unsupported(
                 f"Columns {columns_by_path[twin].name!r} and {column.name!r} share the full name {twin!r} in Iceberg. "
                 "Copy the table under other names with CREATE TABLE … AS SELECT."
             )
-    return tuple(kept)
+    return tuple(distinct)

@@ -43,16 +43,16 @@ def to_sort_orders(rows: Sequence[SortRow], schema: Schema, notes: Sequence[Json
     return SortOrders((UNSORTED, order), order, new_notes)
 
 
-def with_client_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
+def with_client_orders(derived: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
     """Return a table's orders with those of clients; the client's default applies while DuckLake has no order."""
     if not notes.shapes:
-        return found
-    orders = {order.order_id: order for order in (*map(parse_order_note, notes.sort_orders), *found.orders)}
+        return derived
+    orders = {order.order_id: order for order in (*map(parse_order_note, notes.sort_orders), *derived.orders)}
     field_ids = {field.field_id for _, field in walk_fields(schema.fields)}
-    whole = [order for order in orders.values() if all(field.source_id in field_ids for field in order.fields)]
-    client_default = next((order for order in whole if order.order_id == notes.shapes[-1].order_id), UNSORTED)
-    ordered = tuple(sorted(whole, key=lambda order: order.order_id))
-    return SortOrders(ordered, found.default if is_sorted_by_duckdb else client_default, found.new_notes)
+    complete = [order for order in orders.values() if all(field.source_id in field_ids for field in order.fields)]
+    client_default = next((order for order in complete if order.order_id == notes.shapes[-1].order_id), UNSORTED)
+    ordered = tuple(sorted(complete, key=lambda order: order.order_id))
+    return SortOrders(ordered, derived.default if is_sorted_by_duckdb else client_default, derived.new_notes)
 
 
 def format_order_note(order: SortOrder) -> str:

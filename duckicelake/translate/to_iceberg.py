@@ -68,7 +68,7 @@ def to_metadata(
     visible = to_visible_snapshots(snapshots, state.notes.refs, earlier_log)
     # Main's snapshots are in the order of their sequence numbers.
     others = () if visible.snapshots is snapshots else visible.snapshots
-    noted = state.notes.table
+    table_note = state.notes.table
     # Field ids of specs that lost a column stay taken.
     spec_field_ids = (field_id for note in state.notes.specs for field_id in parse_spec_note(note).field_ids)
     field_ids = {field_id for spec in partitioning.specs for field_id in spec.field_ids}.union(spec_field_ids)
@@ -87,7 +87,7 @@ def to_metadata(
             (to_spec(spec, schemas.current) for spec in partitioning.specs), state.notes, partitioning.needed
         ),
         default_spec_id=partitioning.default_spec_id,
-        last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, noted.last_partition_id if noted else 0, *field_ids]),
+        last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, table_note.last_partition_id if table_note else 0, *field_ids]),
         sort_orders=shape.sort_orders.orders,
         default_sort_order_id=shape.sort_orders.default.order_id,
         properties=to_properties(state.tags, shape.mapping, newest.snapshot_id if newest else None, breaks_vectors=schemas.breaks_vectors),

@@ -103,7 +103,7 @@ def to_visibility(
         parts[rows.row.data_file_id].append((rows.positions, since))
     for row in inlined:
         parts[row.file_id].append((np.array([row.row_id]), np.array([row.begin_snapshot])))
-    return {key: _merge(found) for key, found in parts.items() if key in wanted}
+    return {key: _merge(key_parts) for key, key_parts in parts.items() if key in wanted}
 
 
 def _merge(parts: Sequence[tuple[Longs, Longs]]) -> Visibility:

@@ -97,9 +97,9 @@ def read_replay_check(conn: psycopg.Connection, schema_name: str, table_name: st
     if current.table is None:
         return ReplayCheck(current, [], {})
     table_id = current.table.table_id
-    earlier = [row["location"] for row in results.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
-    known = [row for row in results.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
-    ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known}
+    earlier = [row["location"] for row in results.rows_by_query[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
+    landed = [row for row in results.rows_by_query[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
+    ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in landed}
     return ReplayCheck(current, earlier, ids_by_client, results.value(SELECT_DATA_PATH) or "")
 
 

@@ -72,7 +72,7 @@ def read_back(conn: psycopg.Connection, cached: TableState, since: LastRead) -> 
     span: dict[str, object] = {"since": after, "next_file_id": since.next_file_id, "data_file_ids": []}
     results = fetch_queries(conn, BACK_QUERIES, table_id=table_id, object_id=table_id, **span, **tokens)
     [head], notes = results.rows(HeadRow, SELECT_HEAD), results.rows(TableNote, SELECT_TABLE_NOTE)
-    if notes != [cached.notes.table] or results.found[SELECT_AFFECTED_FILES]:
+    if notes != [cached.notes.table] or results.rows_by_query[SELECT_AFFECTED_FILES]:
         return None
     spans = results.rows(FileSpan, SELECT_SPANS)
     check_table(cached.table, spans, (), ())
@@ -144,9 +144,9 @@ def _needs_value_checks(cached: TableState, files: Sequence[NewDataFile], stats:
 def _predict_tags(cached: TableState, step: LakeStep) -> list[TagRow] | None:
     """Return the live tags after a step; None if two would have the same key."""
     ended = {row.key for row in step.rows if isinstance(row, EndedTag)}
-    stay = [tag for tag in cached.tags if tag.key not in ended]
+    unchanged = [tag for tag in cached.tags if tag.key not in ended]
     new = [TagRow(row.key, row.value) for row in step.rows if isinstance(row, NewTag)]
-    tags = sorted([*stay, *new], key=lambda tag: tag.key)
+    tags = sorted([*unchanged, *new], key=lambda tag: tag.key)
     return tags if len({tag.key for tag in tags}) == len(tags) else None
 
 

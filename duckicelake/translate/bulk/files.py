@@ -50,12 +50,12 @@ class DataFileBuilder:
     def make_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> list[EncodedFile]:
         """Return files without client notes, all of one schema, ordered by ascending id. Raises: as `make`"""
         schema = self.schemas.at(rows[0].begin_snapshot)
-        plain = [
+        files = [
             EncodedFile(*self._get_uri_and_partition(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0)
             for row in rows
         ]
         metrics = encode_metrics(statistics, [row.data_file_id for row in rows], self.leaf_types(schema))
-        return encode_files(plain, metrics, self.schemas.format_version)
+        return encode_files(files, metrics, self.schemas.format_version)
 
     def choose_spec(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
         """Return the spec under which a file is published, and its partition tuple."""

@@ -34,9 +34,9 @@ class ParsedManifest:
     tally: FileTally
 
 
-def format_submission(made: BuiltManifest) -> dict[str, Any]:
+def format_submission(built: BuiltManifest) -> dict[str, Any]:
     """Return the submission of a manifest: `rows` by status, `bytes` of the files that it adds and removes."""
-    described, added, removed = made.described, made.tally.added(), made.tally.removed()
+    described, added, removed = built.described, built.tally.added(), built.tally.removed()
     return {
         "length": described.manifest_length,
         "rows": [described.existing_rows_count, described.added_rows_count, described.deleted_rows_count],

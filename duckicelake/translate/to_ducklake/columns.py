@@ -205,14 +205,14 @@ def _list_orders(wanted: Sequence[WantedColumn], live: Mapping[int, ColumnRow]) 
     reorders the columns, it writes inlined rows by other positions than it reads them by.
     """
     by_id = {item.field.field_id: item for item in sorted(wanted, key=lambda item: item.field.field_id)}
-    own = {i: item.position if _is_value_first(item, by_id) else i for i, item in by_id.items()}
-    kept = {i: live[i].column_order if i in live else order for i, order in own.items()}
+    new_orders = {i: item.position if _is_value_first(item, by_id) else i for i, item in by_id.items()}
+    orders = {i: live[i].column_order if i in live else order for i, order in new_orders.items()}
     last: dict[int | None, int] = {}
     for i, item in by_id.items():
-        if kept[i] <= last.get(item.parent, -1) and not _is_value_first(item, by_id):
-            return own
-        last[item.parent] = kept[i]
-    return kept
+        if orders[i] <= last.get(item.parent, -1) and not _is_value_first(item, by_id):
+            return new_orders
+        last[item.parent] = orders[i]
+    return orders
 
 
 def _is_value_first(item: WantedColumn, by_id: Mapping[int, WantedColumn]) -> bool:
@@ -258,13 +258,13 @@ def _to_default(field: NestedField, default: object) -> str | None:
 def _keep(new: NewColumn, old: ColumnRow, column_type: str, *, keeps_default: bool) -> NewColumn:
     """Return a column's next version with the properties that the client did not change."""
     is_reformatted = (old.column_type.lower(), column_type) == WIDENING and new.initial_default is not None
-    kept = replace(new, column_type=column_type, initial_default=new.initial_default if is_reformatted else old.initial_default)
+    merged = replace(new, column_type=column_type, initial_default=new.initial_default if is_reformatted else old.initial_default)
     if new.parent_column is not None:
-        kept = replace(kept, nulls_allowed=old.nulls_allowed)
+        merged = replace(merged, nulls_allowed=old.nulls_allowed)
     if keeps_default:
         kind = old.default_value_type or new.default_value_type
-        kept = replace(kept, default_value=old.default_value, default_value_type=kind)
-    return kept
+        merged = replace(merged, default_value=old.default_value, default_value_type=kind)
+    return merged
 
 
 def is_same(new: NewColumn, old: ColumnRow) -> bool:

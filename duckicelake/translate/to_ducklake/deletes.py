@@ -19,8 +19,8 @@ from duckicelake.translate.visibility import DeletedRows, Longs
 
 def merge_positions(parts: Iterable[Longs]) -> Longs:
     """Return the union of these sets, ascending."""
-    found = list(parts)
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    sets = list(parts)
+    return np.unique(np.concatenate(sets)) if sets else np.empty(0, dtype=np.int64)
 
 
 def check_positions(path: str, positions: Longs, record_count: int) -> None:

@@ -137,8 +137,8 @@ def _find_counts(file: DataFile, leaf: _StatsLeaf) -> tuple[int | None, int | No
 
 
 def _find_count(counts: Mapping[int, int] | None, field_id: int) -> int | None:
-    found = None if counts is None else counts.get(field_id)
-    return None if found is None or found < 0 else found
+    count = None if counts is None else counts.get(field_id)
+    return None if count is None or count < 0 else count
 
 
 def _find_bounds(file: DataFile, field_id: int, type_: PrimitiveType) -> tuple[str | None, str | None]:

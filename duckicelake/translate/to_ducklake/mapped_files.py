@@ -116,13 +116,13 @@ def list_partition_folders(file: DataFile, partition_only: Sequence[PartitionOnl
 
 
 def _get_partition_folder(
-    file: DataFile, partition_only: PartitionOnlyColumn, texts: Mapping[str, str], known: Mapping[NamePath, int]
+    file: DataFile, partition_only: PartitionOnlyColumn, texts: Mapping[str, str], field_ids: Mapping[NamePath, int]
 ) -> tuple[str, int]:
     column = partition_only.column
     if partition_only.position >= len(file.partition):
         raise BadRequest(f"Data file {file.file_path!r} has {len(file.partition)} partition values, and its spec more fields; rewrite it.")
     value = file.partition[partition_only.position]
-    names = [name for name in texts if known.get((name,)) == column.field_id]
+    names = [name for name in texts if field_ids.get((name,)) == column.field_id]
     if len(names) != 1:
         raise BadRequest(
             f"Data file {file.file_path!r} has the column {column.name!r} in its partition alone, and in no name of a folder like "

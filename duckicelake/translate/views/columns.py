@@ -256,7 +256,9 @@ def _find_type(row: ColumnRow, rows: Sequence[ColumnRow]) -> IcebergType | None:
         case "map", [key, value]:
             return MapType(0, key, 0, value, False)
         case "struct", _:
-            return StructType(tuple(NestedField(0, name, kept, False) for (name, _), kept in zip(child_types, types, strict=True)))
+            return StructType(
+                tuple(NestedField(0, name, child_type, False) for (name, _), child_type in zip(child_types, types, strict=True))
+            )
         case _:
             return None
 
