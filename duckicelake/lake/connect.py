@@ -48,14 +48,14 @@ ALIVE_ERRORS = (*RETRYABLE_ERRORS, psycopg.errors.LockNotAvailable, psycopg.erro
 """Errors that a live Postgres may return for the first statement of a transaction."""
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
-    "25006": (ServiceUnavailable, "The lake's Postgres lets nothing be written: it is a standby, or was made read-only."),
+    "25006": (ServiceUnavailable, "The lake's Postgres does not accept writes: it is a standby, or was made read-only."),
     "25P03": (ServiceUnavailable, "The lake's Postgres ended a transaction that was idle for too long."),
     "25P04": (ServiceUnavailable, "The lake's Postgres ended a transaction that took too long."),
     "40": (CommitFailed, "Another transaction changed the same rows; try again."),
     "55P03": (CommitFailed, "Another transaction holds the lake's lock for too long; try again."),
     "42501": (Forbidden, "The server's Postgres role lacks a right on the lake; run `duckicelake check`."),
-    "42P01": (PostgresRefused, "The lake misses a table; run `duckicelake init`, then `duckicelake check`."),
-    "42703": (PostgresRefused, "The lake misses a column; run `duckicelake check`."),
+    "42P01": (PostgresRefused, "The lake lacks a table; run `duckicelake init`, then `duckicelake check`."),
+    "42703": (PostgresRefused, "The lake lacks a column; run `duckicelake check`."),
     "3D": (ServiceUnavailable, "The lake's Postgres database does not exist."),
     "28": (ServiceUnavailable, "The lake's Postgres refuses the server's credentials."),
     "08": (ServiceUnavailable, "The lake's Postgres does not answer."),

@@ -65,7 +65,7 @@ def check_hive_columns(
     if not path_only <= indexes.keys():
         raise Unsupported(
             f"Data file {row.path!r} has columns only in its path, and the table is not partitioned by them, which Iceberg "
-            "cannot say. Copy the table with CREATE TABLE … AS SELECT."
+            "cannot represent. Copy the table with CREATE TABLE … AS SELECT."
         )
     field_id = min(path_only)
     field, texts, index = find_field(schema, field_id), row.partition_values or (), indexes[field_id]

@@ -111,7 +111,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
                 both = " and ".join(_format_column(columns, mapped_id) for mapped_id in (merged[path], field_id))
                 raise Unsupported(
                     f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {both}, "
-                    "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
+                    "which Iceberg cannot represent. Copy the table with CREATE TABLE … AS SELECT."
                 )
     for mapping_id in sorted(retained, reverse=True):
         _merge_kept(merged, by_mapping[mapping_id])

@@ -84,7 +84,7 @@ def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
         except BadRequest as error:
             if rules.is_past:
                 return None
-            what = f"has the default {row.initial_default!r}, which Iceberg cannot say: {error}"
+            what = f"has the default {row.initial_default!r}, which Iceberg cannot represent: {error}"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}") from None
     return NestedField(row.column_id, row.column_name, type_, required, tree.comments.get(row.column_id), initial, write)
 
@@ -116,12 +116,12 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
     if row.column_id in rules.hidden or (rules.is_past and row in rules.unreadable):
         return None
     if row in rules.unreadable:
-        changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows by that"
+        changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows as that type"
         raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_remedy(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
         primitive = find_primitive(column_type)
         if primitive is None and not rules.is_past:
-            what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot say"
+            what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot represent"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}")
         return primitive
     fields = [_find_field((*path, child), tree, rules) for child in children]

@@ -1,8 +1,8 @@
-"""A step of plain rows and the number of the state that it makes, written by one statement: one journey to Postgres for a commit.
+"""A simple step and the metadata version of the state after it, written by one statement: a commit in one round trip.
 
-All rows are of one table; those of a kind come as one JSON document, and so does who asked for the change. The kinds are such that no
-statement depends on what another one has done.
-What psycopg finds in a statement it remembers of those below 4,096 characters.
+All rows belong to one table. The rows of each kind are one JSON parameter, and so is the audit context. No part of the statement
+needs to see the effects of another part: Postgres runs all parts on one snapshot.
+psycopg caches the parsed form of statements below 4,096 characters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from duckicelake.lake.writing.transaction import Commit
 from duckicelake.lake.writing.waiting_sessions import WAITING_AS_JSON
 
 MOST_ROWS = 500
-"""Of more rows the arrays of single statements take less memory than a document."""
+"""For more rows, the arrays of separate statements need less memory than JSON."""
 
 WRITE_SNAPSHOT = """
 made AS (
     INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
     VALUES (%(snapshot_id)s, %(snapshot_time)s, %(schema_version)s, %(next_catalog_id)s, %(next_file_id)s)
 ),
-told AS (
+changes AS (
     INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snapshot_id)s, %(changes_made)s)
 ),
 """
@@ -67,14 +67,14 @@ counted AS (
      WHERE s.table_id = n.table_id AND s.table_id = %(table_id)s
  RETURNING s.table_id
 ),
-first AS (
+first_stats AS (
     INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
     SELECT n.table_id, n.record_count, n.record_count, n.file_size_bytes
       FROM json_to_recordset(%(AddedRows)s::json) AS n(table_id bigint, record_count bigint, file_size_bytes bigint)
-     -- no key holds a table to one row
+     -- The table has no unique key.
      WHERE NOT EXISTS (SELECT FROM counted c WHERE c.table_id = n.table_id)
 ),
-forgotten AS (
+removed_bounds AS (
     DELETE FROM ducklake_table_column_stats
      WHERE table_id IN (SELECT n.table_id FROM json_to_recordset(%(RemovedTableBounds)s::json) AS n(table_id bigint))
 ),
@@ -94,10 +94,10 @@ WRITE_AUDIT_LINE = "".join(("line AS (", INSERT_DONE, "),"))
 
 
 def minify(*parts: LiteralString) -> LiteralString:
-    """Return the parts of a statement as one, without comments and spaces: psycopg remembers none that is longer than 4,096 characters."""
+    """Return a statement without comments and spaces; psycopg does not cache the parsed form of one above 4,096 characters."""
     lines: list[LiteralString] = "".join(parts).split("\n")
-    plain: list[LiteralString] = [line.strip().replace(", ", ",") for line in lines]
-    return "\n".join([line for line in plain if not line.startswith("--")])
+    stripped: list[LiteralString] = [line.strip().replace(", ", ",") for line in lines]
+    return "\n".join([line for line in stripped if not line.startswith("--")])
 
 
 END = f"{WRITE_AUDIT_LINE}{ASSIGN_NEXT_VERSION} RETURNING {WAITING_AS_JSON}"
@@ -111,14 +111,14 @@ NO_DOCUMENTS: Mapping[str, str | None] = {kind.__name__: None for kind in SIMPLE
 
 @dataclass(frozen=True, slots=True)
 class StatementResult:
-    """Whether the state that a step makes got its number, and if so, whether DuckDB was about to commit then."""
+    """The result of the statement: `is_numbered`: the state got its metadata version; `has_waiting_session`: DuckDB is about to commit."""
 
     is_numbered: bool
     has_waiting_session: bool
 
 
 def write_single_statement(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> StatementResult:
-    """Write a step of plain rows as the next lake snapshot, and number the state that it makes.
+    """Write a simple step as the next lake snapshot, with the metadata version of the state after it.
 
     `version` are the parameters of a `NextVersion`
     """
@@ -140,11 +140,11 @@ def write_single_statement(commit: Commit, step: LakeStep, time: datetime, versi
 
 
 def _to_documents(step: LakeStep) -> dict[str, str | None]:
-    """Return the rows of each kind as JSON, None of a kind that has none."""
+    """Return the rows of each kind as JSON; None for a kind without rows."""
     rows: dict[type[NewRow], list[NewRow]] = {}
     for row in step.rows:
         rows.setdefault(type(row), []).append(row)
-    return {**NO_DOCUMENTS, **{kind.__name__: _to_document(kind, found) for kind, found in rows.items()}}
+    return {**NO_DOCUMENTS, **{kind.__name__: _to_document(kind, rows_of_kind) for kind, rows_of_kind in rows.items()}}
 
 
 def _to_document(kind: type[NewRow], rows: Sequence[NewRow]) -> str:

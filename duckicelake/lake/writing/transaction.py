@@ -1,4 +1,4 @@
-"""The one transaction of a commit: locked against every other committer, DuckDB's included."""
+"""The one transaction of a commit, which locks out every other committer, DuckDB included; `catalog` runs it on a pool thread."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUC
 from duckicelake.lake.writing.rows import LakeHead
 from duckicelake.lake.writing.waiting_sessions import WAITING_AS_JSON, WaitingSessions
 
-# The version is locked too: a migration changes it last, and whoever writes what it has changed would write the old shape.
+# FOR SHARE also locks the version: a migration updates it last, and a commit meanwhile would write rows of the old layout.
 LOCK_LAKE = b"LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE; " + SELECT_VERSION.encode() + b" FOR SHARE"
 BEGIN_LOCKED = BEGIN_WRITING + b"; " + LOCK_LAKE
 
@@ -41,19 +41,19 @@ SELECT snapshot_id, schema_version, next_catalog_id, next_file_id
 """
 
 
-# all that a commit to one table asks before it plans, at one go: every question is a journey to Postgres under the lock
+# Read everything that a commit to one table needs before it plans in one query: each round trip prolongs the lock.
 SELECT_LOCKED_CHECK = "".join(
     (
         """
 SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
        (SELECT coalesce(max(id), 0) FROM iceberg_change) AS change_id,
-       -- no time when the lake's own are none that a calendar has
+       -- NULL if the lake's newest time is outside of the calendar.
        (SELECT t.next FROM greatest(clock_timestamp(), h.snapshot_time + interval '1 microsecond') AS t(next)
          WHERE t.next BETWEEN '1970-01-01Z' AND '9999-01-01Z') AS next_time,
        (SELECT json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]) FROM (""",
         SELECT_KNOWN_SNAPSHOTS,
         """) k) AS known,
-       -- where nobody was seen of late, it is enough to look before the end: a look passes all locks of Postgres
+       -- If no session waited recently, the check before COMMIT is enough: reading pg_locks takes all of Postgres' lock partitions.
        CASE WHEN %(looks)s THEN """,
         WAITING_AS_JSON,
         """ END AS others,
@@ -69,7 +69,7 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
 
 @dataclass(frozen=True, slots=True)
 class WatchedTable:
-    """The table that a commit is about, up to where it was read, and the client's snapshot ids that may be known."""
+    """The table of a commit, the position it was read at, and the client's snapshot ids that may have been committed before."""
 
     table_id: int
     table_uuid: UUID
@@ -79,10 +79,10 @@ class WatchedTable:
 
 @dataclass(frozen=True, slots=True)
 class LockedCheck:
-    """What the lake's lock found of a watched table: whether anything concerned it since, and which client's ids are known.
+    """The state of a watched table under the lake's lock: has anything concerned it since, and which of the client's ids are committed.
 
-    `change_id` is the newest of our changes, and `next_time` the time of the next lake snapshot. `has_waiting_session`: DuckDB is
-    about to commit, as far as it was looked for.
+    `change_id` is the newest row of `iceberg_change`, and `next_time` the time of the next lake snapshot. `has_waiting_session`: DuckDB
+    is about to commit, if that was checked.
     """
 
     change_id: int
@@ -110,7 +110,7 @@ class Commit:
 
     @property
     def has_waiting_session(self) -> bool:
-        """Tell whether DuckDB is about to commit: its commit has the id that this one takes, and would fail."""
+        """Return True if DuckDB is about to commit: this commit would take the id that DuckDB's needs, and make it fail."""
         return bool(self.waiting_sessions.list_committing(self.conn))
 
     def note(self, lake_snapshot_id: int | None) -> None:
@@ -133,10 +133,10 @@ class Commit:
 def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool = False) -> Generator[Commit]:
     """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
 
-    DuckDB's readers are not held up; its committers wait and then commit after us. A watched table is looked after at once.
-    Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
+    DuckDB's readers are not blocked; its committers wait and then commit after us. A watched table is checked in the same round trip.
+    Raises: LakeBusy: the lock was not granted in time, and nothing was done. CommitStateUnknown: the connection was
     lost in COMMIT. Unsupported: the lake was migrated to another version of DuckLake.
-    Repeated: the request that the lake is used for has landed. GivenWay: one that `yields` let others pass
+    RequestRepeated: the request with the lake's idempotency key has landed. LockYielded: with `yields`, other sessions go first
     """
     with mapped_errors(lake.name), ExitStack() as held:
         with _mapped_lock_errors():
@@ -173,7 +173,7 @@ def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | 
 
 
 def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSessions) -> None:
-    """Give the lock to others that have lost races of late and are about to commit again, and take it after them, or after a while."""
+    """Release the lock for sessions that lost a race recently and are about to commit again; take it again after them, or after a while."""
     if waiting_sessions.has_recent and waiting_sessions.list_committing(conn):
         conn.rollback()
         conn.execute(BEGIN_WRITING)
@@ -183,7 +183,7 @@ def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSession
 
 @contextmanager
 def _mapped_lock_errors() -> Generator[None]:
-    """Waiting too long, or in a circle, is no conflict of content: the same request may come again."""
+    """Turn lock timeouts and deadlocks into LakeBusy: they are no commit conflicts, and the client may repeat the request."""
     try:
         yield
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
@@ -204,11 +204,11 @@ def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine], waiting_sessio
         raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
     except psycopg.Error as error:
         if conn.info.transaction_status is TransactionStatus.INERROR:
-            raise CommitFailed("Postgres refused to look for other commits, so nothing was done. Try again.") from error
+            raise CommitFailed("Postgres refused the check for other commits, so nothing was done. Try again.") from error
         for line in lines:
             log_line(replace(line, outcome=UNKNOWN))
         raise CommitStateUnknown(
-            "The connection to Postgres was lost while the commit was being written; look before trying again."
+            "The connection to Postgres was lost during COMMIT; load the table to see if the commit landed before trying again."
         ) from error
     for line in lines:
         log_line(line)

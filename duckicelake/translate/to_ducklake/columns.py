@@ -64,7 +64,7 @@ def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[WantedColumn
     Raises: BadRequest: there is no column, DuckLake cannot store a type, names are ambiguous, or ids are in an order it cannot load
     """
     if not schema.fields:
-        raise BadRequest("A table needs at least one column, for DuckLake cannot hold one without; add a column.")
+        raise BadRequest("A table needs at least one column, because DuckLake cannot hold a table without columns; add one.")
     for field in schema.fields:
         if fold_name(field.name) in METADATA_NAMES and field.name not in kept:
             raise BadRequest(f"Column {field.name!r} has the name of a metadata column, so engines could not read it; rename it.")

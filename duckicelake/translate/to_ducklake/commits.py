@@ -196,6 +196,6 @@ def check_supported(base: TableMetadata | None, new: TableMetadata, added: Seque
         wanted = None
     if new.current_snapshot_id != wanted:
         raise BadRequest(
-            f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is; "
-            "one that takes it away removes not the snapshot that it was on, and adds none."
+            f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or on an existing one if it adds none; "
+            f"a commit that removes {MAIN!r} may neither add a snapshot nor remove the one that {MAIN!r} was on."
         )

@@ -66,7 +66,7 @@ def choose_rows(path: str, positions: Longs, rows: Sequence[tuple[int, int | Non
     check_positions(path, positions, len(rows))
     marked = set(positions.tolist())
     if any(ended is not None and index not in marked for index, (_, ended) in enumerate(rows)):
-        raise BadRequest(f"The commit brings deleted rows of {path!r} back, which is not taken yet; refresh and delete again.")
+        raise BadRequest(f"The commit brings deleted rows of {path!r} back, which is not supported yet; refresh and delete again.")
     return [row_id for index, (row_id, ended) in enumerate(rows) if ended is None and index in marked]
 
 

@@ -200,7 +200,7 @@ def list_partition_only(
 
 def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known_names: Mapping[NamePath, int]) -> Names:
     if any(len(name) > 1 for name in columns.field_ids):
-        raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
+        raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not supported yet; rewrite it.")
     named = tuple(sorted((name, known_names[name,]) for (name,) in columns.field_ids if (name,) in known_names))
     if len({field_id for _, field_id in named}) < len(named):
         raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
