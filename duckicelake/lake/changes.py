@@ -32,8 +32,15 @@ REWRITE_KINDS = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", 
 INSERT_KINDS = frozenset({"inserted_into_table", "inlined_insert"})
 """Kinds that add rows. (Kinds that delete rows are less certain: `inlined_delete` also names a flush of inlined deletes.)"""
 
-TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table"}
-"""Kinds whose value is a table id."""
+NOTES_KIND = "altered_view"
+"""Kind of a change to a table's properties, statistics or notes alone; its value is the table id.
+
+`altered_table` would abort each INSERT, UPDATE and DELETE of DuckDB that began before, though none depends on these. DuckDB compares this
+kind only with views that it alters or drops, and no view has the id of a table: both ids come from `next_catalog_id`.
+"""
+
+TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table", NOTES_KIND}
+"""Kinds whose value is a table id, or (`NOTES_KIND`) may be one."""
 
 
 TOKENS_SINCE: LiteralString = """

@@ -32,6 +32,7 @@ from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.changes import NOTES_KIND
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
@@ -426,10 +427,10 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
         _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
         sequence_base = commit.head.snapshot_id
     marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
-    marks += change_statistics(table_id, old, new, base.allowed.holds)
-    if marks:
-        first.rows += marks
-        first.add_change("altered_table", table_id)
+    statistics = change_statistics(table_id, old, new, base.allowed.holds)
+    if marks or statistics:
+        first.rows += [*marks, *statistics]
+        first.add_change("altered_table" if marks else NOTES_KIND, table_id)
     names = build_column_names(base.published.state if base.published else None, base.footers)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
     is_step = bool(first.changes or base.changes)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import Schema
-from duckicelake.lake.changes import Change, quote_names
+from duckicelake.lake.changes import NOTES_KIND, Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
@@ -169,7 +169,8 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         rows += [] if inlined is None else [inlined]
     if rows or notes:
         step.rows += [*rows, *notes]
-        step.add_change("altered_table", live.table_id)
+        # DuckDB's transactions depend on columns, partitions and sort keys, and on no property or note.
+        step.add_change("altered_table" if shape else NOTES_KIND, live.table_id)
         step.changes_catalog |= bool(rows)
 
 
