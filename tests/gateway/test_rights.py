@@ -9,9 +9,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from duckicelake.access.grants import ALL_GRANTS, Grant, Grants
+from duckicelake.access.grants import ALL_GRANTS, Grant, Grants, Rights
 from duckicelake.access.policy import parse_route_grants
+from duckicelake.access.sessions import Session
+from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.gateway.route import Route
+from duckicelake.rest.auth.route_permissions import check_forwarded, read_names, split_namespace
 from tests.gateway.fake import FakeCatalog, Reply, Seen, fake, routes
 from tests.rest.serving import Answer, Server
 
@@ -193,8 +196,31 @@ def test_the_list_of_warehouses_has_what_the_caller_may_use(stand: Stand) -> Non
     assert message == "Warehouse does not exist: 'other'. You may use: none."
 
 
-def test_a_scope_limits_the_rights_over_routes_too(stand: Stand) -> None:
-    """Nobody without a token gets anything."""
+@pytest.mark.parametrize("granted", ["x y", "x+y"])
+def test_a_plus_must_be_permitted_in_both_readings(granted: str) -> None:
+    """Java writes a space so, and other servers read a plus."""
+    names = read_names("GET", "namespaces/x+y/tables/t", "%1F")
+    assert names.spellings == ((("x+y",), "t"), (("x y",), "t"))
+    with pytest.raises(NoSuchTable):
+        check_forwarded(Session("a", Grants((Grant((granted,), Rights.READ),)), 0), names, b"")
+    both = Grants((Grant(("x y",), Rights.READ), Grant(("x+y",), Rights.READ)))
+    check_forwarded(Session("a", both, 0), names, b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "levels"),
+    [("a\x1fb", "%1F", ("a", "b")), ("a.b", "%1F", ("a.b",)), ("a.b", "%2E", ("a", "b")), ("a\x1fb", "%2E", ("a", "b"))],
+)
+def test_namespaces_are_split_by_the_upstreams_separator(text: str, separator: str, levels: tuple[str, ...]) -> None:
+    """As its configuration names it; a path with two kinds, or an empty level, is refused."""
+    assert split_namespace(text, separator) == levels
+    for broken in ("a\x1fb.c", "a..b", ""):
+        with pytest.raises(BadRequest):
+            split_namespace(broken, "%2E")
+
+
+def test_nobody_without_a_token_gets_anything(stand: Stand) -> None:
+    """401 before anything is sent."""
     assert stand.server.get("/v1/other/namespaces").error == (401, "NotAuthorizedException")
     assert stand.server.get("/v1/config?warehouse=other").error == (401, "NotAuthorizedException")
     assert stand.catalog.seen == []
