@@ -227,16 +227,16 @@ class TableCaches:
 
     def name(self, name: tuple[str, str], past: ReplayCheck) -> None:
         """Remember the table that a schema's and a table's name stand for."""
-        if past.seen.table is None:
+        if past.current.table is None:
             return
-        cache = self.of(past.seen.table.table_id)
+        cache = self.of(past.current.table.table_id)
         with self._lock:
             if cache.named is not None:
                 # one spelling each: names have as many as clients like
                 self._by_name.pop(cache.named.name, None)
             cache.named = CachedName(name, past)
-            self._by_name[name] = past.seen.table.table_id
-            self._newest = max(self._newest, past.seen.position.lake_snapshot_id)
+            self._by_name[name] = past.current.table.table_id
+            self._newest = max(self._newest, past.current.position.lake_snapshot_id)
 
     def find_named(self, name: tuple[str, str]) -> TableCache | None:
         """Return the memory of the table that a name stood for, if it was published not long ago, or None."""

@@ -151,10 +151,10 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
     if cache is None or cache.named is None or cache.published is None or is_create(request.body.requirements):
         return None
     past, published = cache.named.past, cache.published
-    if published.state.table != past.seen.table:
+    if published.state.table != past.current.table:
         # The table was renamed; another table may have this name.
         return None
-    seen = TableAtPosition(past.seen.table, published.position, past.seen.repair_id if cache.repair_id is None else cache.repair_id)
+    seen = TableAtPosition(past.current.table, published.position, past.current.repair_id if cache.repair_id is None else cache.repair_id)
     try:
         check_still_required(request, CommitBase(request.ident, seen.table, undo_aliases(published.metadata), published.position))
         return replace(_build_on(warehouse, request, replace(past, seen=seen)), is_cached=True)
@@ -174,21 +174,21 @@ def find_landed(warehouse: Warehouse, request: TableCommit) -> TableRow | None:
     name = to_schema_name(request.ident.namespace), request.ident.name
     ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
     past = query_once(warehouse.lake, lambda conn: read_replay_check(conn, *name, ids))
-    table = past.seen.table
-    return table if table is not None and _is_committed(request, table, past.known) else None
+    table = past.current.table
+    return table if table is not None and _is_committed(request, table, past.committed_ids) else None
 
 
 def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck, *, refuses: bool = False) -> CommitBase:
-    table, earlier = past.seen.table, past.earlier
+    table, earlier = past.current.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = is_create(request.body.requirements)
-    if table is not None and _is_committed(request, table, past.known):
+    if table is not None and _is_committed(request, table, past.committed_ids):
         return CommitBase(request.ident, table, None, NO_POSITION)
     if table is None and not creates:
         raise NoSuchTable(f"Table does not exist: {request.ident}")
     metadata, position, published = None, NO_POSITION, None
     if table is not None:
-        table, published = publish_table(warehouse, request.ident, past.seen)
+        table, published = publish_table(warehouse, request.ident, past.current)
         metadata, position = undo_aliases(published.metadata), published.position
     _check_requested_locations(warehouse, request, metadata, table)
     locations = (*earlier, *_list_locations(request, metadata))
@@ -436,7 +436,7 @@ def build_watched(requests: Sequence[TableCommit], bases: Sequence[CommitBase]) 
 def with_known_ids_under_lock(commit: Commit, requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> list[CommitBase]:
     """Return the bases with those of the clients' ids that are known, under the lock."""
     if commit.locked_check is not None:
-        return [replace(bases[0], known=commit.locked_check.known)]
+        return [replace(bases[0], known=commit.locked_check.committed_ids)]
     return [with_known_ids(commit.conn, request, base) for request, base in zip(requests, bases, strict=True)]
 
 

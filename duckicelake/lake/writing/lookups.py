@@ -83,9 +83,9 @@ SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
 class ReplayCheck:
     """The values that show if a request has landed: the table, its earlier locations, the committed ones of the client's ids, DATA_PATH."""
 
-    seen: TableAtPosition
+    current: TableAtPosition
     earlier: Sequence[str]
-    known: Mapping[int, int]
+    committed_ids: Mapping[int, int]
     data_path: str = ""
 
 

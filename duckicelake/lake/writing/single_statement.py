@@ -122,7 +122,7 @@ def write_single_statement(commit: Commit, step: LakeStep, time: datetime, versi
 
     `version` are the parameters of a `NextVersion`
     """
-    known: dict[str, object] = {
+    parameters: dict[str, object] = {
         **_to_documents(step),
         "snapshot_id": commit.head.snapshot_id + 1,
         "snapshot_time": time,
@@ -132,9 +132,9 @@ def write_single_statement(commit: Commit, step: LakeStep, time: datetime, versi
         "changes_made": format_changes(step.changes),
         "made_snapshot_id": commit.head.snapshot_id + 1,
         "audit_context": encode_contexts(commit.audit_contexts),
-        "known": commit.waiting_sessions.list_recent(),
+        "recent_pids": commit.waiting_sessions.list_recent(),
     }
-    row = commit.conn.execute(_choose_statement(step), known | dict(version)).fetchone()
+    row = commit.conn.execute(_choose_statement(step), parameters | dict(version)).fetchone()
     commit.add_log_lines(commit.head.snapshot_id + 1)
     return StatementResult(row is not None, row is not None and bool(commit.waiting_sessions.record(row[0])))
 

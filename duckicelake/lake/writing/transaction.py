@@ -52,11 +52,11 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
          WHERE t.next BETWEEN '1970-01-01Z' AND '9999-01-01Z') AS next_time,
        (SELECT json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]) FROM (""",
         SELECT_KNOWN_SNAPSHOTS,
-        """) k) AS known,
+        """) k) AS committed_ids,
        -- If no session waited recently, the check before COMMIT is enough: reading pg_locks takes all of Postgres' lock partitions.
-       CASE WHEN %(looks)s THEN """,
+       CASE WHEN %(checks_waiting)s THEN """,
         WAITING_AS_JSON,
-        """ END AS others,
+        """ END AS waiting,
        (""",
         SELECT_TOUCHED,
         """) AS is_touched
@@ -87,14 +87,14 @@ class LockedCheck:
 
     change_id: int
     next_time: datetime | None
-    known: Mapping[int, int]
+    committed_ids: Mapping[int, int]
     is_touched: bool
     has_waiting_session: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends.
+    """A transaction that holds the lake's lock, and the lake's head in it: no other commit can land before it ends.
 
     `audit_contexts` are the requests that ask for it: several when they are committed as a group. `lines` are those that it has written
     into the audit log, for the server's log.
@@ -114,19 +114,19 @@ class Commit:
         return bool(self.waiting_sessions.list_committing(self.conn))
 
     def note(self, lake_snapshot_id: int | None) -> None:
-        """Write who asked for the change, with the last lake snapshot that it makes, if it makes one."""
+        """Write the audit lines of the requests, with the last lake snapshot that the commit makes, or None."""
         if self.audit_contexts:
             write_lines(self.conn, self.audit_contexts, lake_snapshot_id)
             self.add_log_lines(lake_snapshot_id)
 
     def write_object(self, object_uuid: UUID) -> None:
-        """Note the one table or view that the change is about: copies of the request are answered with it, whatever it is called."""
+        """Store the table or view of the commit under its idempotency key: a repeated request is answered from it, even after a rename."""
         if self.request is not None:
             note_object(self.conn, self.request, object_uuid)
 
     def add_log_lines(self, lake_snapshot_id: int | None) -> None:
-        """Let the server's log have a line for each request, once they are committed."""
-        self.lines.extend(AuditLine(each, DONE, lake_snapshot_id) for each in self.audit_contexts)
+        """Keep a line for each request, to be written to the server's log after COMMIT."""
+        self.lines.extend(AuditLine(audit_context, DONE, lake_snapshot_id) for audit_context in self.audit_contexts)
 
 
 @contextmanager
@@ -138,9 +138,9 @@ def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool 
     lost in COMMIT. Unsupported: the lake was migrated to another version of DuckLake.
     RequestRepeated: the request with the lake's idempotency key has landed. LockYielded: with `yields`, other sessions go first
     """
-    with mapped_errors(lake.name), ExitStack() as held:
+    with mapped_errors(lake.name), ExitStack() as stack:
         with _mapped_lock_errors():
-            conn = held.enter_context(open_transaction(lake, BEGIN_LOCKED, LOCK_WAIT_S))
+            conn = stack.enter_context(open_transaction(lake, BEGIN_LOCKED, LOCK_WAIT_S))
             _yield_to_waiting(conn, lake.waiting_sessions)
             if lake.request is not None:
                 claim_key(conn, lake.request, None if watched is None else watched.table_uuid)
@@ -155,17 +155,17 @@ def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | 
     if watched is None:
         head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
         return Commit(conn, head, waiting_sessions, audit_contexts=audit_contexts, request=lake.request)
-    seen = waiting_sessions.list_recent()
-    known = {
+    recent = waiting_sessions.list_recent()
+    parameters = {
         "table_id": watched.table_id,
         "tokens": format_tokens(watched.table_id, TABLE_KINDS),
         "lake_snapshot_id": watched.since.lake_snapshot_id,
         "change_id": watched.since.change_id,
         "ids": list(watched.client_ids),
-        "known": seen,
-        "looks": bool(seen),
+        "recent_pids": recent,
+        "checks_waiting": bool(recent),
     }
-    row = conn.execute(SELECT_LOCKED_CHECK, known).fetchone()
+    row = conn.execute(SELECT_LOCKED_CHECK, parameters).fetchone()
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
     locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), bool(waiting_sessions.record(waiting)))

@@ -21,7 +21,7 @@ FROM_WAITING = """
  WHERE locktype = 'relation' AND relation = 'ducklake_snapshot'::regclass
    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
    -- Mode of an INSERT's lock; our own commits wait for another mode.
-   AND (mode = 'RowExclusiveLock' AND NOT granted OR pid = ANY(%(known)s))
+   AND (mode = 'RowExclusiveLock' AND NOT granted OR pid = ANY(%(recent_pids)s))
 """
 
 SELECT_WAITING = "".join(
@@ -65,7 +65,7 @@ class WaitingSessions:
 
     def list_committing(self, conn: psycopg.Connection) -> set[str]:
         """Return the transactions that wait for the lake's lock, or belong to sessions that waited recently."""
-        return self.record(conn.execute(SELECT_WAITING, {"known": self.list_recent()}).fetchall())
+        return self.record(conn.execute(SELECT_WAITING, {"recent_pids": self.list_recent()}).fetchall())
 
     def record(self, rows: Sequence[tuple[int, str, bool]] | None) -> set[str]:
         """Record the sessions that wait, from the rows of `SELECT_WAITING` (None: no rows), and return the transactions of all rows."""
@@ -90,7 +90,7 @@ class WaitingSessions:
             conn.commit()
             return
         try:
-            conn.execute(COMMIT_UNLESS_WAITING % {b"known": b"ARRAY[%b]" % b",".join(b"%d" % pid for pid in recent)})
+            conn.execute(COMMIT_UNLESS_WAITING % {b"recent_pids": b"ARRAY[%b]" % b",".join(b"%d" % pid for pid in recent)})
         except psycopg.Error as error:
             if error.sqlstate != LOCK_YIELDED:
                 raise
