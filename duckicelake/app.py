@@ -39,6 +39,7 @@ from duckicelake.config import IssuerSettings, LakeSettings, RouteSettings, Sett
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.route import Limits, Route, RouteSecrets, TokenService
 from duckicelake.lake.connect import Lake
+from duckicelake.lake.server_turns import ServerTurns
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.application import Lifespan, build_web
 from duckicelake.rest.auth.oidc import TokenIssuers
@@ -225,7 +226,9 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
-    return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres))
+    server_turns = ServerTurns(dsn, schema)
+    opened.push_async_callback(server_turns.close)
+    return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres), server_turns=server_turns)
 
 
 def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from threading import Lock
+from time import monotonic
 from typing import cast
 
 from duckicelake.catalog.manifest_import.submissions import Submission
@@ -190,6 +191,7 @@ GROWTH_BEFORE_ESTIMATE = 1.25
 SMALL_GROWTH = 256
 """A young table's grows by that much with every commit, and is next to nothing."""
 NEVER_ESTIMATED = (-1, 0)
+CONTENDED_S = 5.0
 RECENT_SNAPSHOTS = 100
 """By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
 
@@ -212,8 +214,20 @@ class TableCaches:
     _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
     _parts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     _by_name: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    _races: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     _newest: int = 0
     _lock: Lock = field(default_factory=Lock)
+
+    def note_race(self, name: tuple[str, str]) -> None:
+        """Remember that somebody outside of this process changed a table while a commit to it was being made."""
+        with self._lock:
+            if len(self._races) >= self.limits.tables:
+                self._races.clear()
+            self._races[name] = monotonic() + CONTENDED_S
+
+    def is_contended(self, name: tuple[str, str]) -> bool:
+        """Return True if somebody outside of this process has changed a table under a commit of late."""
+        return self._races.get(name, 0.0) > monotonic()
 
     def of(self, table_id: int) -> TableCache:
         """Return the memory of a table, empty at first; the table used longest ago is forgotten."""

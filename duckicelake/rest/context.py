@@ -6,6 +6,7 @@ event loop only; a `Warehouse` is used by the threads that run catalog operation
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
@@ -73,6 +74,14 @@ class ChangeWatch(Protocol):
         ...
 
 
+class ServerTurns(Protocol):
+    """Turns of tables between the servers of one lake (`lake.server_turns`). Used on the event loop only."""
+
+    def turn(self, table: str) -> AbstractAsyncContextManager[None]:
+        """Hold the turn of a table, or go on without it if another server keeps it for too long."""
+        ...
+
+
 Read = Callable[[], tuple[LakePolicy, Position]]
 
 
@@ -107,7 +116,7 @@ class PolicyCache:
 class OpenLake:
     """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
 
-    `audit_log`, `policies` None: the server runs without authentication.
+    `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
     """
 
     prefix: str
@@ -116,6 +125,7 @@ class OpenLake:
     audit_log: AuditLog | None = None
     policies: PolicyCache | None = None
     roles: RoleCache = field(default_factory=RoleCache)
+    server_turns: ServerTurns | None = None
 
     @property
     def restricted_warehouse(self) -> Warehouse:

@@ -143,10 +143,11 @@ def _commit(warehouse: Warehouse, batch: CommitBatch, prepared: CommitBase | Non
     until = time.monotonic() + COMMIT_S
     for number in range(COMMIT_TRIES):
         try:
-            bases = bases or _read_bases(warehouse, batch.requests, recalls=number == 0)
+            bases = bases or _read_bases(warehouse, batch.requests, recalls=number == 0 and not is_contended(warehouse, batch.requests))
             yields = number < WAYS_GIVEN and time.monotonic() < until
             return _commit_once(warehouse, batch, bases, yields=yields)
         except _BaseChanged:
+            note_race(warehouse, batch.requests)
             # A cached base was never checked for a replay, so read the table again before refusing.
             is_over = time.monotonic() > until and not any(base.is_cached for base in bases)
             batch, bases = _give_up_bases(warehouse, batch, bases), ()
@@ -161,6 +162,17 @@ def _commit(warehouse: Warehouse, batch: CommitBatch, prepared: CommitBase | Non
             _remove_copies(warehouse, bases)
             raise CommitFailed(error.message) from error
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
+
+
+def note_race(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
+    """Remember that somebody outside of this process has changed the table of a request."""
+    if len(requests) == 1:
+        warehouse.caches.note_race((to_schema_name(requests[0].ident.namespace), requests[0].ident.name))
+
+
+def is_contended(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
+    """Return True if somebody outside of this process has changed the table of a request of late, so that a cached base is outdated."""
+    return len(requests) == 1 and warehouse.caches.is_contended((to_schema_name(requests[0].ident.namespace), requests[0].ident.name))
 
 
 def _give_up_bases(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase]) -> CommitBatch:

@@ -5,6 +5,7 @@ A commit passes through three functions: `parse_commit` (no I/O), `prepare_commi
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 
@@ -95,7 +96,8 @@ class TableCommitRoutes:
                 began = monotonic()
                 async with self._turns.turn([request.table_key]):
                     self._context.metrics.observe_commit_wait(monotonic() - began)
-                    return await run_in_threadpool(commit_alone, request)
+                    async with self._server_turn(request):
+                        return await run_in_threadpool(commit_alone, request)
             except TurnTimeout:
                 return await run_in_threadpool(answer_late, request)
 
@@ -111,20 +113,32 @@ class TableCommitRoutes:
             raise answer
         if answer is not None:
             return answer
-        waiters = turns.gather(key)
+        try:
+            async with self._server_turn(request):
+                return await self._commit_gathered(request, turns.gather(key))
+        finally:
+            turns.release(key)
+
+    async def _commit_gathered(self, request: CommitRequest, waiters: Sequence[Waiter[CommitRequest, Response]]) -> Response:
+        """Commit a request with others, answer those, and return the response to the request."""
         try:
             first, *others = await run_in_threadpool(commit_each, [request, *(w.request for w in waiters if w.request is not None)])
         except BaseException:
             # The thread goes on, or failed where nobody can tell.
             answer_all(waiters, [CommitStateUnknown("The server failed while it committed; look before trying again.")] * len(waiters))
             raise
-        finally:
-            turns.release(key)
-        turns.grouped_count += len(waiters) + 1 if waiters else 0
+        self._turns.grouped_count += len(waiters) + 1 if waiters else 0
         answer_all(waiters, others)
         if isinstance(first, CatalogError):
             raise first
         return first
+
+    def _server_turn(self, request: CommitRequest) -> AbstractAsyncContextManager[None]:
+        """Return the turn between servers if another one has changed the table of late."""
+        server_turns = self._context.get_lake(request.target.prefix).server_turns
+        if server_turns is None or not commit.is_contended(request.warehouse, [request.commit]):
+            return nullcontext()
+        return server_turns.turn(str(request.commit.ident))
 
     async def commit_transaction(self, target: Target, body: Body, key: Key) -> Response:
         """Commit updates to several tables, all or none."""

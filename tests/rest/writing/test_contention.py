@@ -19,6 +19,11 @@ LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 QUEUE, GROUPED, REFUSED = "duckicelake_commit_queue_length", "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
 WAITS = "duckicelake_commit_wait_seconds_count"
 SNAPSHOT = 7_000_000_000_000_000_000
+CLIENTS, COMMITS_EACH = 8, 8
+COUNT_TURNS = """
+SELECT count(*) FROM pg_locks
+ WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 @pytest.fixture
@@ -95,13 +100,14 @@ def count_audited(lake: FreshLake) -> int:
 
 
 def test_a_requirement_that_fails_is_refused_without_the_lock(client: Client, lake: FreshLake) -> None:
-    """Nobody waits for the lake to hear that the table has changed, and no manifest is read for it."""
-    updates = client.append(client.load(), SNAPSHOT, [])
-    missing = json.loads(json.dumps(updates).replace("snap-", "none-"))
+    """Nobody waits for the lake to hear that the table has changed."""
+    metadata = client.load()
+    updates = client.append(metadata, SNAPSHOT, [data_file(metadata, "a")])
     with locked(lake):
-        answer = client.commit(missing, [assert_main(42)])
-    assert answer.error == (409, "CommitFailedException")
-    assert "branch or tag main is missing, expected 42" in answer.json["error"]["message"]
+        answers = [client.commit(asked, [assert_main(42)]) for asked in (updates, [set_property("a")])]
+    for answer in answers:
+        assert answer.error == (409, "CommitFailedException")
+        assert "branch or tag main is missing, expected 42" in answer.json["error"]["message"]
 
 
 def test_a_copy_of_what_has_landed_is_not_refused_early(client: Client) -> None:
@@ -261,3 +267,19 @@ def test_a_lost_answer_of_postgres_reaches_the_whole_group(client: Client, lake:
     assert client.commit([set_property("c")]).status == 200
     properties = client.load()["properties"]
     assert "c" in properties and "a" not in properties and "b" not in properties
+
+
+def test_two_servers_take_turns_for_one_table(lake: FreshLake, client: Client, pool: ThreadPoolExecutor) -> None:
+    """Nobody is refused who requires nothing, no change is lost, and the turns are given back."""
+
+    def commit(to: Client, number: int) -> list[int]:
+        return [to.commit([set_property(f"k{number}.{each}")]).status for each in range(COMMITS_EACH)]
+
+    with serve(make_settings(lake)) as second:
+        other = open_client(second, lake)
+        sent = [pool.submit(commit, (client, other)[number % 2], number) for number in range(CLIENTS)]
+        assert {status for each in sent for status in each.result()} == {200}
+        wanted = {f"k{number}.{each}" for number in range(CLIENTS) for each in range(COMMITS_EACH)}
+        assert wanted <= client.load()["properties"].keys()
+        assert wanted <= other.load()["properties"].keys()
+    wait_for(lambda: lake.psycopg().execute(COUNT_TURNS).fetchall() == [(0,)], "the turns to be given back")

@@ -55,16 +55,21 @@ def test_every_new_snapshot_has_it(client: Client, path: str, wrap: Any) -> None
 @pytest.mark.parametrize(("path", "wrap"), long_after(1, PATHS))
 @pytest.mark.parametrize(
     ("said", "why"),
-    long_after(1, [
-        pytest.param("x", "Cannot read header X-DuckIceLake-Summary", id="no JSON"),
-        pytest.param("[]", "Cannot read header X-DuckIceLake-Summary", id="no object"),
-        pytest.param('{"duckicelake.n": 1}', "send an object of strings", id="number"),
-        pytest.param('{"operation": "append"}', "keys begin with 'duckicelake.'", id="other key"),
-        pytest.param(
-            json.dumps({"duckicelake.n": "x" * SUMMARY_HEADER_BYTES_MAX}), f"longer than {SUMMARY_HEADER_BYTES_MAX} bytes", id="too long"
-        ),
-        pytest.param("", "Cannot read header X-DuckIceLake-Summary", id="empty"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("x", "Cannot read header X-DuckIceLake-Summary", id="no JSON"),
+            pytest.param("[]", "Cannot read header X-DuckIceLake-Summary", id="no object"),
+            pytest.param('{"duckicelake.n": 1}', "send an object of strings", id="number"),
+            pytest.param('{"operation": "append"}', "keys begin with 'duckicelake.'", id="other key"),
+            pytest.param(
+                json.dumps({"duckicelake.n": "x" * SUMMARY_HEADER_BYTES_MAX}),
+                f"longer than {SUMMARY_HEADER_BYTES_MAX} bytes",
+                id="too long",
+            ),
+            pytest.param("", "Cannot read header X-DuckIceLake-Summary", id="empty"),
+        ],
+    ),
 )
 def test_what_cannot_be_read_is_refused(client: Client, path: str, wrap: Any, said: str, why: str) -> None:
     """Before anything is changed."""

@@ -187,12 +187,15 @@ LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    whole_after(1, [
-        pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
-        pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
-        # done twice, the second would hear that nothing was there to remove
-        pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, id="properties"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
+            pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
+            # done twice, the second would hear that nothing was there to remove
+            pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, id="properties"),
+        ],
+    ),
 )
 def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
     """All have found nothing of each other and wait for the lake: one does it, and all hear that it is done."""

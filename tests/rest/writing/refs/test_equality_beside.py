@@ -287,15 +287,18 @@ COLUMNS = [
 
 @pytest.mark.parametrize(
     ("equality_ids", "more", "said"),
-    long_after(1, [
-        pytest.param([2], {}, "no equality", id="floating point"),
-        pytest.param([4], {}, "outside lists", id="in a list"),
-        pytest.param([99], {}, "no column of the table", id="unknown column"),
-        pytest.param([3], {}, "no equality", id="a list"),
-        pytest.param([1], {"file_format": "AVRO"}, "AVRO", id="Avro"),
-        pytest.param([1], {"record_count": 2_000_000}, "2000000 rows", id="too many"),
-        pytest.param([1], {"file_path": "s3://lake/elsewhere/x.parquet"}, "does not lie in", id="elsewhere"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param([2], {}, "no equality", id="floating point"),
+            pytest.param([4], {}, "outside lists", id="in a list"),
+            pytest.param([99], {}, "no column of the table", id="unknown column"),
+            pytest.param([3], {}, "no equality", id="a list"),
+            pytest.param([1], {"file_format": "AVRO"}, "AVRO", id="Avro"),
+            pytest.param([1], {"record_count": 2_000_000}, "2000000 rows", id="too many"),
+            pytest.param([1], {"file_path": "s3://lake/elsewhere/x.parquet"}, "does not lie in", id="elsewhere"),
+        ],
+    ),
 )
 def test_deletes_that_cannot_be_taken_change_nothing(
     server: Server, lake: FreshLake, equality_ids: Sequence[int], more: dict[str, Any], said: str

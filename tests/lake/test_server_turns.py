@@ -1,0 +1,69 @@
+"""Turns between servers: one at a time has a table's, and whoever cannot get it goes on without it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from duckicelake.lake import server_turns
+from duckicelake.lake.server_turns import ServerTurns
+from tests.support.lakes import FreshLake
+
+ADVISORY = "FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+
+
+@asynccontextmanager
+async def opened(lake: FreshLake) -> AsyncGenerator[tuple[ServerTurns, ServerTurns]]:
+    """The turns of two servers."""
+    async with AsyncExitStack() as closing:
+        both = ServerTurns(lake.dsn, lake.metadata_schema), ServerTurns(lake.dsn, lake.metadata_schema)
+        for turns in both:
+            closing.push_async_callback(turns.close)
+        yield both
+
+
+def test_a_turn_is_waited_for(lake: FreshLake) -> None:
+    """Another table's is free meanwhile, and the other server gets it when it is given back."""
+
+    async def play() -> list[str]:
+        seen: list[str] = []
+        async with opened(lake) as (first, second):
+
+            async def wait() -> None:
+                async with second.turn("main.t"):
+                    seen.append("second")
+
+            async with first.turn("main.t"):
+                waiting = asyncio.create_task(wait())
+                async with second.turn("main.u"), first.turn("main.v"):
+                    seen.append("others")
+                seen.append("first")
+            await waiting
+        return seen
+
+    assert asyncio.run(play()) == ["others", "first", "second"]
+
+
+def test_a_turn_that_does_not_come_is_done_without(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stands still with a turn holds nobody up for ever."""
+    monkeypatch.setattr(server_turns, "WAIT_MAX_S", 0.1)
+
+    async def play() -> bool:
+        async with opened(lake) as (first, second), first.turn("main.t"), second.turn("main.t"):
+            return True
+
+    assert asyncio.run(play())
+
+
+def test_a_lost_connection_gives_the_turn_back(lake: FreshLake) -> None:
+    """The other server gets it, and the one that lost it goes on."""
+
+    async def play() -> bool:
+        async with opened(lake) as (first, second), first.turn("main.t"):
+            lake.psycopg().execute(f"SELECT pg_terminate_backend(pid) {ADVISORY}")
+            async with second.turn("main.t"):
+                return True
+
+    assert asyncio.run(play())
+    assert lake.psycopg().execute(f"SELECT count(*) {ADVISORY}").fetchall() == [(0,)]
