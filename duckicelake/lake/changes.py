@@ -30,7 +30,7 @@ REWRITE_KINDS = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", 
 """Kinds that rewrite files and leave every row unchanged."""
 
 INSERT_KINDS = frozenset({"inserted_into_table", "inlined_insert"})
-"""Kinds that add rows. (Kinds that delete rows are less certain: `inlined_delete` also names a flush of inlined deletes.)"""
+"""Kinds that add rows. There is no set for deletes: their kinds also stand for a flush of inlined deletes, which changes no row."""
 
 NOTES_KIND = "altered_view"
 """Kind of a change to a table's properties, statistics or notes alone; its value is the table id.

@@ -140,7 +140,7 @@ def to_whole_log(log: Log, note: RegisteredNote | None, known: set[int]) -> Log:
     if note is None:
         return log
     earlier: list[tuple[int, int]] = [(at_ms, snapshot_id) for at_ms, snapshot_id in json.loads(note.snapshot_log)]
-    missing = [place for place, (_, snapshot_id) in enumerate(earlier) if snapshot_id not in known]
+    missing = [index for index, (_, snapshot_id) in enumerate(earlier) if snapshot_id not in known]
     earlier = earlier[missing[-1] + 1 :] if missing else earlier
     later = log[1:] if earlier and log and log[0][1] == earlier[-1][1] else log
     whole = [*earlier, *later]
@@ -179,7 +179,7 @@ def to_visible_snapshots(steps: Sequence[Snapshot], notes: RefNotes, earlier_log
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}
     steps = with_registered_parent(steps, notes.registered)
     current = moves.get(steps[-1].snapshot_id, steps[-1].snapshot_id) if steps else None
-    visible = _list_shown(steps, moves)
+    visible = _list_published(steps, moves)
     named = {note.snapshot_id for note in notes.refs} | {current}
     known = {snapshot.snapshot_id for snapshot in visible}
     kept = [note for note in notes.kept if note.snapshot_id not in known and (note.is_off_main or note.snapshot_id in named)]
@@ -200,7 +200,7 @@ def _get_sort_key(snapshot: Snapshot) -> tuple[int, int, int]:
     return snapshot.sequence_number, snapshot.timestamp_ms, snapshot.snapshot_id
 
 
-def _list_shown(steps: Sequence[Snapshot], moves: Mapping[int, int]) -> Sequence[Snapshot]:
+def _list_published(steps: Sequence[Snapshot], moves: Mapping[int, int]) -> Sequence[Snapshot]:
     if not moves:
         return steps
     visible: list[Snapshot] = []

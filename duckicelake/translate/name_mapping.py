@@ -114,7 +114,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
                     "which Iceberg cannot represent. Copy the table with CREATE TABLE … AS SELECT."
                 )
     for mapping_id in sorted(retained, reverse=True):
-        _merge_kept(merged, by_mapping[mapping_id])
+        _merge_retained(merged, by_mapping[mapping_id])
     hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
     types: dict[int, set[str]] = {}
     for row in columns:
@@ -123,7 +123,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
     return NameMapping(by_mapping, merged, hive_columns, frozenset(by_id), by_id)
 
 
-def _merge_kept(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> None:
+def _merge_retained(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> None:
     """Merge the mapping of files that belong only to retained snapshots, as far as its paths do not contradict others."""
     for path, field_id in sorted(paths.items(), key=lambda item: len(item[0])):
         parents = [path[:depth] for depth in range(1, len(path))]
