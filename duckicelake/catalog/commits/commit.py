@@ -16,6 +16,7 @@ from duckicelake.catalog.commits.prepare import (
     TableCommit,
     build_watched,
     find_landed,
+    find_published,
     get_cached_base,
     is_committed,
     is_newest,
@@ -193,8 +194,14 @@ def _remove_copies(warehouse: Warehouse, bases: Sequence[CommitBase]) -> None:
 def _read_bases(warehouse: Warehouse, requests: Sequence[TableCommit], *, recalls: bool) -> list[CommitBase]:
     """Return what each request builds on, what is remembered of it if it is only one."""
     recalled = get_cached_base(warehouse, requests[0]) if recalls and len(requests) == 1 else None
-    refuses = len(requests) == 1
-    return [_read_base(warehouse, request, refuses=refuses) for request in requests] if recalled is None else [recalled]
+    if recalled is not None:
+        return [recalled]
+    known = find_published(warehouse, requests[0]) if len(requests) == 1 else None
+    bases = [_read_base(warehouse, request, refuses=len(requests) == 1) for request in requests]
+    if known is not None and bases[0].published is not None and bases[0].published is not known:
+        # Whoever has a turn loses no race, and still meets the other server.
+        note_race(warehouse, requests)
+    return bases
 
 
 def _read_base(warehouse: Warehouse, request: TableCommit, *, refuses: bool = False) -> CommitBase:

@@ -169,6 +169,12 @@ def is_newest(warehouse: Warehouse, base: CommitBase) -> bool:
     return cache is None or base.published is None or cache.published is base.published
 
 
+def find_published(warehouse: Warehouse, request: TableCommit) -> PublishedTable | None:
+    """Return the newest state of a request's table that this server has published, or None."""
+    cache = warehouse.caches.find_named((to_schema_name(request.ident.namespace), request.ident.name))
+    return None if cache is None else cache.published
+
+
 def find_landed(warehouse: Warehouse, request: TableCommit) -> TableRow | None:
     """Return the table if the request has been committed before, else None."""
     name = to_schema_name(request.ident.namespace), request.ident.name
