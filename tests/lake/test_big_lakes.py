@@ -117,7 +117,14 @@ def list_parameters(size: Size) -> dict[str, object]:
         **PARAMETERS,
         **{"since": near, "until": size.files + 9, "next_file_id": near, "lake_snapshot_id": near, "data_file_ids": ids, "ids": ids},
         **{"first": ids[0], "last": ids[0] + 3, "data_file_id": ids[0], "snapshot_id": size.files},
-        **{"tokens": tokens, "any_tokens": tokens, "living_tokens": tokens, "known": [1], "looks": True, "folder": "s3://b/i/t/"},
+        **{
+            "tokens": tokens,
+            "any_tokens": tokens,
+            "living_tokens": tokens,
+            "recent_pids": [1],
+            "checks_waiting": True,
+            "folder": "s3://b/i/t/",
+        },
     }
 
 

@@ -138,7 +138,7 @@ def read_base(warehouse: Warehouse, request: TableCommit, *, refuses: bool = Fal
     name = to_schema_name(request.ident.namespace), request.ident.name
     ids = [snapshot.snapshot_id for snapshot in list_added(request.body.updates)]
     past = query_once(warehouse.lake, lambda conn: read_replay_check(conn, *name, ids))
-    warehouse.caches.name(name, replace(past, known={}))
+    warehouse.caches.name(name, replace(past, committed_ids={}))
     return _build_on(warehouse, request, past, refuses=refuses)
 
 
@@ -157,7 +157,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
     seen = TableAtPosition(past.current.table, published.position, past.current.repair_id if cache.repair_id is None else cache.repair_id)
     try:
         check_still_required(request, CommitBase(request.ident, seen.table, undo_aliases(published.metadata), published.position))
-        return replace(_build_on(warehouse, request, replace(past, seen=seen)), is_cached=True)
+        return replace(_build_on(warehouse, request, replace(past, current=seen)), is_cached=True)
     except CatalogError:
         # The error must describe the current table, so the base is read again.
         return None
