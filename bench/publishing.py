@@ -19,8 +19,8 @@ from bench.scale import Scale
 from bench.seed import Growing, seed_table
 from bench.stand import NAMESPACE, ROOT, Stand
 from duckicelake.commands.jobs.session import to_catalog
-from duckicelake.pipeline.publish.job import PublishDesk, publish
-from duckicelake.pipeline.publish.making import Place
+from duckicelake.pipeline.publish.job import PublishContext, publish
+from duckicelake.pipeline.publish.making import LakeLocation
 from duckicelake.pipeline.publish.options import read_options
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import RestCatalog
@@ -94,11 +94,11 @@ def _find_steps(told: Mapping[str, float]) -> dict[str, Cell]:
     return {f"{step.split()[0]}_seconds": seconds for step, seconds in told.items() if step.split()[0] in STEPS}
 
 
-def _make_desk(shop: Workshop) -> PublishDesk:
+def _make_desk(shop: Workshop) -> PublishContext:
     facts, catalog = shop.facts, to_catalog(shop.facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
-    place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishDesk(lambda: open_rest(catalog), place, lambda: nullcontext(shop.spark), lambda _: None)
+    place = LakeLocation(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
+    return PublishContext(lambda: open_rest(catalog), place, lambda: nullcontext(shop.spark), lambda _: None)
 
 
 def _run_job(stand: Stand, table: str) -> tuple[Measured, dict[str, Any]]:

@@ -12,11 +12,11 @@ from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
 from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres, sweep
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import open_rest, parse_ident
@@ -59,7 +59,7 @@ def _measure_case(shop: Workshop, case: str, files: int) -> dict[str, Cell]:
 
 def _run_ours(shop: Workshop, table: str) -> dict[str, float]:
     spent, report = shop.measure(partial(_run_job, shop, table))
-    [step] = [step for step in report.steps if step.kind is Kind.compact]
+    [step] = [step for step in report.steps if step.kind is StepKind.compact]
     assert step.verdict is Verdict.done, report
     return _to_figures(spent, step.removed, step.added, step.bytes)
 
@@ -110,14 +110,14 @@ def _set_target(shop: Workshop, name: str, size: int) -> None:
 
 def _run_job(shop: Workshop, table: str) -> Any:
     catalog, lake = to_catalog(shop.facts), build_lake_settings(shop.facts)
-    desk = MaintainDesk(
+    desk = MaintainContext(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, lake),
         lake=DuckLake(partial(open_duckdb, shop.facts, shop.home, read_only=False)),
         open_spark=lambda: nullcontext(shop.spark),
         catalog=CATALOG,
         sweep=partial(sweep, lake),
-        tell=lambda _: None,
+        progress=lambda _: None,
         pause=lambda _: None,
     )
     policies = Policies({"target-size": TARGET_BYTES, "min-files": 5})

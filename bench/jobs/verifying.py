@@ -11,9 +11,9 @@ from bench.stand import NAMESPACE, Stand
 from bench.statistics import percentile
 from duckicelake.commands.jobs.session import open_duckdb
 from duckicelake.pipeline.rest import parse_ident
-from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.job import VerifyContext, verify
 from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import Verdict
+from duckicelake.pipeline.verify.report import VerifyVerdict
 
 TABLE = "verified"
 CREATE = f"CREATE TABLE {TABLE} (id BIGINT, customer INTEGER, amount DECIMAL(12, 2), weight DOUBLE, seen_at TIMESTAMP, note VARCHAR)"
@@ -47,10 +47,10 @@ def _number(cell: Cell) -> float:
 def _measure_turn(shop: Workshop, turn: int, count: int) -> dict[str, Cell]:
     scan, _ = shop.measure(shop.spark.table(shop.name(TABLE)).write.format("noop").mode("overwrite").save)
     opening, duck = shop.measure(partial(open_duckdb, shop.facts, shop.home, read_only=True))
-    desk = VerifyDesk(shop.desk, lambda: duck, shop.facts.ducklake_metadata_schema)
+    desk = VerifyContext(shop.desk, lambda: duck, shop.facts.ducklake_metadata_schema)
     own, report = shop.measure(partial(verify, desk, VerifyOptions((parse_ident(f"{NAMESPACE}.{TABLE}"),))))
     [found] = report.findings
-    assert (found.verdict, found.iceberg_rows) == (Verdict.same, count), report
+    assert (found.verdict, found.iceberg_rows) == (VerifyVerdict.same, count), report
     return {
         "turn": turn,
         **_to_row("scan", scan),

@@ -18,7 +18,7 @@ from duckicelake.commands.facts import Facts, get_facts
 from duckicelake.commands.jobs.session import CATALOG, get_cache_folder, to_catalog
 from duckicelake.config import read_settings
 from duckicelake.embedded.home import Home, open_home
-from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.job import JobContext
 from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import SparkPlan, add_catalog, spark_session
@@ -53,10 +53,10 @@ class Workshop:
     folder: Path
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> JobContext:
         """What jobs work with; nobody hears of their steps."""
         catalog = to_catalog(self.facts)
-        return Desk(self.spark, CATALOG, lambda: open_rest(catalog), lambda _: None)
+        return JobContext(self.spark, CATALOG, lambda: open_rest(catalog), lambda _: None)
 
     def name(self, table: str) -> str:
         """A table of the benchmarks in Spark's SQL."""

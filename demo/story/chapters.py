@@ -7,8 +7,8 @@ from duckdb import DuckDBPyConnection
 from demo.compare import find_difference
 from demo.story.house import House
 from demo.story.raw import LATER_MONTHS, find_month, list_columns, write_flights, write_shop
-from duckicelake.pipeline.maintain.planning import Kind
-from duckicelake.pipeline.verify.report import Verdict
+from duckicelake.pipeline.maintain.planning import StepKind
+from duckicelake.pipeline.verify.report import VerifyVerdict
 
 NAMESPACES = ("bronze", "silver", "gold")
 LATER = "later"
@@ -167,7 +167,7 @@ def keep_house(house: House) -> bool:
     """Maintenance: small files become few, and planners learn how many values there are; whether all was done, and there was something."""
     with house.teller.chapter("7  Keeping house (`maintain`, `profile`)"):
         done = house.maintain(list_tables(house.duck))
-        compacted = [step for step in done.steps if step.kind is Kind.compact]
+        compacted = [step for step in done.steps if step.kind is StepKind.compact]
         rows = [(step.subject, step.removed, step.added) for step in compacted if step.removed]
         house.teller.show(("table", "files before", "files after"), rows)
         [flights] = house.profile("silver.flights").tables
@@ -186,7 +186,7 @@ def compare(house: House) -> bool:
     """Every row of every table, as Spark and as DuckDB see it; whether all are the same."""
     with house.teller.chapter("8  Does everybody see the same? (`verify`)"):
         findings = house.verify(list_tables(house.duck)).findings
-        wrong = [line for finding in findings if finding.verdict is not Verdict.same for line in finding.describe()]
+        wrong = [line for finding in findings if finding.verdict is not VerifyVerdict.same for line in finding.describe()]
         for line in wrong:
             house.teller.say(line)
         rows = sum(finding.iceberg_rows for finding in findings)

@@ -25,22 +25,22 @@ from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgre
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, to_catalog
 from duckicelake.commands.jobs.session import open_duckdb as open_lake
 from duckicelake.embedded.home import Home
-from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.job import JobContext, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.publishing import commit_once
-from duckicelake.pipeline.ingest.report import Report
+from duckicelake.pipeline.ingest.report import IngestReport
 from duckicelake.pipeline.ingest.staging import Stage, make_run_id
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import MaintainReport
-from duckicelake.pipeline.profile.job import ProfileDesk, profile
+from duckicelake.pipeline.profile.job import ProfileContext, profile
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ProfileReport
 from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
-from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.job import VerifyContext, verify
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import VerifyReport
 
@@ -67,7 +67,7 @@ class House:
         """The catalog over REST."""
         return open_rest(to_catalog(self.facts))
 
-    def take(self, source: Path, table: str, **options: Any) -> Report:
+    def take(self, source: Path, table: str, **options: Any) -> IngestReport:
         """Have `ingest` take files into a table."""
         return _quietly(partial(ingest, self._make_desk(), IngestOptions(str(source), parse_ident(table), **options)))
 
@@ -91,14 +91,14 @@ class House:
 
     def maintain(self, tables: Sequence[str]) -> MaintainReport:
         """Have `maintain` put tables in order."""
-        desk = MaintainDesk(
+        desk = MaintainContext(
             connect=self.connect,
             open_postgres=partial(open_postgres, build_lake_settings(self.facts)),
             lake=DuckLake(partial(open_lake, self.facts, self.home, read_only=False)),
             open_spark=lambda: nullcontext(self.spark),
             catalog=self.spark_catalog,
             sweep=lambda before, spared: [],
-            tell=self._ignore,
+            progress=self._ignore,
             pause=sleep,
         )
         return _quietly(partial(maintain, desk, MaintainOptions(tuple(map(parse_ident, tables)), Policies({"min-files": 2}))))
@@ -106,12 +106,14 @@ class House:
     def profile(self, table: str) -> ProfileReport:
         """Have `profile` count a table's distinct values for planners."""
         connect = partial(open_postgres, build_lake_settings(self.facts))
-        desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), self.spark_catalog, self._ignore)
+        desk = ProfileContext(self.connect, connect, lambda: nullcontext(self.spark), self.spark_catalog, self._ignore)
         return _quietly(partial(profile, desk, ProfileOptions((parse_ident(table),))))
 
     def verify(self, tables: Sequence[str]) -> VerifyReport:
         """Have `verify` compare every row of tables, as Spark and as DuckDB see it."""
-        desk = VerifyDesk(self._make_desk(), partial(open_lake, self.facts, self.home, read_only=True), self.facts.ducklake_metadata_schema)
+        desk = VerifyContext(
+            self._make_desk(), partial(open_lake, self.facts, self.home, read_only=True), self.facts.ducklake_metadata_schema
+        )
         return _quietly(partial(verify, desk, VerifyOptions(tuple(map(parse_ident, tables)))))
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
@@ -122,8 +124,8 @@ class House:
         """The rows that PyIceberg finds."""
         return self.catalog.load_table(table).scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow()
 
-    def _make_desk(self) -> Desk:
-        return Desk(self.spark, self.spark_catalog, self.connect, self._ignore)
+    def _make_desk(self) -> JobContext:
+        return JobContext(self.spark, self.spark_catalog, self.connect, self._ignore)
 
     def _ignore(self, step: str) -> None:
         """The story has its own words."""

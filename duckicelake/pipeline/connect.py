@@ -19,7 +19,7 @@ from pyspark.sql.utils import is_remote
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
 from duckicelake.pipeline.jars import Jar, Progress
-from duckicelake.pipeline.older import IS_ANSI, find_condition
+from duckicelake.pipeline.older import IS_ANSI, get_condition
 
 SCHEME = "sc://"
 DEFAULT_PORT = 15002
@@ -29,7 +29,7 @@ RETRIES = 6
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
-HELD = {
+FIXED_CONF = {
     "spark.sql.session.timeZone": "UTC",
     **({"spark.sql.ansi.enabled": "true"} if IS_ANSI else {}),
     "spark.sql.storeAssignmentPolicy": "ANSI",
@@ -41,7 +41,7 @@ HELD = {
     "spark.sql.variable.substitute": "false",
 }
 """What rows depend on, in every session of a job: whatever Spark's own settings or the server's are, and whatever is given."""
-LOOK_UP = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
+LISTING_CONF = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
 """How many tasks look files up that are named one by one: Spark would take one for each of up to 10,000."""
 
 CLASSES = {
@@ -63,12 +63,12 @@ _UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/
 
 def check_conf(conf: Mapping[str, str]) -> None:
     """Raises: BadRequest: a setting says otherwise than what rows depend on"""
-    for name, text in HELD.items():
+    for name, text in FIXED_CONF.items():
         if conf.get(name, text).strip().casefold() != text.casefold():
             raise BadRequest(f"--conf {name}={conf[name]} would change what rows are read and written: jobs need {text}, so leave it out")
 
 
-def find_place(url: str) -> str:
+def get_host_port(url: str) -> str:
     """Where a connection string leads, without what else it says: that may be secret."""
     place = url.removeprefix(SCHEME).partition("/")[0].partition(";")[0].rpartition("@")[2]
     return place if ":" in place.rpartition("]")[2] else f"{place}:{DEFAULT_PORT}"
@@ -81,7 +81,7 @@ def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], prog
     `jars` are what the server needs. Raises: BadRequest: the string or a setting is wrong, or the server lacks something;
         ServiceUnavailable: nobody answers
     """
-    place = find_place(url)
+    place = get_host_port(url)
     progress(f"connecting to Spark at {place}")
     with warnings.catch_warnings():
         # What comes of it is told by us.
@@ -94,7 +94,7 @@ def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], prog
                 check_server(session, place, jars)
                 _apply(session, conf)
             except PySparkException as error:
-                raise _explain(place, error) from None
+                raise _build_refusal(place, error) from None
             yield session
         finally:
             session.stop()
@@ -133,7 +133,7 @@ def _check_answers(place: str) -> None:
         raise ServiceUnavailable(f"no Spark Connect server answers at {place}: {error.strerror or error}") from None
 
 
-def _explain(place: str, error: PySparkException) -> BadRequest | ServiceUnavailable:
+def _build_refusal(place: str, error: PySparkException) -> BadRequest | ServiceUnavailable:
     first = str(error).strip().splitlines()[0]
     if is_gone(error):
         return ServiceUnavailable(f"{place}: {explain_gone(error)}")
@@ -146,10 +146,10 @@ def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None
     if session.version.split(".")[:2] != ours.split(".")[:2]:
         raise BadRequest(f"the server at {place} is Spark {session.version} and pyspark here {ours}: install pyspark=={session.version}")
     needed = list(jars)
-    lacks = [jar.file_name for jar in needed if not _has_class(session, _find_class(jar))]
+    lacks = [jar.file_name for jar in needed if not _has_class(session, _get_class(jar))]
     if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
         lacks.append("Iceberg's extensions in spark.sql.extensions")
-    zone = _find_zone(session)
+    zone = _read_java_zone(session)
     if zone not in _UTC:
         lacks.append(f"UTC as Java's time zone (it has {zone})")
     if lacks:
@@ -159,7 +159,7 @@ def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None
         raise BadRequest(f"the Spark Connect server at {place} lacks {', '.join(lacks)}. Start it with {how}")
 
 
-def _find_class(jar: Jar) -> str:
+def _get_class(jar: Jar) -> str:
     return next((name for start, name in CLASSES.items() if jar.artifact.startswith(start)), "")
 
 
@@ -172,28 +172,28 @@ def _has_class(session: SparkSession, name: str) -> bool:
     except PySparkException as error:
         if is_gone(error):
             raise
-        return find_condition(error) != _MISSING_CLASS
+        return get_condition(error) != _MISSING_CLASS
     return True
 
 
-def _find_zone(session: SparkSession) -> str:
+def _read_java_zone(session: SparkSession) -> str:
     # Databases and ORC give times by Java's own zone, whatever the session's is.
     (row,) = session.sql("SELECT reflect('java.time.ZoneId', 'systemDefault') AS zone").collect()
     return str(row["zone"])
 
 
 def _apply(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for name, text in {**LOOK_UP, **conf, **HELD}.items():
+    for name, text in {**LISTING_CONF, **conf, **FIXED_CONF}.items():
         try:
             session.conf.set(name, text)
         except PySparkException as error:
-            if not (find_condition(error) or "").startswith("CANNOT_MODIFY"):
+            if not (get_condition(error) or "").startswith("CANNOT_MODIFY"):
                 raise
             raise BadRequest(f"--conf {name} is the server's to set: a session of Spark Connect cannot") from None
 
 
 @contextlib.contextmanager
-def naming_writes(session: SparkSession, properties: Mapping[str, str]) -> Generator[None]:
+def writes_with_properties(session: SparkSession, properties: Mapping[str, str]) -> Generator[None]:
     """Inside, the snapshots of this session's statements that write rows carry these in their summary; procedures' do not."""
     try:
         for name, value in properties.items():
@@ -245,12 +245,12 @@ def is_gone(error: BaseException) -> bool:
     find_code: Any = getattr(error, "getGrpcStatusCode", None)
     if find_code is None or not isinstance(error, PySparkException):
         return False
-    return getattr(find_code(), "name", "") == "UNAVAILABLE" or find_condition(error) in _GONE
+    return getattr(find_code(), "name", "") == "UNAVAILABLE" or get_condition(error) in _GONE
 
 
 def explain_gone(error: Exception) -> str:
     """What a server of Spark Connect that is gone leaves to be said, without gRPC's own record of it; "" for other errors."""
     if not isinstance(error, PySparkException) or not is_gone(error):
         return ""
-    is_new = find_condition(error) in _GONE
+    is_new = get_condition(error) in _GONE
     return f"the Spark Connect server {'was started anew, and knows nothing of this session' if is_new else 'is gone, or the way to it'}"

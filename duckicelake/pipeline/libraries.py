@@ -73,12 +73,12 @@ RELEASES: Mapping[str, Libraries] = {
 
 def iceberg_jars(spark: str | None = None) -> tuple[Jar, Jar]:
     """Iceberg for a version of Spark (None: the installed one), and what it needs to reach S3. Raises: JarUnavailable"""
-    return _find(spark).iceberg, _AWS
+    return _get_libraries(spark).iceberg, _AWS
 
 
 def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:
     """What Spark needs to read a source of `ingest`: Avro always, S3 and databases where its URI names them. Raises: JarUnavailable"""
-    libraries = _find(spark)
+    libraries = _get_libraries(spark)
     connectors = {
         "s3://": libraries.s3,
         "s3a://": libraries.s3,
@@ -120,8 +120,8 @@ def _is_brought(jar: Jar, key: str, name: str, place: str) -> bool:
     return True
 
 
-def _find(spark: str | None) -> Libraries:
-    found = spark or _find_installed()
+def _get_libraries(spark: str | None) -> Libraries:
+    found = spark or _read_installed_version()
     libraries = RELEASES.get(".".join(found.split(".")[:2]))
     if libraries is None:
         known = ", ".join(RELEASES)
@@ -129,7 +129,7 @@ def _find(spark: str | None) -> Libraries:
     return libraries
 
 
-def _find_installed() -> str:
+def _read_installed_version() -> str:
     try:
         return version("pyspark")
     except PackageNotFoundError:

@@ -20,7 +20,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class TableObjects:
     """The files of one store, by URI."""
 
     files: FileSystem
@@ -28,19 +28,19 @@ class Objects:
     def read(self, uri: str) -> bytes:
         """The bytes of an object. Raises: ServiceUnavailable: the store does not give it."""
         try:
-            with self.files.open_input_stream(_find_path(uri)) as source:
+            with self.files.open_input_stream(_get_path(uri)) as source:
                 return source.read()
         except OSError as error:
             raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
 
     def open(self, uri: str) -> NativeFile:
         """An object to read parts of. Raises: OSError: the store does not give it"""
-        return self.files.open_input_file(_find_path(uri))
+        return self.files.open_input_file(_get_path(uri))
 
     def find_size(self, uri: str) -> int | None:
         """How large an object is, in bytes; None: it is not there. Raises: ServiceUnavailable: the store does not say"""
         try:
-            info = self.files.get_file_info(_find_path(uri))
+            info = self.files.get_file_info(_get_path(uri))
         except OSError as error:
             raise ServiceUnavailable(f"cannot look for {uri}: {error}") from error
         return info.size if info.type == FileType.File else None
@@ -48,7 +48,7 @@ class Objects:
     def list_folder(self, uri: str) -> list[Child]:
         """What lies directly in a folder, by name; nothing when it is not there. Raises: ServiceUnavailable: the store does not say."""
         try:
-            found = self.files.get_file_info(FileSelector(_find_path(uri).rstrip("/"), allow_not_found=True))
+            found = self.files.get_file_info(FileSelector(_get_path(uri).rstrip("/"), allow_not_found=True))
         except OSError as error:
             raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
         return sorted((Child(info.base_name, info.type == FileType.Directory) for info in found), key=lambda child: child.name)
@@ -56,14 +56,14 @@ class Objects:
     def list_below(self, uri: str) -> list[tuple[str, int, int | None]]:
         """Every file below a folder, by path, with its size and when it was last written. Raises: as `list_folder`"""
         try:
-            found = self.files.get_file_info(FileSelector(_find_path(uri).rstrip("/"), allow_not_found=True, recursive=True))
+            found = self.files.get_file_info(FileSelector(_get_path(uri).rstrip("/"), allow_not_found=True, recursive=True))
         except OSError as error:
             raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
         return sorted((info.path, info.size, info.mtime_ns) for info in found if info.type == FileType.File)
 
     def write(self, uri: str, content: bytes) -> None:
         """Put an object under a name that nobody else uses. Raises: ServiceUnavailable: the store does not take it."""
-        path = _find_path(uri)
+        path = _get_path(uri)
         try:
             # Only a disk has folders.
             if isinstance(self.files, LocalFileSystem):
@@ -74,18 +74,18 @@ class Objects:
             raise ServiceUnavailable(f"cannot write {uri}: {error}") from error
 
 
-def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) -> Objects:
+def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) -> TableObjects:
     """The store of a location; `given` is what the catalog says of it.
 
     Raises: Unsupported: it is neither S3 nor a folder
     """
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
-        return Objects(LocalFileSystem())
+        return TableObjects(LocalFileSystem())
     if not scheme.startswith("s3"):
         raise Unsupported(f"{location} is neither on S3 nor in a folder")
     endpoint = urlsplit(given.get("s3.endpoint") or catalog.s3_endpoint or "")
-    return Objects(
+    return TableObjects(
         S3FileSystem(
             access_key=given.get("s3.access-key-id") or catalog.s3_access_key_id,
             secret_key=given.get("s3.secret-access-key") or catalog.s3_secret_access_key,
@@ -99,7 +99,7 @@ def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) 
     )
 
 
-def _find_path(uri: str) -> str:
+def _get_path(uri: str) -> str:
     scheme, separator, rest = uri.partition("://")
     if separator:
         return rest

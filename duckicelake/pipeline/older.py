@@ -14,11 +14,11 @@ from pyspark.sql.types import DataType
 
 _RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
-TELLS_MERGED = _RELEASE >= (4, 1)
+SUMMARIZES_MERGES = _RELEASE >= (4, 1)
 """Whether the summary of a MERGE says how many rows it touched."""
 
 
-TELLS_DEFAULTS = _RELEASE >= (4, 0)
+EXPOSES_DEFAULTS = _RELEASE >= (4, 0)
 """Whether Spark's columns of an Iceberg table say what their defaults are."""
 
 
@@ -30,7 +30,7 @@ IS_ANSI = _RELEASE >= (4, 0)
 """Whether Spark refuses by itself to make NULL of what it cannot compute; jobs on 3.5 go by what it has there."""
 
 
-def hide_moment(moment: Column, form: DataType) -> Column:
+def block_pushdown(moment: Column, form: DataType) -> Column:
     """A column to be compared. Spark 3.5 hands a comparison of timestamps without a zone to the database without quotes, if it can."""
     is_handed = _RELEASE < (4, 0) and isinstance(form, T.TimestampNTZType)
     return moment + F.expr("INTERVAL '0' SECOND") if is_handed else moment
@@ -62,13 +62,13 @@ def parse_ddl(text: str) -> DataType:
     return parse(text)
 
 
-def find_condition(error: PySparkException) -> str | None:
+def get_condition(error: PySparkException) -> str | None:
     """The name that Spark gives to what went wrong."""
     older: Any = error
     return error.getCondition() if _RELEASE >= (4, 0) else older.getErrorClass()
 
 
-def hold(rows: DataFrame) -> DataFrame:
+def checkpoint_rows(rows: DataFrame) -> DataFrame:
     """The rows, read once and kept on disk; by Spark 3.5 in memory too, as long as there is room."""
     if _RELEASE >= (4, 0):
         return rows.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     failed = "failed"
 
 
-class Part(Protocol):
+class ReportPart(Protocol):
     """What became of a table, or of a step."""
 
     @property
@@ -38,7 +38,7 @@ class Part(Protocol):
         ...
 
 
-Told = TypeVar("Told", bound=Part)
+PartT = TypeVar("PartT", bound=ReportPart)
 
 
 class Report(ABC):
@@ -50,7 +50,7 @@ class Report(ABC):
 
     @property
     @abstractmethod
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[ReportPart]:
         """What the run is made of."""
 
     @property
@@ -72,18 +72,18 @@ class Report(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class TablesReport(Report, Generic[Told]):
+class TablesReport(Report, Generic[PartT]):
     """One run over tables."""
 
     run_id: str = ""
     at: str = ""
-    tables: tuple[Told, ...] = ()
+    tables: tuple[PartT, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     message: str = ""
 
     @property
-    def parts(self) -> Sequence[Told]:
+    def parts(self) -> Sequence[PartT]:
         """The tables."""
         return self.tables
 

@@ -12,8 +12,8 @@ from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotA
 from duckicelake.iceberg.json_reader import as_object, find_list
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.iceberg.types import walk_fields
-from duckicelake.pipeline.asking.callers import CREDENTIAL, NOBODY, Caller, list_headers, make_caller
-from duckicelake.pipeline.asking.wire import TIMEOUT_SECONDS, Request, send
+from duckicelake.pipeline.asking.callers import ANONYMOUS, CREDENTIAL, Authenticator, build_authenticator, list_headers
+from duckicelake.pipeline.asking.wire import TIMEOUT_SECONDS, Request, send_request
 from duckicelake.pipeline.spark import RestCatalog
 
 _SEPARATOR = "%1F"
@@ -28,13 +28,13 @@ _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)
-class Ident:
+class TableIdent:
     """A table's namespace, level by level, and its name."""
 
     namespace: tuple[str, ...]
     name: str
 
-    def beside(self, suffix: str) -> "Ident":
+    def with_suffix(self, suffix: str) -> "TableIdent":
         """The table of that suffix in the same namespace."""
         return replace(self, name=self.name + suffix)
 
@@ -42,9 +42,9 @@ class Ident:
         return ".".join(map(_quote_name, (*self.namespace, self.name)))
 
     @property
-    def folded(self) -> "Ident":
+    def folded(self) -> "TableIdent":
         """The name as DuckDB compares it."""
-        return Ident(tuple(map(fold, self.namespace)), fold(self.name))
+        return TableIdent(tuple(map(fold, self.namespace)), fold(self.name))
 
 
 def _quote_name(name: str) -> str:
@@ -56,12 +56,12 @@ def fold(name: str) -> str:
     return name.translate(_LOWER)
 
 
-def parse_ident(text: str) -> Ident:
+def parse_ident(text: str) -> TableIdent:
     """Read `namespace.table`, where names may be quoted as in SQL. Raises: BadRequest: there are not at least two names."""
     *namespace, name = split_names(text)
     if not namespace:
         raise BadRequest(f"{text!r} {_NO_TABLE}")
-    return Ident(tuple(namespace), name)
+    return TableIdent(tuple(namespace), name)
 
 
 def split_names(text: str) -> list[str]:
@@ -111,12 +111,12 @@ class Rest:
 
     base: str
     catalog: RestCatalog
-    caller: Caller = NOBODY
+    caller: Authenticator = ANONYMOUS
     separator: str = _SEPARATOR
     endpoints: frozenset[str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def load(self, ident: Ident) -> TableHead | None:
+    def load(self, ident: TableIdent) -> TableHead | None:
         """The table as it is now, None when there is none."""
         try:
             metadata = self.load_whole(ident)["metadata"]
@@ -135,19 +135,19 @@ class Rest:
         )
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
-    def load_whole(self, ident: Ident) -> Any:
+    def load_whole(self, ident: TableIdent) -> Any:
         """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
         return self.ask("GET", f"{self.locate(ident)}?snapshots=refs")
 
-    def load_every(self, ident: Ident) -> Any:
+    def load_every(self, ident: TableIdent) -> Any:
         """The table's metadata with all its snapshots. Raises: NoSuchTable."""
         return self.load_answer(ident)["metadata"]
 
-    def load_answer(self, ident: Ident) -> Any:
+    def load_answer(self, ident: TableIdent) -> Any:
         """The answer that describes the table, with all its snapshots. Raises: NoSuchTable."""
         return self.ask("GET", self.locate(ident))
 
-    def drop_unchanged(self, ident: Ident, metadata_location: str) -> None:
+    def drop_unchanged(self, ident: TableIdent, metadata_location: str) -> None:
         """Drop a table that is still as that metadata file shows it; other catalogs than ours do not know how.
 
         Raises: CommitFailed: something concerned it since. CatalogError: the catalog does no such thing
@@ -155,7 +155,7 @@ class Rest:
         query = urllib.parse.urlencode({"metadata-location": metadata_location})
         self.manage("DELETE", f"{self.locate(ident)}?{query}", None, TIMEOUT_SECONDS)
 
-    def find_snapshot(self, ident: Ident, name: str, text: str) -> int:
+    def read_snapshot_id(self, ident: TableIdent, name: str, text: str) -> int:
         """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
         metadata = self.load_every(ident)
         told = {one["snapshot-id"] for one in metadata.get("snapshots", ()) if one["summary"].get(name) == text}
@@ -181,7 +181,7 @@ class Rest:
         """
         self.ask("POST", "transactions/commit", {"table-changes": list(changes)})
 
-    def locate(self, ident: Ident, kind: str = "table") -> str:
+    def locate(self, ident: TableIdent, kind: str = "table") -> str:
         """The path of a table, or of a view."""
         return f"namespaces/{self.format_namespace(ident.namespace)}/{kind}s/{_quote(ident.name)}"
 
@@ -217,11 +217,11 @@ class Rest:
         encoded = None if body is None else json.dumps(body).encode()
         request = Request(method, url, {"content-type": "application/json", **self.headers}, encoded)
         try:
-            return send(self._sign(request), timeout_seconds)
+            return send_request(self._sign(request), timeout_seconds)
         except NotAuthorized:
             if not self.caller.renew():
                 raise
-        return send(self._sign(request), timeout_seconds)
+        return send_request(self._sign(request), timeout_seconds)
 
     def _sign(self, request: Request) -> Request:
         return replace(request, headers=self.caller.authorize(request))
@@ -284,8 +284,8 @@ def open_rest(catalog: RestCatalog) -> Rest:
     """
     uri = catalog.uri.rstrip("/")
     own = {**({} if catalog.credential is None else {CREDENTIAL: catalog.credential}), **catalog.properties}
-    caller = make_caller(own, uri)
-    lent = {} if caller is NOBODY else _DELEGATION
+    caller = build_authenticator(own, uri)
+    lent = {} if caller is ANONYMOUS else _DELEGATION
     query = f"?{urllib.parse.urlencode({'warehouse': catalog.warehouse}, quote_via=urllib.parse.quote)}" if catalog.warehouse else ""
     first = Rest(f"{uri}/v1", catalog, caller, headers={**lent, **list_headers(own)})
     config = as_object(first.ask("GET", f"config{query}"), _CONFIG)

@@ -18,9 +18,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.pipeline.connect import HELD, LOOK_UP, SCHEME, connect_session, name_commits, naming_writes
+from duckicelake.pipeline.connect import FIXED_CONF, LISTING_CONF, SCHEME, connect_session, name_commits, writes_with_properties
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
-from duckicelake.pipeline.java import find_java_home, find_trust_store, join_options
+from duckicelake.pipeline.java import find_trust_store, get_java_home, join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given
 from duckicelake.pipeline.properties import SECRET
 
@@ -119,7 +119,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
                 yield session
         return
     wanted = leave_given((*iceberg_jars(pyspark.__version__), *plan.jars), plan.conf)
-    java_home = find_java_home(environ, plan.cache)
+    java_home = get_java_home(environ, plan.cache)
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
     jars = fetch_jars(wanted, plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
@@ -165,7 +165,7 @@ def add_catalog(spark: SparkSession, name: str, catalog: RestCatalog) -> None:
 
 
 @contextlib.contextmanager
-def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
+def commits_with_properties(properties: Mapping[str, str]) -> Generator[None]:
     """Inside, every snapshot that this session commits carries these in its summary."""
     # Procedures take no summary; Iceberg's setting for the session is for writes alone, and not for those of Spark 3.5.
     context: Any = SparkContext
@@ -182,7 +182,7 @@ def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def tagging_pieces(spark: SparkSession) -> Generator[None]:
+def jobs_tagged_as_pieces(spark: SparkSession) -> Generator[None]:
     """Inside, what this thread asks of Spark are pieces."""
     spark.sparkContext.addJobTag(PIECES)
     try:
@@ -192,15 +192,15 @@ def tagging_pieces(spark: SparkSession) -> Generator[None]:
             spark.sparkContext.removeJobTag(PIECES)
 
 
-def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+def statements_with_properties(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
     """The same for statements; over Spark Connect for those that write rows."""
-    return naming_writes(spark, properties) if is_remote() else naming_snapshots(properties)
+    return writes_with_properties(spark, properties) if is_remote() else commits_with_properties(properties)
 
 
-def naming_procedures(spark: SparkSession, catalog: str, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+def procedures_with_properties(spark: SparkSession, catalog: str, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
     """The same for Iceberg's procedures, where the lake's catalog was not used in the session for anything else before."""
     if not is_remote():
-        return naming_snapshots(properties)
+        return commits_with_properties(properties)
     name_commits(spark, catalog, properties)
     return contextlib.nullcontext()
 
@@ -251,13 +251,13 @@ def format_settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) 
         # Spark 3.5 and 4.0 show a catalog's credential.
         "spark.redaction.regex": f"(?i){SECRET.pattern}|access.?key",
         "spark.ui.showConsoleProgress": "false",
-        **LOOK_UP,
+        **LISTING_CONF,
         **plan.conf,
         "spark.driver.extraJavaOptions": join_options(options, plan.conf.get("spark.driver.extraJavaOptions", "")),
         "spark.executor.extraJavaOptions": join_options((), plan.conf.get("spark.executor.extraJavaOptions", "")),
         # Drivers that are given come beside what nothing works without.
         "spark.jars": ",".join([*map(str, jars), *filter(None, [plan.conf.get("spark.jars")])]),
-        **HELD,
+        **FIXED_CONF,
     }
 
 

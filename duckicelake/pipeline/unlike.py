@@ -9,19 +9,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.older import find_condition, parse_ddl
+from duckicelake.pipeline.older import get_condition, parse_ddl
 
-_UNLIKE = "CANNOT_MERGE_SCHEMAS"
+_CANNOT_MERGE = "CANNOT_MERGE_SCHEMAS"
 
 
 @contextmanager
-def refusing_unlike(remedy: str) -> Generator[None]:
+def refusing_mixed_types(remedy: str) -> Generator[None]:
     """Raises: BadRequest: the files that are looked at inside have such a column; names it, and says what to do."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
         condition, told = _read(error)
-        if condition != _UNLIKE:
+        if condition != _CANNOT_MERGE:
             raise
         raise BadRequest(f"{_describe(told)}, which Spark does not read together: {remedy}") from error
 
@@ -29,7 +29,7 @@ def refusing_unlike(remedy: str) -> Generator[None]:
 def _read(error: PySparkException | Py4JJavaError) -> tuple[str | None, Mapping[str, str]]:
     """The name of what went wrong, and what Spark says of it by name. Not all errors of its Java become PySpark's own."""
     if isinstance(error, PySparkException):
-        return find_condition(error), error.getMessageParameters() or {}
+        return get_condition(error), error.getMessageParameters() or {}
     told: Any = error
     java = told.java_exception
     try:

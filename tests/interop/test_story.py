@@ -16,9 +16,9 @@ from demo.story.house import House
 from demo.story.telling import Teller
 from duckicelake.commands.facts import format_facts
 from duckicelake.embedded.home import open_home
-from duckicelake.pipeline.maintain.planning import Kind
-from duckicelake.pipeline.maintain.report import Done as Step
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.report import MaintainReport
+from duckicelake.pipeline.maintain.report import StepResult as Step
 from duckicelake.pipeline.reports import Verdict
 from tests.interop.test_demo import name_settings
 from tests.rest.serving import make_settings
@@ -79,8 +79,8 @@ def test_the_story_holds(served: Served, spark: Spark, tmp_path: Path, monkeypat
     check_told(said.getvalue())
     assert re.findall(r"^(\d) .*─$", said.getvalue(), re.MULTILINE) == [str(number) for number in range(1, 9)]
     assert not keep_house(house)
-    compacted = Step("silver.flights", Kind.compact, Verdict.done, removed=2, added=1)
-    halves = MaintainReport(steps=(compacted, Step("gold.airlines", Kind.flush, Verdict.failed, message="no")))
+    compacted = Step("silver.flights", StepKind.compact, Verdict.done, removed=2, added=1)
+    halves = MaintainReport(steps=(compacted, Step("gold.airlines", StepKind.flush, Verdict.failed, message="no")))
     monkeypatch.setattr(House, "maintain", lambda *_: halves)
     assert not keep_house(house)
 

@@ -10,11 +10,18 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
-from duckicelake.pipeline.asking.wire import Request, send
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_postgres, explain_store, find_outage, hide_passwords
+from duckicelake.pipeline.asking.wire import Request, send_request
+from duckicelake.pipeline.failures.gone import (
+    explain_duckdb,
+    explain_missing,
+    explain_outage,
+    explain_postgres,
+    explain_store,
+    hide_passwords,
+)
 from duckicelake.pipeline.ingest.staging import discard
 from duckicelake.pipeline.maintain.checks import check_may_write
-from duckicelake.pipeline.rest import Ident, Rest, open_rest
+from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
 from duckicelake.pipeline.spark import RestCatalog
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 
@@ -102,7 +109,7 @@ def test_a_catalog_that_answers_is_not_gone(error: Exception | None, told: str) 
         if error is not None:
             raise error
 
-    assert find_outage(connect) == told
+    assert explain_outage(connect) == told
 
 
 def test_a_refusal_that_breaks_off_is_one() -> None:
@@ -118,7 +125,7 @@ def test_a_refusal_that_breaks_off_is_one() -> None:
         answering = Thread(target=answer)
         answering.start()
         with pytest.raises(ServiceUnavailable, match="the catalog answered 502"):
-            send(Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/transactions/commit", {}, b"{}"))
+            send_request(Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/transactions/commit", {}, b"{}"))
         answering.join()
 
 
@@ -141,7 +148,7 @@ def test_a_refusal_that_breaks_off_is_one() -> None:
 def test_what_cannot_be_sent_is_told_without_secrets(url: str, headers: dict[str, str], told: str) -> None:
     """By a message of ours: Python's shows what it could not send."""
     with pytest.raises(BadRequest, match=told) as caught:
-        send(Request("GET", url, headers))
+        send_request(Request("GET", url, headers))
     assert "hidden" not in caught.value.message
 
 
@@ -157,7 +164,7 @@ def test_a_server_of_tokens_is_told_without_secrets(answer: object) -> None:
     assert "hidden" not in caught.value.message
 
 
-TABLE = Ident(("ns",), "t")
+TABLE = TableIdent(("ns",), "t")
 METADATA = {
     "table-uuid": "7",
     "refs": {"ingest_1": {"snapshot-id": 1, "type": "branch"}},

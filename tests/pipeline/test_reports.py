@@ -12,18 +12,17 @@ from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, write_m
 from duckicelake.commands.jobs.start import start_publish
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.follow import FollowReport
-from duckicelake.pipeline.ingest.report import Report as IngestReport
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.maintain.planning import Kind as StepKind
-from duckicelake.pipeline.maintain.report import Done, MaintainReport
+from duckicelake.pipeline.ingest.report import IngestReport, Status
+from duckicelake.pipeline.maintain.planning import StepKind
+from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
 from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
 from duckicelake.pipeline.profile.state import Point
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.transfer.catalogs import Kind
-from duckicelake.pipeline.transfer.report import Moved, TransferReport
+from duckicelake.pipeline.transfer.catalogs import EntryKind
+from duckicelake.pipeline.transfer.report import TransferReport, TransferResult
 from duckicelake.pipeline.verify.report import Finding, VerifyReport
-from duckicelake.pipeline.verify.report import Verdict as Found
+from duckicelake.pipeline.verify.report import VerifyVerdict as Found
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run
 from tests.support.readers import Served
@@ -40,7 +39,9 @@ TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out
         pytest.param(TAKEN, {"rows_in a.b": 3, "rows_out a.b": 2}, id="ingest"),
         pytest.param(FollowReport("f", "a.b", "s", "append").add(TAKEN), {"rows_in a.b": 3, "batches a.b": 1}, id="follow"),
         pytest.param(
-            MaintainReport("r", tuple(Done("a.b", kind, Verdict.done, rows=2) for kind in (StepKind.flush, StepKind.compact)), 1, SECONDS),
+            MaintainReport(
+                "r", tuple(StepResult("a.b", kind, Verdict.done, rows=2) for kind in (StepKind.flush, StepKind.compact)), 1, SECONDS
+            ),
             {"rows a.b": 4, "tables ": 1, "parts done": 2},
             id="maintain",
         ),
@@ -50,7 +51,9 @@ TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out
             id="verify",
         ),
         pytest.param(
-            TransferReport("import", "r", "there", "here", (Moved("a.b", Kind.table, Verdict.done, "copy", 3, 1, 2),), SECONDS, {}),
+            TransferReport(
+                "import", "r", "there", "here", (TransferResult("a.b", EntryKind.table, Verdict.done, "copy", 3, 1, 2),), SECONDS, {}
+            ),
             {"rows a.b": 3, "target_rows a.b": 2, "snapshots a.b": 1, "parts done": 1},
             id="import",
         ),

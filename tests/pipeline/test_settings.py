@@ -11,7 +11,7 @@ import pytest
 
 from duckicelake.commands.jobs.session import read_spark_settings
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.connect import HELD, check_conf
+from duckicelake.pipeline.connect import FIXED_CONF, check_conf
 from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.java import join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jars
@@ -39,12 +39,12 @@ def name_left(conf: dict[str, str]) -> list[Jar]:
     return list(leave_given((ICEBERG, AWS, AVRO), conf))
 
 
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", FIXED_CONF)
 def test_what_rows_depend_on_is_not_chosen(name: str) -> None:
     """By name, with what it must be; the same value in other capitals is no other."""
-    check_conf({name: HELD[name], "spark.executor.memory": "2g"})
-    check_conf({name: f" {HELD[name].upper()} "})
-    with pytest.raises(BadRequest, match=rf"--conf {name}=x .* {HELD[name]}.*leave it out"):
+    check_conf({name: FIXED_CONF[name], "spark.executor.memory": "2g"})
+    check_conf({name: f" {FIXED_CONF[name].upper()} "})
+    with pytest.raises(BadRequest, match=rf"--conf {name}=x .* {FIXED_CONF[name]}.*leave it out"):
         check_conf({name: "x"})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from duckicelake.pipeline.java import NoJava, find_java_home
+from duckicelake.pipeline.java import NoJava, get_java_home
 
 TIERED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
 """Short queries never earn back what Java's second compiler costs. The first alone has 48 MiB for its code: in a session of many tests
@@ -22,7 +22,7 @@ QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 def find_archive() -> Path | None:
     """Where the archive of Spark's classes is, or is to be: it is of one Java and one folder of Spark. None without a Java."""
     try:
-        home = find_java_home(os.environ, jar_cache())
+        home = get_java_home(os.environ, jar_cache())
     except NoJava:
         return None
     made_of = "\n".join(map(str, (home.resolve(), os.stat(home / "bin" / "java").st_mtime_ns, pyspark.__file__, pyspark.__version__)))

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 from duckicelake.pipeline.jars import Jar, fetch_jars
-from duckicelake.pipeline.java import find_java_home
+from duckicelake.pipeline.java import get_java_home
 from tests.support.spark import jar_cache
 
 RELEASES = {"14": "14.24.0", "15": "15.19.0", "16": "16.15.0", "17": "17.11.0"}
@@ -59,7 +59,7 @@ def _fetch(release: str) -> Path:
     architecture = ARCHITECTURES[platform.machine()]
     artifact = f"embedded-postgres-binaries-linux-{architecture}"
     jar = Jar("io.zonky.test.postgres", artifact, RELEASES[release], SHA256[release, architecture])
-    java = find_java_home(os.environ, jar_cache()) / "bin" / "java"
+    java = get_java_home(os.environ, jar_cache()) / "bin" / "java"
     return fetch_jars((jar,), jar_cache() / "jars", [str(java)], print)[0]
 
 

@@ -16,7 +16,7 @@ from duckicelake.pipeline.failures.gone import hide_passwords
 from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
 from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, read_options
-from duckicelake.pipeline.ingest.report import Report, Run, Status
+from duckicelake.pipeline.ingest.report import IngestReport, Run, Status
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.reports import Interrupted
@@ -56,7 +56,7 @@ def get_catalog(call: IngestCall, find: GetLake) -> RestCatalog:
     return RestCatalog(call.uri, call.warehouse or CATALOG, credential=call.credential())
 
 
-def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, stop: Stop) -> Report:
+def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, stop: Stop) -> IngestReport:
     """Run the job once, with its steps on the terminal."""
     opening = opening_desk(call.spark_settings, catalog, Console(stderr=True), stop, call.options.source)
     with taking_all_or_nothing(stop), opening as desk:
@@ -95,7 +95,7 @@ def report_ingest(call: IngestCall, find: GetLake, stop: Stop) -> int:
         begun = run.report if call.follow is None else replace(begin_follow(call.options), failures=1)
         done = replace(begun, status=status, message=explain(error, call.options))
     is_written = write_report(call.report, done.format_json())
-    text = format_report(done) if isinstance(done, Report) else format_totals(done)
+    text = format_report(done) if isinstance(done, IngestReport) else format_totals(done)
     if text:
         Console().print(text, markup=False, highlight=False, soft_wrap=True)
     if done.message:
@@ -124,7 +124,7 @@ def format_totals(report: FollowReport) -> str:
     return f"{report.table}: {sums}{_format_superseded(report.rows_superseded)} (run {report.follow_id})"
 
 
-def format_report(report: Report) -> str:
+def format_report(report: IngestReport) -> str:
     """Return the outcome of a run as text, empty if it failed."""
     if report.message:
         return ""
@@ -137,7 +137,7 @@ def format_report(report: Report) -> str:
     return f"{report.table}: {_format_files(report)}{report.rows_in} rows = {report.rows_out} in, {bad}{more} (run {report.run_id})"
 
 
-def _format_files(report: Report | FollowReport) -> str:
+def _format_files(report: IngestReport | FollowReport) -> str:
     """Return the number of ingested files as text; empty for a database."""
     return "" if report.source.lower().startswith(DATABASE) else f"{report.files} files, "
 

@@ -33,7 +33,7 @@ from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions, read_options
@@ -89,18 +89,18 @@ def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> Ma
         return maintain(make_desk(facts, home, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainDesk:
+def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainContext:
     """Return the job's context. Spark is started when it is needed."""
     catalog = to_catalog(facts)
     lake = build_lake_settings(facts)
-    return MaintainDesk(
+    return MaintainContext(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, lake),
         lake=DuckLake(partial(open_duckdb, facts, home, read_only=False)),
         open_spark=partial(opening_spark, call.spark_settings, catalog, tell, stop=stop),
         catalog=CATALOG,
         sweep=partial(sweep, lake),
-        tell=tell,
+        progress=tell,
         pause=sleep,
     )
 

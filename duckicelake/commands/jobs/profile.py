@@ -14,7 +14,7 @@ from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgre
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.profile.job import ProfileDesk, profile
+from duckicelake.pipeline.profile.job import ProfileContext, profile
 from duckicelake.pipeline.profile.options import ProfileOptions, read_options
 from duckicelake.pipeline.profile.page import format_page
 from duckicelake.pipeline.profile.report import ProfileReport
@@ -58,13 +58,13 @@ def run_profile(facts: Facts, call: ProfileCall, stop: Stop) -> ProfileReport:
         return profile(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, call: ProfileCall, tell: Progress, stop: Stop | None = None) -> ProfileDesk:
+def make_desk(facts: Facts, call: ProfileCall, tell: Progress, stop: Stop | None = None) -> ProfileContext:
     """Return the job's context. Spark is started when it is needed."""
     catalog = to_catalog(facts)
-    return ProfileDesk(
+    return ProfileContext(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, build_lake_settings(facts)),
         open_spark=partial(opening_spark, call.spark_settings, catalog, tell, stop=stop),
         catalog=CATALOG,
-        tell=tell,
+        progress=tell,
     )

@@ -13,8 +13,8 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.publish.job import PublishDesk, publish
-from duckicelake.pipeline.publish.making import Place
+from duckicelake.pipeline.publish.job import PublishContext, publish
+from duckicelake.pipeline.publish.making import LakeLocation
 from duckicelake.pipeline.publish.options import PublishOptions, read_options
 from duckicelake.pipeline.publish.report import PublishReport
 from duckicelake.pipeline.rest import open_rest
@@ -55,9 +55,9 @@ def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
         return publish(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishDesk:
+def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishContext:
     """Return the job's context. Spark is started when it is needed; it writes objects with the store's own keys."""
     catalog = to_catalog(facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
-    place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.spark_settings, catalog, tell, stop=stop), tell)
+    place = LakeLocation(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
+    return PublishContext(lambda: open_rest(catalog), place, partial(opening_spark, call.spark_settings, catalog, tell, stop=stop), tell)

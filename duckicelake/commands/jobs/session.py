@@ -27,7 +27,7 @@ from duckicelake.commands.signals import handling
 from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.embedded.home import EmbeddedError, Home
 from duckicelake.pipeline.connect import check_conf, is_gone
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, JobContext
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.libraries import source_jars
@@ -188,9 +188,9 @@ def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
 @contextmanager
 def opening_desk(
     spark_settings: SparkSettings, catalog: RestCatalog, console: Console, stop: Stop, source: str | None = None
-) -> Generator[Desk]:
+) -> Generator[JobContext]:
     """Yield the job's context. Spark starts after the catalog has responded, with the jars that the source needs."""
     with showing_progress(console, "starting Spark", stop) as show_step:
         open_rest(catalog)
         with opening_spark(spark_settings, catalog, show_step, () if source is None else source_jars(source), stop) as spark:
-            yield Desk(spark, CATALOG, lambda: open_rest(catalog), show_step)
+            yield JobContext(spark, CATALOG, lambda: open_rest(catalog), show_step)

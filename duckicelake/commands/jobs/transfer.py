@@ -15,20 +15,20 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.asking.callers import format_caller
+from duckicelake.pipeline.asking.callers import format_auth_properties
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import LazySpark, RestCatalog, catalog_settings
-from duckicelake.pipeline.transfer.bench import LazyBench
+from duckicelake.pipeline.transfer.bench import LazyScratchCatalog
 from duckicelake.pipeline.transfer.catalogs import Catalog
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.folders.delta import DeltaFolders
 from duckicelake.pipeline.transfer.folders.hive import HiveFolders
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
 from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
-from duckicelake.pipeline.transfer.job import TransferDesk, transfer
+from duckicelake.pipeline.transfer.job import TransferContext, transfer
 from duckicelake.pipeline.transfer.options import FOLDERS, Form, TransferOptions, name_place, read_options
 from duckicelake.pipeline.transfer.report import TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide
@@ -81,13 +81,15 @@ def run_transfer(facts: Facts, call: TransferCall, stop: Stop) -> TransferReport
         return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 
-def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: Progress) -> TransferDesk:
+def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: Progress) -> TransferContext:
     """Return the job's context. Spark is started when it is needed."""
-    bench = LazyBench(make_run_id(datetime.now(UTC)), spark)
+    bench = LazyScratchCatalog(make_run_id(datetime.now(UTC)), spark)
     lake, other = open_lake(catalog), open_other(catalog, call, bench)
     source, target = (other, lake) if call.job == "import" else (lake, other)
     given: Mapping[str, str] = {} if call.job == "import" else call.options.properties
-    return TransferDesk(call.job, source, target, bench, tell, lambda keys: open_objects(_build_store_settings(catalog, {**given, **keys})))
+    return TransferContext(
+        call.job, source, target, bench, tell, lambda keys: open_objects(_build_store_settings(catalog, {**given, **keys}))
+    )
 
 
 def open_lake(catalog: RestCatalog) -> RestSide:
@@ -96,7 +98,7 @@ def open_lake(catalog: RestCatalog) -> RestSide:
     return RestSide(f"warehouse {catalog.warehouse}", partial(open_rest, catalog), Store(catalog, {}, _put_nothing), settings)
 
 
-def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Catalog:
+def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyScratchCatalog) -> Catalog:
     """Return the other catalog. Raises: BadRequest: its kind cannot be determined."""
     options = call.options
     properties = options.properties
@@ -124,7 +126,7 @@ def build_folder_uri(place: str) -> str:
 def _open_rest_side(options: TransferOptions, store: Store) -> RestSide:
     properties = options.properties
     there = RestCatalog(options.place, properties.get("warehouse", ""), properties=properties)
-    settings = {**catalog_settings(there), **RESOLVING, **format_caller(properties, options.place)}
+    settings = {**catalog_settings(there), **RESOLVING, **format_auth_properties(properties, options.place)}
     rest_settings = {name: text for name, text in {**settings, **properties, "uri": options.place}.items() if text}
     return RestSide(name_place(options.place), cache(partial(open_rest, there)), store, rest_settings)
 

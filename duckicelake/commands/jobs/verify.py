@@ -13,9 +13,9 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
 from duckicelake.embedded.home import Home
-from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.job import VerifyContext, verify
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
-from duckicelake.pipeline.verify.report import Verdict, VerifyReport
+from duckicelake.pipeline.verify.report import VerifyReport, VerifyVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def report_verify(call: VerifyCall, find: GetLake, stop: Stop) -> int:
     status = done.status if is_written else done.status or UNKNOWN
     ended = get_exit_status(status, stop)
     # A difference that was found decides the status, even if a signal stopped the run.
-    return status if done.verdict is Verdict.differs else ended
+    return status if done.verdict is VerifyVerdict.differs else ended
 
 
 def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> VerifyReport:
@@ -56,4 +56,4 @@ def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> Verify
     catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)
     with opening_desk(call.spark_settings, catalog, Console(stderr=True), stop) as desk:
-        return verify(VerifyDesk(desk, open_lake, facts.ducklake_metadata_schema), call.options, dry_run=call.dry_run)
+        return verify(VerifyContext(desk, open_lake, facts.ducklake_metadata_schema), call.options, dry_run=call.dry_run)

@@ -9,19 +9,19 @@ from urllib.parse import urlencode
 
 from duckicelake.errors import BadRequest, NotAuthorized
 from duckicelake.iceberg.json_reader import as_object
-from duckicelake.pipeline.asking.sigv4 import SigningKeys, find_signing_keys, sign
-from duckicelake.pipeline.asking.wire import Request, send
+from duckicelake.pipeline.asking.sigv4 import SigningKeys, load_signing_keys, sign_request
+from duckicelake.pipeline.asking.wire import Request, send_request
 
 TYPE, DELEGATE_TYPE, SIGV4_ENABLED = "rest.auth.type", "rest.auth.sigv4.delegate-auth-type", "rest.sigv4-enabled"
 TOKEN, CREDENTIAL, SERVER = "token", "credential", "oauth2-server-uri"
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 HEADER = "header."
 _AUTHORIZATION = "authorization"
-_LIFE = 0.9
+_RENEW_AFTER = 0.9
 """The part of a token's life after which there is a new one."""
 
 
-class Caller(Protocol):
+class Authenticator(Protocol):
     """Somebody whom a catalog knows, or nobody."""
 
     def authorize(self, request: Request) -> Mapping[str, str]:
@@ -34,7 +34,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedAuthorization:
     """Says the same each time; nothing when he is nobody."""
 
     authorization: str | None = field(default=None, repr=False)
@@ -48,7 +48,7 @@ class Fixed:
         return False
 
 
-NOBODY = Fixed()
+ANONYMOUS = FixedAuthorization()
 
 
 @dataclass(slots=True)
@@ -77,18 +77,18 @@ class OAuthClient:
         headers = {**self.headers, "content-type": "application/x-www-form-urlencoded"}
         request = Request("POST", self.server, headers, urlencode(self.form).encode())
         what = f"the answer of {request.host}"
-        answer: Mapping[str, Any] = as_object(send(request), what)
+        answer: Mapping[str, Any] = as_object(send_request(request), what)
         token, life_s = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str):
             raise NotAuthorized(f"{what} has no access_token")
-        self.token, self.ends_s = token, asked_s + life_s * _LIFE if isinstance(life_s, int | float) else None
+        self.token, self.ends_s = token, asked_s + life_s * _RENEW_AFTER if isinstance(life_s, int | float) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
+class SigV4Authenticator:
     """Signs each request with AWS's keys, whatever else tells who asks."""
 
-    delegate: Caller
+    delegate: Authenticator
     keys: SigningKeys
 
     def authorize(self, request: Request) -> Mapping[str, str]:
@@ -96,14 +96,14 @@ class Signing:
         told = dict(self.delegate.authorize(request))
         if _AUTHORIZATION in told:
             told[f"original-{_AUTHORIZATION}"] = told.pop(_AUTHORIZATION)
-        return sign(Request(request.method, request.url, told, request.body), self.keys)
+        return sign_request(Request(request.method, request.url, told, request.body), self.keys)
 
     def renew(self) -> bool:
         """As the delegate."""
         return self.delegate.renew()
 
 
-def find_type(properties: Mapping[str, str]) -> str:
+def get_auth_type(properties: Mapping[str, str]) -> str:
     """What kind of caller the properties describe, in Iceberg's words."""
     if properties.get(SIGV4_ENABLED, "").lower() == "true":
         return "sigv4"
@@ -111,17 +111,17 @@ def find_type(properties: Mapping[str, str]) -> str:
     return properties.get(TYPE, inferred).lower()
 
 
-def make_caller(properties: Mapping[str, str], uri: str) -> Caller:
+def build_authenticator(properties: Mapping[str, str], uri: str) -> Authenticator:
     """Who asks the catalog at a URI. Raises: BadRequest: something is missing, or it is a kind that is not known here."""
-    kind = find_type(properties)
+    kind = get_auth_type(properties)
     if kind == "none":
-        return NOBODY
+        return ANONYMOUS
     if kind == "basic":
         names = ("rest.auth.basic.username", "rest.auth.basic.password")
-        pair = ":".join(_get(properties, name, kind) for name in names)
-        return Fixed(f"Basic {base64.b64encode(pair.encode()).decode()}")
+        pair = ":".join(_get_property(properties, name, kind) for name in names)
+        return FixedAuthorization(f"Basic {base64.b64encode(pair.encode()).decode()}")
     if kind == "oauth2":
-        return _make_bearer(properties, uri)
+        return _build_bearer(properties, uri)
     if kind != "sigv4":
         raise BadRequest(f"{TYPE} {kind} is none of none, basic, oauth2, sigv4")
     delegate = {name: text for name, text in properties.items() if name not in (TYPE, SIGV4_ENABLED)}
@@ -129,35 +129,35 @@ def make_caller(properties: Mapping[str, str], uri: str) -> Caller:
     if other == "sigv4":
         raise BadRequest(f"{DELEGATE_TYPE} cannot be sigv4 again")
     has_bearer = bool(properties.get(CREDENTIAL) or properties.get(TOKEN))
-    inner = NOBODY if other == "oauth2" and not has_bearer else make_caller({**delegate, TYPE: other}, uri)
-    return Signing(inner, find_signing_keys(properties))
+    inner = ANONYMOUS if other == "oauth2" and not has_bearer else build_authenticator({**delegate, TYPE: other}, uri)
+    return SigV4Authenticator(inner, load_signing_keys(properties))
 
 
-def _make_bearer(properties: Mapping[str, str], uri: str) -> Caller:
+def _build_bearer(properties: Mapping[str, str], uri: str) -> Authenticator:
     credential = properties.get(CREDENTIAL)
     if not credential:
-        return Fixed(f"Bearer {_get(properties, TOKEN, f'oauth2 without {CREDENTIAL}')}")
+        return FixedAuthorization(f"Bearer {_get_property(properties, TOKEN, f'oauth2 without {CREDENTIAL}')}")
     client_id, colon, secret = (part.strip() for part in credential.partition(":"))
     pair = {"client_id": client_id, "client_secret": secret} if colon else {"client_secret": client_id}
     form = {"grant_type": "client_credentials", **pair, "scope": properties.get("scope", "catalog")}
     form |= {name: properties[name] for name in ("audience", "resource") if properties.get(name)}
-    return OAuthClient(find_token_server(properties, uri), form, list_headers(properties))
+    return OAuthClient(get_token_endpoint(properties, uri), form, list_headers(properties))
 
 
-def find_token_server(properties: Mapping[str, str], uri: str) -> str:
+def get_token_endpoint(properties: Mapping[str, str], uri: str) -> str:
     """Where tokens are given: at the catalog itself, unless something else is said; a path is below the catalog's."""
     server = properties.get(SERVER) or "v1/oauth/tokens"
     return server if "://" in server else f"{uri.rstrip('/')}/{server.lstrip('/')}"
 
 
-def format_caller(properties: Mapping[str, str], uri: str) -> dict[str, str]:
+def format_auth_properties(properties: Mapping[str, str], uri: str) -> dict[str, str]:
     """What Iceberg's client in Spark has to be told besides the properties, to ask as the same caller."""
-    kind = find_type(properties)
+    kind = get_auth_type(properties)
     if kind == "none":
         return {TYPE: kind}
     told = {TYPE: kind, DELEGATION: "vended-credentials,remote-signing"}
     if properties.get(CREDENTIAL) or properties.get(TOKEN):
-        told |= {SERVER: find_token_server(properties, uri), "scope": "catalog"}
+        told |= {SERVER: get_token_endpoint(properties, uri), "scope": "catalog"}
     has_own = DELEGATION.lower() in map(str.lower, properties)
     return {name: text for name, text in told.items() if not (has_own and name == DELEGATION)}
 
@@ -167,7 +167,7 @@ def list_headers(properties: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(HEADER).lower(): text for name, text in properties.items() if name.startswith(HEADER)}
 
 
-def _get(properties: Mapping[str, str], name: str, kind: str) -> str:
+def _get_property(properties: Mapping[str, str], name: str, kind: str) -> str:
     text = properties.get(name)
     if not text:
         raise BadRequest(f"{TYPE} {kind} needs {name}")

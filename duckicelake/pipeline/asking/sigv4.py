@@ -25,7 +25,7 @@ class SigningKeys:
     region: str
 
 
-def find_signing_keys(properties: Mapping[str, str]) -> SigningKeys:
+def load_signing_keys(properties: Mapping[str, str]) -> SigningKeys:
     """The keys that the properties name, else those that AWS's tools find. Raises: BadRequest: there are none, or no region."""
     if bool(properties.get(KEYS[0])) != bool(properties.get(KEYS[1])):
         raise BadRequest(f"{KEYS[0]} and {KEYS[1]} belong together")
@@ -43,7 +43,7 @@ def find_signing_keys(properties: Mapping[str, str]) -> SigningKeys:
     return SigningKeys(found, properties.get(SERVICE) or "execute-api", region)
 
 
-def sign(request: Request, keys: SigningKeys) -> Mapping[str, str]:
+def sign_request(request: Request, keys: SigningKeys) -> Mapping[str, str]:
     """The headers of a request, all of them signed."""
     signed = AWSRequest(request.method, request.url, dict(request.headers), request.body or b"")
     SigV4Auth(keys.credentials.get_frozen_credentials(), keys.service, keys.region).add_auth(signed)

@@ -39,7 +39,7 @@ _REFUSALS: Mapping[int, type[CatalogError]] = {
 _DAMAGED = "DamagedLakeException"
 """Our catalog's word for a lake that somebody has to mend, with the status of what cannot be published."""
 
-_SAYING = ("message", "Message", "error_description", "error")
+_MESSAGE_FIELDS = ("message", "Message", "error_description", "error")
 """Where messages are: Iceberg's, those of gateways, and OAuth's."""
 _URL = re.compile(r"https?://[^\x00-\x20\x7f]+", re.IGNORECASE)
 _HEADER, _HEADER_NAME = re.compile(r"[\t -~\x80-\xff]*"), re.compile("[!-9;-~]+")
@@ -61,7 +61,7 @@ class Request:
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
-class _AtHome(urllib.request.HTTPRedirectHandler):
+class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
     """What says who asks is for one server alone, and so is what is signed."""
 
     def redirect_request(
@@ -73,18 +73,18 @@ class _AtHome(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
+def send_request(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
     """The JSON of the answer; None when it has none.
 
     Raises: CatalogError: a refusal; BadRequest: it cannot be sent; ServiceUnavailable: nobody answers, or no catalog
     """
-    _check(request)
+    _check_request(request)
     wire = urllib.request.Request(request.url, request.body, dict(request.headers), method=request.method)
     try:
-        with urllib.request.build_opener(_AtHome).open(wire, timeout=timeout_seconds) as answer:
+        with urllib.request.build_opener(_SameServerRedirects).open(wire, timeout=timeout_seconds) as answer:
             content = answer.read()
     except urllib.error.HTTPError as error:
-        raise _refuse(error.code, _read_refusal(error), error.headers.get("location")) from error
+        raise _build_error(error.code, _read_refusal(error), error.headers.get("location")) from error
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnavailable(f"no catalog answers at {request.host}: {error}. Is the server running?") from error
     try:
@@ -94,7 +94,7 @@ def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
 
 
-def _check(request: Request) -> None:
+def _check_request(request: Request) -> None:
     """Raises: BadRequest: what Python would say of it may have something in it that is secret."""
     try:
         parts = urlsplit(request.url)
@@ -121,11 +121,11 @@ def _read_refusal(error: urllib.error.HTTPError) -> bytes:
             return b""
 
 
-def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:
+def _build_error(status: int, body: bytes, place: str | None) -> CatalogError:
     if place is not None:
-        return BadRequest(f"the catalog is elsewhere: it sends to {_name(place)}")
+        return BadRequest(f"the catalog is elsewhere: it sends to {_strip_secrets(place)}")
     told = _read_error(body)
-    message = next((text for text in map(told.get, _SAYING) if isinstance(text, str) and text), f"the catalog answered {status}")
+    message = next((text for text in map(told.get, _MESSAGE_FIELDS) if isinstance(text, str) and text), f"the catalog answered {status}")
     if told.get("type") == _DAMAGED:
         return BadRequest(message)
     if status == _NOT_SERVED:
@@ -135,7 +135,7 @@ def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:
     return _REFUSALS.get(status, BadRequest)(message)
 
 
-def _name(place: str) -> str:
+def _strip_secrets(place: str) -> str:
     """A URL without what may be secret in it; it may be none."""
     try:
         parts = urlsplit(place)

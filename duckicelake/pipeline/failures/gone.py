@@ -58,7 +58,7 @@ def explain_missing(said: str) -> str:
     return f"{found[1]} is missing" if found else ""
 
 
-def find_outage(connect: Callable[[], object]) -> str:
+def explain_outage(connect: Callable[[], object]) -> str:
     """What is to be said of a catalog that does not answer; "" when it does."""
     try:
         connect()

@@ -6,9 +6,8 @@ import duckdb
 import psycopg
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES
-from duckicelake.pipeline.ingest.job import explain as explain_spark
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_outage, explain_postgres
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, explain_spark
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.rest import Rest
@@ -16,7 +15,7 @@ from duckicelake.pipeline.rest import Rest
 FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *SPARK_FAILURES)
 
 
-def explain(error: Exception, connect: Callable[[], Rest]) -> str:
+def explain_failure(error: Exception, connect: Callable[[], Rest]) -> str:
     """What is wrong, in a few words. Of what Spark could not do: whether the catalog is there."""
     if isinstance(error, CatalogError):
         return error.message
@@ -24,4 +23,4 @@ def explain(error: Exception, connect: Callable[[], Rest]) -> str:
         return explain_duckdb(error)
     if isinstance(error, psycopg.Error):
         return explain_postgres(error)
-    return find_outage(connect) or explain_spark(error)
+    return explain_outage(connect) or explain_spark(error)

@@ -18,14 +18,14 @@ _GZIP, _PACKED = b"\x1f\x8b", ".gz"
 def explain_unreadable(error: Exception) -> str:
     """What is to be said of the file that was read; "" when it is something else, or is told by another machine's Java."""
     causes = list(_list_causes(error))
-    path = next((told for told in (_find_unreadable(cause) for cause in causes) if told), "")
+    path = next((told for told in (_read_unreadable_path(cause) for cause in causes) if told), "")
     if not path:
         return ""
     here = find_local_path(unquote(path))
     if here is not None and _has_no_column(here):
         return f"{path} has no column: leave it out"
     why = _read_message(causes[-1])
-    more = _look_at_packing(here) if path.lower().endswith(_PACKED) else ""
+    more = _explain_compression(here) if path.lower().endswith(_PACKED) else ""
     return f"{why if why.startswith(path) else f'{path} cannot be read: {why}'}{more}"
 
 
@@ -41,7 +41,7 @@ def _list_causes(error: Exception) -> Iterator[Any]:
         return
 
 
-def _find_unreadable(java: Any) -> str:
+def _read_unreadable_path(java: Any) -> str:
     """The file that Spark says it could not read; "" when it is something else, or not Spark's."""
     try:
         said = str(java.getErrorClass())
@@ -68,7 +68,7 @@ def _has_no_column(path: Path) -> bool:
         return False
 
 
-def _look_at_packing(path: Path | None) -> str:
+def _explain_compression(path: Path | None) -> str:
     """What more there is to say of a file that is packed by its name; None: it is elsewhere."""
     if path is None:
         return ". It is not packed by gzip, as its name says, or was cut"

@@ -15,15 +15,15 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
-from duckicelake.pipeline.failures.gone import explain_store, find_outage
+from duckicelake.pipeline.failures.gone import explain_outage, explain_store
 from duckicelake.pipeline.failures.unreadable import explain_unreadable
 from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution, spell_names
-from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
-from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
-from duckicelake.pipeline.ingest.publishing import Publisher
-from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad, write_quarantine
-from duckicelake.pipeline.ingest.report import PUBLISHED, Report, Run, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import Count, check_lines
+from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, IngestPlan, TableMaker
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions
+from duckicelake.pipeline.ingest.publishing import RunPublisher
+from duckicelake.pipeline.ingest.quarantine.table import keep_bad_files, select_bad, write_quarantine
+from duckicelake.pipeline.ingest.report import PUBLISHED, IngestReport, Run, Status, Stopwatch
+from duckicelake.pipeline.ingest.rows import RowCount, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
@@ -31,69 +31,69 @@ from duckicelake.pipeline.ingest.staging import RUN_ID, Stage, Staged, discard, 
 from duckicelake.pipeline.ingest.target import add_defaults, check_partitions, parse_columns, quote_ident
 from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.writing import (
-    Draft,
-    Ground,
+    DraftBasis,
     RowsLeftOut,
+    WriteDraft,
     check_count,
     check_source,
     check_values,
     draft_rows,
-    find_ground,
+    get_basis,
     write_target,
 )
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.older import KEEPS_READS, TELLS_DEFAULTS
-from duckicelake.pipeline.rest import UNKNOWN, Ident, Rest, TableHead
-from duckicelake.pipeline.unlike import refusing_unlike
+from duckicelake.pipeline.older import EXPOSES_DEFAULTS, KEEPS_READS
+from duckicelake.pipeline.rest import UNKNOWN, Rest, TableHead, TableIdent
+from duckicelake.pipeline.unlike import refusing_mixed_types
 
-APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
+SEPARATELY = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What Spark raises, and what is raised when its Java is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class JobContext:
     """What a run works with: Spark, the catalog under its name there and over REST, and who hears of each step before it is taken."""
 
     spark: SparkSession
     catalog: str
     connect: Callable[[], Rest]
-    tell: Progress
+    progress: Progress
 
-    def name(self, ident: Ident) -> str:
+    def name(self, ident: TableIdent) -> str:
         """A table in Spark's SQL."""
         return quote_ident(self.catalog, ident)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StagedRun:
     """What was staged: the branches, the target's first, and what was counted."""
 
     staged: Sequence[Staged]
-    draft: Draft
+    draft: WriteDraft
 
 
 class SparkFailed(CatalogError):
     """Spark could not read or write something; the message begins with its own words."""
 
 
-def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False, run: Run | None = None) -> Report:
+def ingest(context: JobContext, options: IngestOptions, *, dry_run: bool = False, run: Run | None = None) -> IngestReport:
     """Take every file of the source that was not taken yet, and say what became of the rows.
 
     `run`, if one is given, knows what was known when it raises.
     Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: nobody knows, and running again finds out
     """
-    watch, run = Stopwatch(desk.tell), run or begin(options)
-    desk = replace(desk, tell=watch.tell)
+    watch, run = Stopwatch(context.progress), run or begin(options)
+    context = replace(context, progress=watch.start_step)
     try:
-        with Maker(desk.spark, desk.catalog, desk.connect, desk.tell).taking_back() as maker:
-            _ingest(desk, options, run, maker, dry_run=dry_run)
+        with TableMaker(context.spark, context.catalog, context.connect, context.progress).taking_back() as maker:
+            _ingest(context, options, run, maker, dry_run=dry_run)
     except CommitStateUnknown as error:
-        where = f"run {run.report.run_id} is in {options.table.beside(LEDGER)} if it did, and running again finds out"
+        where = f"run {run.report.run_id} is in {options.table.with_suffix(LEDGER)} if it did, and running again finds out"
         raise CommitStateUnknown(f"{error.message}; {where}") from error
     except SPARK_FAILURES as error:
-        raise SparkFailed(options.hide(f"{find_outage(desk.connect) or explain(error)}\nNothing was taken.")) from error
+        raise SparkFailed(options.hide(f"{explain_outage(context.connect) or explain_spark(error)}\nNothing was taken.")) from error
     finally:
         run.note(seconds=watch.read())
     return run.report
@@ -115,7 +115,7 @@ _LOST = re.compile(r"^\S+: Job aborted due to stage failure: Task .*?: Lost task
 _AWAITED, _CAUSED = "SparkException: Exception thrown in awaitResult:", "Caused by: "
 
 
-def explain(error: Exception) -> str:
+def explain_spark(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
     return explain_gone(error) or explain_store(str(error)) or explain_unreadable(error) or shorten(str(error))
 
@@ -128,11 +128,11 @@ def shorten(trace: str) -> str:
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]]).removeprefix(_CAUSED)
 
 
-def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_run: bool) -> None:
+def _ingest(context: JobContext, options: IngestOptions, run: Run, maker: TableMaker, *, dry_run: bool) -> None:
     for attempt in range(1, options.attempts + 1):
-        rest = desk.connect()
-        desk.tell(f"list {options.source}")
-        plan = _look(desk, rest, options)
+        rest = context.connect()
+        context.progress(f"list {options.source}")
+        plan = _plan_run(context, rest, options)
         if plan is None:
             if not dry_run:
                 _discard_stale(rest, options)
@@ -147,14 +147,14 @@ def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_r
             return
         run.note(attempts=attempt)
         try:
-            return _attempt_sifting(desk, options, plan, run, maker)
+            return _attempt_with_retry(context, options, plan, run, maker)
         except CommitFailed as error:
-            desk.tell(f"again, because {error.message}")
+            context.progress(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
 
 
-def _list_tables(options: IngestOptions) -> list[Ident]:
-    return [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+def _list_tables(options: IngestOptions) -> list[TableIdent]:
+    return [options.table, options.table.with_suffix(LEDGER), options.table.with_suffix(QUARANTINE)]
 
 
 def _discard_stale(rest: Rest, options: IngestOptions) -> None:
@@ -168,53 +168,53 @@ def begin(options: IngestOptions) -> Run:
     """A run that has done nothing yet."""
     versions = {"duckicelake": read_version("duckicelake"), "pyspark": read_version("pyspark")}
     run_id = make_run_id(datetime.now(UTC))
-    return Run(Report(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions))
+    return Run(IngestReport(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions))
 
 
-def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
+def _plan_run(context: JobContext, rest: Rest, options: IngestOptions) -> IngestPlan | None:
     """The plan, None when there is nothing to take."""
     # The ledger first: before it has rows the table is there.
-    ledger_head, head = rest.load(options.table.beside(LEDGER)), rest.load(options.table)
+    ledger_head, head = rest.load(options.table.with_suffix(LEDGER)), rest.load(options.table)
     base = None if ledger_head is None else ledger_head.main
     check_pair(options.table, head, base)
-    name = desk.name(options.table.beside(LEDGER))
-    ledger = None if base is None else desk.spark.read.option("versionAsOf", base).table(name)
-    reading = open_database(desk.spark, options, ledger) if options.is_database else open_files(desk.spark, options, ledger)
+    name = context.name(options.table.with_suffix(LEDGER))
+    ledger = None if base is None else context.spark.read.option("versionAsOf", base).table(name)
+    reading = open_database(context.spark, options, ledger) if options.is_database else open_files(context.spark, options, ledger)
     if reading is None:
         return None
     check_lines(reading)
     check_target(head, options)
-    target = None if head is None else _find_columns(desk, options)
+    target = None if head is None else _read_target_columns(context, options)
     given = None if options.schema is None else parse_columns(options.schema)
-    with refusing_unlike(APART):
+    with refusing_mixed_types(SEPARATELY):
         incoming = choose_columns(reading, given, target, options.evolve)
     check_metadata_name(incoming, options)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
-    if target is not None and options.mode is Mode.scd2:
-        held = desk.spark.table(desk.name(options.table)).schema
+    if target is not None and options.mode is IngestMode.scd2:
+        held = context.spark.table(context.name(options.table)).schema
         changes = (*changes, *widen_validity(held, changes, incoming, options.order_by or ""))
     known = {name.lower() for name in (*incoming.names, *(target.names if target else ()))}
-    check_names(options, known, known | set(VALIDITY) if options.mode is Mode.scd2 else known)
-    made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
+    check_names(options, known, known | set(VALIDITY) if options.mode is IngestMode.scd2 else known)
+    made = add_validity(incoming, options.order_by or "") if options.mode is IngestMode.scd2 else incoming
     check_partitions(options.partition_by, target or made)
-    plan = Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
+    plan = IngestPlan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
     # Whoever merges reads the rows several times anyway; and who is to refuse bad ones must have seen them before anything is made.
     return replace(plan, looks_at_texts=bool(options.key) or (options.max_quarantined is not None and plan.makes))
 
 
-def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
+def _read_target_columns(context: JobContext, options: IngestOptions) -> StructType:
     """The columns of the target that come from files."""
-    columns = desk.spark.table(desk.name(options.table)).schema
-    head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
+    columns = context.spark.table(context.name(options.table)).schema
+    head = None if EXPOSES_DEFAULTS or not options.key else context.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
-    return drop_validity(columns) if options.mode is Mode.scd2 else columns
+    return drop_validity(columns) if options.mode is IngestMode.scd2 else columns
 
 
-def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:
+def check_pair(table: TableIdent, head: TableHead | None, ledger: int | None) -> None:
     """Raises: BadRequest: the table is gone, and its ledger would have its files passed over."""
     if head is None and ledger is not None:
         raise BadRequest(
-            f"{table} is gone and {table.beside(LEDGER)} is there, which would have its files passed over: "
+            f"{table} is gone and {table.with_suffix(LEDGER)} is there, which would have its files passed over: "
             "drop it too to take them again, or rename it like the table, if that has another name now"
         )
 
@@ -231,67 +231,67 @@ def check_target(head: TableHead | None, options: IngestOptions) -> None:
         raise BadRequest(f"{options.table} is there and partitioned by {', '.join(head.partitions) or 'nothing'}; alter it yourself")
     if head is not None and order not in ((), head.order) and not _may_get_order(head):
         raise BadRequest(f"{options.table} is there and ordered by {', '.join(head.order) or 'nothing'}; alter it yourself")
-    if options.mode is Mode.overwrite_partitions and not (partitions if head is None else head.partitions):
+    if options.mode is IngestMode.overwrite_partitions and not (partitions if head is None else head.partitions):
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
 
 
-def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, run: Run, maker: Maker) -> None:
+def _attempt_with_retry(context: JobContext, options: IngestOptions, plan: IngestPlan, run: Run, maker: TableMaker) -> None:
     """Texts that are not in UTF-8 are seldom, so they are looked for while they are written, and before that if some were left out then."""
     try:
-        _attempt(desk, options, plan, run, maker)
+        _attempt(context, options, plan, run, maker)
     except RowsLeftOut as error:
-        desk.tell(f"again, because {error.message}")
+        context.progress(f"again, because {error.message}")
         # The table is there by now, and has its new columns.
-        made = replace(plan, target=plan.foreseen, changes=(), gets_order=False)
-        _attempt(desk, options, replace(made, looks_at_texts=True), run, maker)
+        made = replace(plan, target=plan.planned_columns, changes=(), gets_order=False)
+        _attempt(context, options, replace(made, looks_at_texts=True), run, maker)
 
 
-def _attempt(desk: Desk, options: IngestOptions, plan: Plan, run: Run, maker: Maker) -> None:
+def _attempt(context: JobContext, options: IngestOptions, plan: IngestPlan, run: Run, maker: TableMaker) -> None:
     report = run.report
     branch = make_branch(report.run_id, report.attempts, datetime.now(UTC))
     properties = {"duckicelake.job": "ingest", RUN_ID: report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
     properties |= options.batch.properties if options.batch else {}
-    stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
+    stage = Stage(context.spark, context.catalog, context.connect, branch, properties, context.progress)
     tables = _list_tables(options)
     for table in tables:
-        discard_stale(desk.connect(), table, datetime.now(UTC))
+        discard_stale(context.connect(), table, datetime.now(UTC))
     try:
         with plan.reading.holding() as reading:
             held = replace(plan, reading=reading)
             # Whatever is wrong with the rows is found before anything is made.
-            draft = _foresee(desk, stage, options, held)
+            draft = _draft_before_changes(context, stage, options, held)
             maker.prepare(options, plan, may_be_bad=draft.bad > 0)
-            outcome = _stage(desk, stage, options, held, draft)
+            outcome = _stage(context, stage, options, held, draft)
         plan.reading.check_still()
-        has_followed = _publish(desk, options, outcome, run)
+        has_followed = _publish(context, options, outcome, run)
     except CommitStateUnknown:
         # What is staged may be what becomes visible.
         raise
     except BaseException:
         for table in tables:
             with suppress(CatalogError, OSError):
-                discard(desk.connect(), table, [branch])
+                discard(context.connect(), table, [branch])
         raise
     with suppress(OSError):
         # Whether somebody hears of it or not, it is done.
-        desk.tell(PUBLISHED)
-    snapshots = _find_snapshots(desk, outcome.staged, report.run_id if has_followed else None)
+        context.progress(PUBLISHED)
+    snapshots = _list_new_snapshots(context, outcome.staged, report.run_id if has_followed else None)
     run.note(status=Status.done, snapshots=snapshots, **outcome.draft.counted)
 
 
-def _publish(desk: Desk, options: IngestOptions, outcome: Outcome, run: Run) -> bool:
+def _publish(context: JobContext, options: IngestOptions, outcome: StagedRun, run: Run) -> bool:
     """Publish what was staged; whether the target's rows followed others'."""
-    has_landed = partial(_is_in_ledger, desk, options.table, run.report.run_id)
+    has_landed = partial(_is_in_ledger, context, options.table, run.report.run_id)
     try:
-        return Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+        return RunPublisher(context.connect, outcome.staged, has_landed, options.mode is IngestMode.append, context.progress).publish()
     except CommitStateUnknown:
         # Rows that may be there by now; of a run that failed none are.
         run.note(**outcome.draft.counted)
         raise
 
 
-def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:
+def _list_new_snapshots(context: JobContext, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:
     """Where the run's rows became visible: at the branches' snapshots, but for that of a target which followed others, by the run's id."""
     found = {str(one.ident): one.head for one in staged}
     if followed is not None:
@@ -299,52 +299,52 @@ def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) 
         del found[str(target)]
         # Nobody has to hear of it: it is done.
         with suppress(CatalogError):
-            found = {str(target): desk.connect().find_snapshot(target, "duckicelake.run-id", followed), **found}
+            found = {str(target): context.connect().read_snapshot_id(target, "duckicelake.run-id", followed), **found}
     return found
 
 
-def _foresee(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan) -> Draft:
+def _draft_before_changes(context: JobContext, stage: Stage, options: IngestOptions, plan: IngestPlan) -> WriteDraft:
     """What is going to be written to a table that may have yet to be made. Raises: BadRequest: it would be refused"""
-    head = desk.connect().load(options.table)
+    head = context.connect().load(options.table)
     if (head is None) != (plan.target is None):
         raise CommitFailed(f"{options.table} was made or dropped by others")
-    ground = replace(find_ground(options, plan.foreseen, head), is_foreseen=plan.makes)
-    draft = _draft(stage, options, plan, ground)
+    basis = replace(get_basis(options, plan.planned_columns, head), is_planned=plan.makes)
+    draft = _draft(stage, options, plan, basis)
     if plan.makes:
         plan.reading.check_still()
     return draft
 
 
-def _draft(stage: Stage, options: IngestOptions, plan: Plan, ground: Ground) -> Draft:
-    checked = check_source(options, plan.reading, plan.incoming, ground, looks_at_texts=plan.looks_at_texts)
-    return draft_rows(stage, options, plan.reading, checked, ground)
+def _draft(stage: Stage, options: IngestOptions, plan: IngestPlan, basis: DraftBasis) -> WriteDraft:
+    checked = check_source(options, plan.reading, plan.incoming, basis, looks_at_texts=plan.looks_at_texts)
+    return draft_rows(stage, options, plan.reading, checked, basis)
 
 
-def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, draft: Draft) -> Outcome:
+def _stage(context: JobContext, stage: Stage, options: IngestOptions, plan: IngestPlan, draft: WriteDraft) -> StagedRun:
     """Everything on branches: what went in is what comes out."""
-    ledger = stage.open(options.table.beside(LEDGER))
+    ledger = stage.open(options.table.with_suffix(LEDGER))
     if ledger.base != plan.ledger:
         raise CommitFailed(f"another run of ingest wrote to {options.table}")
     target = stage.open(options.table)
-    columns = _find_columns(desk, options)
+    columns = _read_target_columns(context, options)
     if plan_evolution(columns, plan.incoming, Evolve.widen):
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
-    ground = replace(find_ground(options, columns, stage.load(options.table)), base=target.base if options.key else None)
-    is_lost = bool(plan.changes) and options.mode is Mode.scd2 and not KEEPS_READS
-    if ground != draft.ground or is_lost:
+    basis = replace(get_basis(options, columns, stage.load(options.table)), base=target.base if options.key else None)
+    is_lost = bool(plan.changes) and options.mode is IngestMode.scd2 and not KEEPS_READS
+    if basis != draft.basis or is_lost:
         # It is another table than was foreseen, or has other rows, or those that it held are to be read again.
-        draft = _draft(stage, options, plan, ground)
+        draft = _draft(stage, options, plan, basis)
     run_id = stage.properties[RUN_ID]
     staged = [write_target(stage, options, target, draft), _write_ledger(stage, ledger, plan, draft.counts, run_id)]
     if draft.bad:
-        apart = find_apart(plan.reading, draft.counts)
-        checked = check_values(options, apart, plan.incoming, draft.ground, looks_at_texts=plan.looks_at_texts)
-        staged.append(write_quarantine(stage, options.table.beside(QUARANTINE), list_bad(checked, apart, run_id), draft.bad))
-    return Outcome(staged, draft)
+        apart = keep_bad_files(plan.reading, draft.counts)
+        checked = check_values(options, apart, plan.incoming, draft.basis, looks_at_texts=plan.looks_at_texts)
+        staged.append(write_quarantine(stage, options.table.with_suffix(QUARANTINE), select_bad(checked, apart, run_id), draft.bad))
+    return StagedRun(staged, draft)
 
 
-def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str, Count], run_id: str) -> Staged:
-    none, now = Count(0, 0), datetime.now(UTC)
+def _write_ledger(stage: Stage, opened: Staged, plan: IngestPlan, counts: Mapping[str, RowCount], run_id: str) -> Staged:
+    none, now = RowCount(0, 0), datetime.now(UTC)
     taken = [(file, counts.get(file.path, none)) for file in plan.reading.files]
     rows = [
         *(
@@ -369,10 +369,10 @@ def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str,
     return written
 
 
-def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
+def _is_in_ledger(context: JobContext, table: TableIdent, run_id: str) -> bool:
     try:
-        ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
+        ledger = context.spark.table(context.name(table.with_suffix(LEDGER)))
         return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
     except SPARK_FAILURES as error:
-        said = find_outage(desk.connect) or explain(error)
+        said = explain_outage(context.connect) or explain_spark(error)
         raise CommitStateUnknown(f"{UNKNOWN}{said}") from error

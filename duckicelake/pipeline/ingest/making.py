@@ -10,22 +10,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.ingest.evolution import Change, apply_changes
+from duckicelake.pipeline.ingest.evolution import ColumnChange, apply_changes
 from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.quarantine.table import COLUMNS as QUARANTINE_COLUMNS
 from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.target import (
-    PartitionField,
-    foresee_columns,
+    PartitionTerm,
     format_columns,
     format_create,
     format_order,
+    parse_created_columns,
     quote,
     quote_ident,
 )
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.older import find_condition
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.older import get_condition
+from duckicelake.pipeline.rest import Rest, TableIdent
 
 LEDGER, QUARANTINE = "__ingested", "__quarantine"
 LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
@@ -39,7 +39,7 @@ _SHAPE = ("table-uuid", "location", "schemas", "current-schema-id", "partition-s
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IngestPlan:
     """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
 
     `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for.
@@ -50,20 +50,20 @@ class Plan:
     incoming: StructType
     made: StructType
     target: StructType | None
-    changes: Sequence[Change]
+    changes: Sequence[ColumnChange]
     ledger: int | None
     gets_order: bool
     looks_at_texts: bool = False
 
     @property
-    def foreseen(self) -> StructType:
+    def planned_columns(self) -> StructType:
         """The columns of the table that come from files, as they are going to be."""
-        return foresee_columns(self.incoming) if self.target is None else apply_changes(self.target, self.changes)
+        return parse_created_columns(self.incoming) if self.target is None else apply_changes(self.target, self.changes)
 
     @property
     def names(self) -> Sequence[str]:
         """The table's columns as they are spelled there; one name may be told twice, first as the files spell it."""
-        return (*self.made.names, *self.foreseen.names)
+        return (*self.made.names, *self.planned_columns.names)
 
     @property
     def makes(self) -> bool:
@@ -80,38 +80,38 @@ class Plan:
             steps.append(f"ordered by {', '.join(field.sql for field in options.sort_by)}")
         steps += [f"{change} in {options.table}" for change in self.changes]
         by = f" by {', '.join(options.key)}" if options.key else ""
-        return (*steps, f"{options.mode} the rows{by}; bad ones go to {options.table.beside(QUARANTINE)}, one commit for all")
+        return (*steps, f"{options.mode} the rows{by}; bad ones go to {options.table.with_suffix(QUARANTINE)}, one commit for all")
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class TableMaker:
     """Makes tables, and knows those that it has made, each by what it was then."""
 
     spark: SparkSession
     catalog: str
     connect: Callable[[], Rest]
-    tell: Progress
-    made: dict[Ident, Mapping[str, Any]] = field(default_factory=dict[Ident, Mapping[str, Any]])
+    progress: Progress
+    made: dict[TableIdent, Mapping[str, Any]] = field(default_factory=dict[TableIdent, Mapping[str, Any]])
 
-    def prepare(self, options: IngestOptions, plan: Plan, *, may_be_bad: bool) -> None:
+    def prepare(self, options: IngestOptions, plan: IngestPlan, *, may_be_bad: bool) -> None:
         """Make the tables that are missing and the columns that the target lacks."""
         table = options.table
         if plan.target is None:
-            self.tell(f"create {table}")
+            self.progress(f"create {table}")
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (self.catalog, *table.namespace)))}")
             self._make(table, format_columns(plan.made), options.partition_by)
         if plan.gets_order:
             for statement in format_order(self._name(table), options.sort_by):
-                self.tell(f"order {table}")
+                self.progress(f"order {table}")
                 self.spark.sql(statement)
         for change in plan.changes:
-            self.tell(f"{change} in {table}")
+            self.progress(f"{change} in {table}")
             self._change(table, change)
-        self._make_ledger(table.beside(LEDGER), is_old=plan.ledger is not None)
+        self._make_ledger(table.with_suffix(LEDGER), is_old=plan.ledger is not None)
         if may_be_bad:
-            self._make(table.beside(QUARANTINE), QUARANTINE_COLUMNS)
+            self._make(table.with_suffix(QUARANTINE), QUARANTINE_COLUMNS)
 
-    def _change(self, ident: Ident, change: Change) -> None:
+    def _change(self, ident: TableIdent, change: ColumnChange) -> None:
         try:
             self.spark.sql(change.format_alter(self._name(ident)))
         except PySparkException:
@@ -120,29 +120,29 @@ class Maker:
                 raise
             # Another run was faster.
 
-    def _make_ledger(self, ident: Ident, *, is_old: bool) -> None:
+    def _make_ledger(self, ident: TableIdent, *, is_old: bool) -> None:
         self._make(ident, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}")
         if is_old:
             known = self.spark.table(self._name(ident)).columns
             for column in (column for column in LATER_COLUMNS.split(", ") if column.split()[0] not in known):
                 self.spark.sql(f"ALTER TABLE {self._name(ident)} ADD COLUMN {column}")
 
-    def _make(self, ident: Ident, columns: str, partitions: Iterable[PartitionField] = ()) -> None:
+    def _make(self, ident: TableIdent, columns: str, partitions: Iterable[PartitionTerm] = ()) -> None:
         if self.connect().load(ident) is not None:
             return
         try:
             self.spark.sql(format_create(self._name(ident), columns, partitions, may_be_there=False))
         except PySparkException as error:
-            if find_condition(error) != _THERE:
+            if get_condition(error) != _THERE:
                 raise
         else:
-            self.made[ident] = find_shape(self.connect().load_every(ident))
+            self.made[ident] = get_shape(self.connect().load_every(ident))
 
-    def _name(self, ident: Ident) -> str:
+    def _name(self, ident: TableIdent) -> str:
         return quote_ident(self.catalog, ident)
 
     @contextmanager
-    def taking_back(self) -> Generator["Maker"]:
+    def taking_back(self) -> Generator["TableMaker"]:
         """A block after which tables go that the run has made and that nobody needs, unless it may have been done."""
         try:
             yield self
@@ -164,7 +164,7 @@ class Maker:
         self.made.clear()
 
 
-def find_shape(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_shape(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a table is but for its rows and their order."""
     return {name: metadata.get(name) for name in _SHAPE}
 
@@ -173,4 +173,4 @@ def is_unused(metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> bool:
     """Whether a table is as it was made, and nobody has a row there: not on main, on no branch, and in no snapshot that no ref names."""
     was_written_to = metadata.get("snapshot-log") or metadata.get("refs") or metadata.get("current-snapshot-id", _NONE) not in (None, _NONE)
     rows = [int(one["summary"].get("total-records", "1")) for one in metadata.get("snapshots", ())]
-    return find_shape(metadata) == shape and not was_written_to and not any(rows)
+    return get_shape(metadata) == shape and not was_written_to and not any(rows)

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, Path
-from duckicelake.pipeline.ingest.target import find_default, quote, quote_text
+from duckicelake.pipeline.ingest.target import format_default, quote, quote_text
 
 _RANK, _HAD, _HELD = "__duckicelake_rank", "__duckicelake_had_", "__duckicelake_held"
 _SAME, _COUNT = "__duckicelake_same_", "__duckicelake_count"
@@ -20,7 +20,7 @@ _TERM = re.compile(r"(?P<transform>[a-z]+)(?:\[(?P<number>[0-9]+)\])?\((?P<colum
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class MergeTarget:
     """The table that is merged into, by its name in SQL, the columns by which a row is known, and the one that says which is later."""
 
     table: str
@@ -28,7 +28,7 @@ class Keyed:
     order_by: str | None
 
 
-def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks: Sequence[str] = ()) -> DataFrame:
+def select_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks: Sequence[str] = ()) -> DataFrame:
     """One row for each key: the last by `order_by`; `marks` say of each row what its file has.
 
     Raises: BadRequest: several rows of a key could be the last, there are several and nothing to order them by, or an earlier one's
@@ -143,7 +143,7 @@ def count_known(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> int:
     return int(found["known"])
 
 
-def format_merge(source: str, asked: Keyed, columns: StructType, coverage: Coverage) -> str:
+def format_merge(source: str, asked: MergeTarget, columns: StructType, coverage: Coverage) -> str:
     """The statement that updates rows of known keys, where that makes them no older, and inserts the others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in asked.key)
     order = None if asked.order_by is None else quote(asked.order_by)
@@ -180,7 +180,7 @@ class _Values:
         names = (*above, field.name)
         path = tuple(name.lower() for name in names)
         column = ".".join(map(quote, names))
-        other = f"{else_of}.{column}" if else_of is not None else find_default(field)
+        other = f"{else_of}.{column}" if else_of is not None else format_default(field)
         has = self.has.get(path, "true")
         if has == "false":
             return other

@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import PartitionField, SortField, parse_order, parse_partitions
+from duckicelake.pipeline.ingest.target import PartitionTerm, SortTerm, parse_order, parse_partitions
 from duckicelake.pipeline.properties import SECRET, read_properties
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -47,7 +47,7 @@ class Format(StrEnum):
         return self in (Format.csv, Format.json)
 
 
-class Mode(StrEnum):
+class IngestMode(StrEnum):
     """What becomes of rows that are there."""
 
     append = "append"
@@ -95,14 +95,14 @@ class IngestOptions:
     """One call of the job. `batch` None: every file that is there."""
 
     source: str
-    table: Ident
+    table: TableIdent
     form: Format = Format.auto
-    mode: Mode = Mode.append
+    mode: IngestMode = IngestMode.append
     evolve: Evolve = Evolve.fail
     changed: Changed = Changed.refuse
     schema: str | None = None
-    partition_by: tuple[PartitionField, ...] = ()
-    sort_by: tuple[SortField, ...] = ()
+    partition_by: tuple[PartitionTerm, ...] = ()
+    sort_by: tuple[SortTerm, ...] = ()
     key: tuple[str, ...] = ()
     order_by: str | None = None
     max_quarantined: int | None = None
@@ -113,11 +113,11 @@ class IngestOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        if self.mode in (Mode.upsert, Mode.scd2) and not self.key:
+        if self.mode in (IngestMode.upsert, IngestMode.scd2) and not self.key:
             raise BadRequest(f"{self.mode} needs --key: the columns by which a row is known")
-        if self.mode is Mode.scd2 and self.order_by is None:
+        if self.mode is IngestMode.scd2 and self.order_by is None:
             raise BadRequest("scd2 needs --order-by: the column that says from when on a row holds")
-        if self.mode not in (Mode.upsert, Mode.scd2) and (self.key or self.order_by):
+        if self.mode not in (IngestMode.upsert, IngestMode.scd2) and (self.key or self.order_by):
             raise BadRequest("--key and --order-by belong to --mode upsert and scd2")
         if (self.form is Format.jdbc) != self.is_database and (self.form is Format.jdbc or self.form is not Format.auto):
             raise BadRequest("a database is named by a URL jdbc:…, and --format is that of files")
@@ -125,7 +125,7 @@ class IngestOptions:
             raise BadRequest("--incremental-by belongs to databases (jdbc:…)")
         if self.batch is not None and self.is_database and self.incremental_by is None:
             raise BadRequest("--follow takes new rows of a database: --incremental-by says which they are")
-        if self.batch is not None and self.mode is Mode.overwrite_partitions:
+        if self.batch is not None and self.mode is IngestMode.overwrite_partitions:
             raise BadRequest(f"--follow takes files in batches, and each would overwrite what the ones before brought: {_NO_BATCHES}")
         if self.max_quarantined is not None and self.max_quarantined < 0:
             raise BadRequest("--max-quarantined begins at 0")
@@ -161,7 +161,7 @@ def read_options(source: str, table: str, given: Mapping[str, Any]) -> IngestOpt
         source=source,
         table=parse_ident(table),
         form=_read_word(Format, "format", given["form"]),
-        mode=_read_word(Mode, "mode", given["mode"]),
+        mode=_read_word(IngestMode, "mode", given["mode"]),
         evolve=_read_word(Evolve, "evolve", given["evolve"]),
         changed=_read_word(Changed, "changed", given["changed"]),
         schema=given["schema"],

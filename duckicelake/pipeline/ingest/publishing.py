@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown
-from duckicelake.pipeline.ingest.rebasing import Target, rebase
+from duckicelake.pipeline.ingest.rebasing import RebaseTarget, rebase
 from duckicelake.pipeline.ingest.staging import Staged
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.objects import open_objects
@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
+class RunPublisher:
     """What is staged, the target first; how the catalog is reached, and how a run knows that it is in the ledger.
 
     `appends` True: the target's rows may follow whatever others wrote meanwhile.
@@ -28,7 +28,7 @@ class Publisher:
     staged: Sequence[Staged]
     has_landed: Callable[[], bool]
     appends: bool
-    tell: Progress
+    progress: Progress
 
     def publish(self) -> bool:
         """Move main of every table to its branch; whether the target's rows followed others', in a snapshot of their own.
@@ -38,7 +38,7 @@ class Publisher:
         """
         first, *others = [one.format_change() for one in self.staged]
         for attempt in range(REBASES if self.appends else 1):
-            self.tell("publish")
+            self.progress("publish")
             try:
                 commit_once(self.connect, [first, *others], self.has_landed, PATIENCE_SECONDS)
             except CommitFailed:
@@ -56,19 +56,19 @@ class Publisher:
 
     def _rebase(self) -> dict[str, Any]:
         rest, target = self.connect(), self.staged[0]
-        moved = next((one.ident for one in self.staged[1:] if _find_main(rest, one) != one.base), None)
+        moved = next((one.ident for one in self.staged[1:] if _read_main(rest, one) != one.base), None)
         if moved is not None or not self.appends:
             raise CommitFailed(f"others wrote to {moved or target.ident}")
-        self.tell(f"follow {target.ident}")
+        self.progress(f"follow {target.ident}")
         answer = rest.load_whole(target.ident)
         given = dict(answer.get("config") or {})
         for keys in answer.get("storage-credentials") or ():
             given |= keys["config"]
         location = answer["metadata"]["location"]
-        return rebase(Target(answer["metadata"], open_objects(location, rest.catalog, given)), target)
+        return rebase(RebaseTarget(answer["metadata"], open_objects(location, rest.catalog, given)), target)
 
 
-def _find_main(rest: Rest, staged: Staged) -> int | None:
+def _read_main(rest: Rest, staged: Staged) -> int | None:
     table = rest.load(staged.ident)
     return None if table is None else table.main
 

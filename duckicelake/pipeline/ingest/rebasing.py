@@ -11,7 +11,7 @@ from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_m
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.pipeline.ingest.staging import Staged, format_identifier
-from duckicelake.pipeline.objects import Objects
+from duckicelake.pipeline.objects import TableObjects
 
 _FIRST_WITH_ROW_IDS = 3
 _FILES_PER_MANIFEST = 10_000
@@ -19,13 +19,13 @@ _NOT_CARRIED = ("total-", "ducklake.", "operation", "manifests-")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RebaseTarget:
     """A table as REST shows it, and its store."""
 
     metadata: Mapping[str, Any]
-    objects: Objects
+    objects: TableObjects
 
-    def find_snapshot(self, ref: str) -> Mapping[str, Any]:
+    def get_snapshot(self, ref: str) -> Mapping[str, Any]:
         """The snapshot that a ref names. Raises: CommitFailed: there is none."""
         snapshot_id = self.metadata.get("refs", {}).get(ref, {}).get("snapshot-id")
         found = next((one for one in self.metadata.get("snapshots", ()) if one["snapshot-id"] == snapshot_id), None)
@@ -38,7 +38,7 @@ class Target:
         return decode_manifest_list(self.objects.read(snapshot["manifest-list"]), snapshot["manifest-list"])
 
 
-def rebase(target: Target, staged: Staged) -> dict[str, Any]:
+def rebase(target: RebaseTarget, staged: Staged) -> dict[str, Any]:
     """The change that appends the staged files to main as it is now, and drops the branch. Manifests are written for it.
 
     Raises: CommitFailed: the table is another one, has other columns, or the branch is not what was staged
@@ -46,7 +46,7 @@ def rebase(target: Target, staged: Staged) -> dict[str, Any]:
     metadata = target.metadata
     if (metadata["table-uuid"], metadata["current-schema-id"]) != (staged.uuid, staged.schema_id):
         raise CommitFailed(f"the columns of {staged.ident} changed")
-    main, branch = target.find_snapshot("main"), target.find_snapshot(staged.branch)
+    main, branch = target.get_snapshot("main"), target.get_snapshot(staged.branch)
     added = _read_added(target, branch)
     if sum(file.record_count for _, files in added for file in files) != staged.added:
         raise CommitFailed(f"the branch {staged.branch} of {staged.ident} is not what was staged")
@@ -67,7 +67,7 @@ def rebase(target: Target, staged: Staged) -> dict[str, Any]:
     }
 
 
-def _read_added(target: Target, branch: Mapping[str, Any]) -> list[tuple[ManifestHeader, list[DataFile]]]:
+def _read_added(target: RebaseTarget, branch: Mapping[str, Any]) -> list[tuple[ManifestHeader, list[DataFile]]]:
     """The files that the staged snapshot added, by what their manifests share."""
     by_spec: dict[int, tuple[ManifestHeader, list[DataFile]]] = {}
     for listed in target.read_list(branch):
@@ -80,7 +80,7 @@ def _read_added(target: Target, branch: Mapping[str, Any]) -> list[tuple[Manifes
 
 
 def _write_snapshot(
-    target: Target, main: Mapping[str, Any], branch: Mapping[str, Any], added: list[tuple[ManifestHeader, list[DataFile]]]
+    target: RebaseTarget, main: Mapping[str, Any], branch: Mapping[str, Any], added: list[tuple[ManifestHeader, list[DataFile]]]
 ) -> dict[str, Any]:
     metadata = target.metadata
     version, first_row_id = metadata["format-version"], metadata.get("next-row-id")
@@ -90,11 +90,11 @@ def _write_snapshot(
         for start in range(0, len(files), _FILES_PER_MANIFEST):
             entries = [ManifestEntry(ADDED, snapshot_id, None, None, file) for file in files[start : start + _FILES_PER_MANIFEST]]
             content = encode_manifest(header, entries)
-            path = _name(metadata, f"{secrets.token_hex(16)}-m{len(manifests)}.avro")
+            path = _format_metadata_path(metadata, f"{secrets.token_hex(16)}-m{len(manifests)}.avro")
             target.objects.write(path, content)
             manifests.append(build_manifest_file(header, entries, WrittenManifest(path, len(content), snapshot_id, number)))
     rows = sum(manifest.added_rows_count for manifest in manifests)
-    path = _name(metadata, f"snap-{snapshot_id}-{secrets.token_hex(16)}.avro")
+    path = _format_metadata_path(metadata, f"snap-{snapshot_id}-{secrets.token_hex(16)}.avro")
     listed = ManifestListHeader(snapshot_id, main["snapshot-id"], number, version, first_row_id)
     target.objects.write(path, encode_manifest_list(listed, [*manifests, *target.read_list(main)]))
     summary = {name: text for name, text in branch["summary"].items() if not name.startswith(_NOT_CARRIED)}
@@ -110,5 +110,5 @@ def _write_snapshot(
     }
 
 
-def _name(metadata: Mapping[str, Any], name: str) -> str:
+def _format_metadata_path(metadata: Mapping[str, Any], name: str) -> str:
     return f"{metadata['location'].rstrip('/')}/metadata/{name}"

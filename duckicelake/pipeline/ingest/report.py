@@ -30,7 +30,7 @@ class Stopwatch:
     listener: Progress
     marks: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
 
-    def tell(self, step: str) -> None:
+    def start_step(self, step: str) -> None:
         """A step begins, and the one before it ends, unless the listener raises."""
         begins = monotonic()
         self.listener(step)
@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IngestReport:
     """One run. `rows_in` = `rows_out` + `rows_quarantined` + `rows_superseded`, always."""
 
     run_id: str
@@ -78,7 +78,7 @@ class Report:
 class Run:
     """A run under way: its report as far as it is known, which is what there is to tell when it fails."""
 
-    report: Report
+    report: IngestReport
 
     def note(self, **known: Any) -> None:
         """More of it is known."""

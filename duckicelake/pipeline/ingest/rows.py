@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_alike, find_option
+from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_option, get_decodable
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, Reading
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, fit_columns
 from duckicelake.pipeline.ingest.target import quote
@@ -34,7 +34,7 @@ _WHOLE = ", or, where a value goes on over several lines, have files read whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class RowCount:
     """How many rows a file has, and how many of them are bad."""
 
     rows: int
@@ -42,7 +42,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedRows:
     """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
 
     `may_be_bad` False: no row is thought to be, so nobody looks before they are written. `is_sifted`: bad ones are left out then, and
@@ -75,7 +75,7 @@ class Checked:
         columns = {name: F.col(quote(name)) for name in self.columns}
         return [F.lower(column).alias(name) if name in self.uuids else column for name, column in columns.items()]
 
-    def tell(self) -> DataFrame:
+    def describe_bad(self) -> DataFrame:
         """Every row by where it comes from, with what is told of it if it is bad, and else nothing."""
         own = self.rows.schema.fields[: len(self.columns)]
         shown = [_show_octets(field) if self.is_sifted else F.col(quote(field.name)) for field in own]
@@ -93,7 +93,7 @@ def _show_octets(field: StructField) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Demands:
+class RowRules:
     """What rows must have beside their types: values in the columns of the key, and UUIDs where the table has such.
 
     `looks_at_texts`: each row of files that may hold texts in no UTF-8 is looked at before any is written, and not only then.
@@ -104,7 +104,7 @@ class Demands:
     looks_at_texts: bool = True
 
 
-def check_rows(reading: Reading, incoming: StructType, target: StructType, demands: Demands) -> Checked:
+def check_rows(reading: Reading, incoming: StructType, target: StructType, demands: RowRules) -> CheckedRows:
     """The rows under the table's names and types; those that are malformed, or have a wrong value or none that they must have, are bad."""
     read = reading.read(incoming)
     names = {field.name.lower(): field for field in (incoming if reading.form.is_text else read.schema).fields}
@@ -118,9 +118,9 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
     rows = read.select(*columns, raw, FILE, ROW, F.col(WRONG) if is_told else nothing.alias(WRONG))
     own = StructType([field for field in rows.schema.fields if field.name in target.names])
     texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
-    told = rows.withColumn(REASON, _find_reason(own.names, required, uuids, texts))
+    told = rows.withColumn(REASON, _build_reason(own.names, required, uuids, texts))
     may_be_bad = reading.form.is_text or is_told or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
-    return Checked(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
+    return CheckedRows(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
 
 
 def list_texts(columns: StructType) -> dict[str, Column]:
@@ -153,7 +153,7 @@ def _are_utf8(values: Column, form: DataType) -> Column | None:
     return F.forall(values, lambda one: F.coalesce(cast(Column, _is_utf8(one, form)), F.lit(True)))
 
 
-def _find_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
+def _build_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
     # Spark finds a malformed line only if it needs the columns, so whoever asks needs all: it does not see that this is always true.
     needs_all = F.greatest(F.lit(True), *(F.col(quote(name)).isNull() for name in columns))
     reason = F.when(F.col(WRONG).isNotNull(), F.col(WRONG)).when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
@@ -166,14 +166,14 @@ def _find_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequenc
     return reason
 
 
-def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
+def count_by_file(checked: CheckedRows, reading: Reading) -> Mapping[str, RowCount]:
     """How many rows each file has, by path; files without rows need not be in it. What says it by itself is asked for its count alone.
 
     Raises: BadRequest: a file is not what it seems to be
     """
     told = None if checked.may_be_bad else reading.count()
     if told is not None:
-        return {unquote(uri): Count(rows, 0) for uri, rows in told.items()}
+        return {unquote(uri): RowCount(rows, 0) for uri, rows in told.items()}
     if not checked.may_be_bad:
         counted = checked.rows.groupBy(FILE).agg(F.count("*").alias("n"), F.lit(0).alias("bad"))
     else:
@@ -184,7 +184,7 @@ def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
             F.count_if(F.col(REASON).isNotNull()).alias("bad"),
             F.bit_xor(F.xxhash64(every)).alias("all"),
         )
-    return {unquote(row[FILE]): Count(row["n"], row["bad"]) for row in counted.collect()}
+    return {unquote(row[FILE]): RowCount(row["n"], row["bad"]) for row in counted.collect()}
 
 
 def check_lines(reading: Reading) -> None:
@@ -206,7 +206,7 @@ def check_lines(reading: Reading) -> None:
     is_open = F.lit(looks_at_quotes) & (quotes % 2 == 1)
     is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
     is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
-    letters = line if is_utf8 else F.decode(line.cast("binary"), find_alike(encoding))
+    letters = line if is_utf8 else F.decode(line.cast("binary"), get_decodable(encoding))
     is_more = is_json & goes_on(letters, reading.options) if is_whole == is_multi else F.lit(False)
     lines = reading.read_texts(whole=is_whole).select(
         F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open")

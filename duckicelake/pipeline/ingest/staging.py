@@ -13,8 +13,8 @@ from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline.ancestry import list_named, walk
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.rest import Ident, Rest, TableHead
-from duckicelake.pipeline.spark import naming_statements
+from duckicelake.pipeline.rest import Rest, TableHead, TableIdent
+from duckicelake.pipeline.spark import statements_with_properties
 
 BRANCH_PREFIX = "ingest_"
 STALE = timedelta(days=7)
@@ -53,7 +53,7 @@ def list_stale(branches: Iterable[str], now: datetime) -> list[str]:
 class Staged:
     """A table, the snapshot of main that the branch grew from, and where the branch is now."""
 
-    ident: Ident
+    ident: TableIdent
     uuid: str
     base: int | None
     branch: str
@@ -93,58 +93,58 @@ class Staged:
         }
 
 
-def format_identifier(ident: Ident) -> dict[str, Any]:
+def format_identifier(ident: TableIdent) -> dict[str, Any]:
     """A table as REST names it."""
     return {"namespace": list(ident.namespace), "name": ident.name}
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a run writes; `tell` hears of each effect before it is. Tokens end before long runs do, so `connect` is asked each time."""
+    """Where a run writes; `progress` hears of each effect before it is. Tokens end before long runs do, so `connect` is asked each time."""
 
     spark: SparkSession
     catalog: str
     connect: Callable[[], Rest]
     branch: str
     properties: Mapping[str, str]
-    tell: Progress
+    progress: Progress
 
-    def name(self, ident: Ident) -> str:
+    def name(self, ident: TableIdent) -> str:
         """The branch in Spark's SQL."""
         return quote_ident(self.catalog, ident, self.branch)
 
-    def open(self, ident: Ident) -> Staged:
+    def open(self, ident: TableIdent) -> Staged:
         """Grow the branch from main as it is.
 
         Raises: CommitFailed: main moved meanwhile
         """
-        self.tell(f"branch {ident}")
+        self.progress(f"branch {ident}")
         before = self.load(ident)
         # A table without snapshots gets an empty one for it.
-        with naming_statements(self.spark, self.properties):
+        with statements_with_properties(self.spark, self.properties):
             self.spark.sql(f"ALTER TABLE {quote_ident(self.catalog, ident)} CREATE BRANCH {quote(self.branch)}")
         opened = self.look(ident, before.main)
         if before.main is not None and opened.head != before.main:
             raise CommitFailed(f"{ident} changed while a branch was made")
         return opened
 
-    def append(self, ident: Ident, rows: DataFrame) -> None:
+    def append(self, ident: TableIdent, rows: DataFrame) -> None:
         """Write rows to the branch."""
-        self.tell(f"write {ident}")
+        self.progress(f"write {ident}")
         self._writer(ident, rows).append()
 
-    def overwrite_partitions(self, ident: Ident, rows: DataFrame) -> None:
+    def overwrite_partitions(self, ident: TableIdent, rows: DataFrame) -> None:
         """Write rows to the branch in place of those of the same partitions."""
-        self.tell(f"write {ident}")
+        self.progress(f"write {ident}")
         self._writer(ident, rows).overwritePartitions()
 
-    def run(self, ident: Ident, statement: str) -> None:
+    def run(self, ident: TableIdent, statement: str) -> None:
         """Change the branch by a statement."""
-        self.tell(f"write {ident}")
-        with naming_statements(self.spark, self.properties):
+        self.progress(f"write {ident}")
+        with statements_with_properties(self.spark, self.properties):
             self.spark.sql(statement)
 
-    def look(self, ident: Ident, base: int | None) -> Staged:
+    def look(self, ident: TableIdent, base: int | None) -> Staged:
         """The branch as it is now. Raises: CommitFailed: somebody removed it."""
         table = self.load(ident)
         head = table.refs.get(self.branch)
@@ -158,21 +158,21 @@ class Stage:
         # The snapshot that the branch grew from tells of its own rows.
         return replace(written, summary={}) if written.head == opened.head else written
 
-    def load(self, ident: Ident) -> TableHead:
+    def load(self, ident: TableIdent) -> TableHead:
         """The table as it is now. Raises: CommitFailed: somebody dropped it."""
         table = self.connect().load(ident)
         if table is None:
             raise CommitFailed(f"{ident} was dropped")
         return table
 
-    def _writer(self, ident: Ident, rows: DataFrame) -> Any:
+    def _writer(self, ident: TableIdent, rows: DataFrame) -> Any:
         writer = rows.writeTo(self.name(ident))
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         return writer
 
 
-def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> int:
+def discard(rest: Rest, ident: TableIdent, branches: Iterable[str]) -> int:
     """Remove branches of a table, those that are there and that nobody moves meanwhile, with the snapshots that their runs made there.
 
     Returns how many went.
@@ -219,7 +219,7 @@ def is_start(snapshot: Mapping[str, Any]) -> bool:
     return snapshot.get("parent-snapshot-id") is None and snapshot["summary"].get("total-records") == "0"
 
 
-def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int], own: Sequence[int]) -> dict[str, Any]:
+def _format_removal(ident: TableIdent, uuid: str, heads: Mapping[str, int], own: Sequence[int]) -> dict[str, Any]:
     at = [{"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": head} for branch, head in heads.items()]
     return {
         "identifier": format_identifier(ident),
@@ -231,7 +231,7 @@ def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int], own: Sequ
     }
 
 
-def discard_stale(rest: Rest, ident: Ident, now: datetime) -> None:
+def discard_stale(rest: Rest, ident: TableIdent, now: datetime) -> None:
     """Remove what runs left behind that were killed long ago."""
     table = rest.load(ident)
     if table is not None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.older import parse_ddl
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 
 _PARTITION = re.compile(r"\s*(?:(?P<transform>[a-z]+)\s*\(\s*(?:(?P<number>\d+)\s*,\s*)?(?P<inner>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*")
 _SORT = re.compile(r"\s*(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?\s*", re.IGNORECASE)
@@ -57,7 +57,7 @@ _TAKES: dict[str | None, tuple[tuple[type[DataType], ...], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionField:
+class PartitionTerm:
     """One field of the partitions: a column, or Spark's name of a transform with its number and column."""
 
     column: str
@@ -80,7 +80,7 @@ class PartitionField:
 
 
 @dataclass(frozen=True, slots=True)
-class SortField:
+class SortTerm:
     """One column of the order in which rows are written."""
 
     column: str
@@ -106,35 +106,35 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def quote_ident(catalog: str, ident: Ident, branch: str | None = None) -> str:
+def quote_ident(catalog: str, ident: TableIdent, branch: str | None = None) -> str:
     """A table of a catalog, or a branch of it, as Spark's SQL and writers take it."""
     parts = [catalog, *ident.namespace, ident.name, *([] if branch is None else [f"branch_{branch}"])]
     return ".".join(map(quote, parts))
 
 
-def parse_partitions(text: str) -> tuple[PartitionField, ...]:
+def parse_partitions(text: str) -> tuple[PartitionTerm, ...]:
     """Read `day(seen), bucket(16, id), city`. Raises: BadRequest: names the part that is none"""
     return tuple(_parse_partition(part) for part in _split(text))
 
 
-def _parse_partition(text: str) -> PartitionField:
+def _parse_partition(text: str) -> PartitionTerm:
     found = _PARTITION.fullmatch(text)
     if found is None:
         raise BadRequest(
             f"{text.strip()!r} is no partition field: write column, year(c), month(c), day(c), hour(c), bucket(n, c), truncate(n, c)"
         )
     if found["column"] is not None:
-        return PartitionField(found["column"])
+        return PartitionTerm(found["column"])
     transform = _TRANSFORMS.get(found["transform"])
     number = None if found["number"] is None else int(found["number"])
     if found["transform"] == "identity" and number is None:
-        return PartitionField(found["inner"])
+        return PartitionTerm(found["inner"])
     if transform is None or (transform in _NUMBERED) != (number is not None) or number == 0:
         raise BadRequest(f"{text.strip()!r} is no partition field: bucket and truncate take a number and a column, year … hour a column")
-    return PartitionField(found["inner"], transform, number)
+    return PartitionTerm(found["inner"], transform, number)
 
 
-def check_partitions(fields: Iterable[PartitionField], columns: StructType) -> None:
+def check_partitions(fields: Iterable[PartitionTerm], columns: StructType) -> None:
     """Raises: BadRequest: a transform is not for the type of its column; names all three, and the types that it is for"""
     known = {field.name.lower(): field.dataType for field in columns.fields}
     for field in fields:
@@ -146,10 +146,10 @@ def check_partitions(fields: Iterable[PartitionField], columns: StructType) -> N
             raise BadRequest(f"--partition-by {field.sql}: column {field.column} is {form.simpleString()}, and {called} takes {shown}")
 
 
-def parse_order(text: str) -> tuple[SortField, ...]:
+def parse_order(text: str) -> tuple[SortTerm, ...]:
     """Read `city, seen desc`. Raises: BadRequest: a part is empty"""
     parts = [_SORT.fullmatch(part) for part in _split(text)]
-    return tuple(SortField(part["column"], (part["direction"] or "").lower() == "desc") for part in parts if part is not None)
+    return tuple(SortTerm(part["column"], (part["direction"] or "").lower() == "desc") for part in parts if part is not None)
 
 
 def _split(text: str) -> list[str]:
@@ -159,7 +159,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def find_default(column: StructField) -> str:
+def format_default(column: StructField) -> str:
     """What a new row has in a column that it says nothing of, as SQL."""
     return str(column.metadata.get(_DEFAULT, f"CAST(NULL AS {column.dataType.simpleString()})"))
 
@@ -215,7 +215,7 @@ def format_columns(columns: StructType) -> str:
     return ", ".join(f"{quote(field.name)} {_format_field_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in columns.fields)
 
 
-def foresee_columns(columns: StructType) -> StructType:
+def parse_created_columns(columns: StructType) -> StructType:
     """The columns that a table is going to have which is made of these."""
     made = parse_ddl(format_columns(columns))
     assert isinstance(made, StructType)
@@ -243,12 +243,12 @@ def format_type(form: DataType) -> str:
     return "int" if isinstance(form, ByteType | ShortType) else form.simpleString()
 
 
-def format_create(name: str, columns: str, partitions: Iterable[PartitionField] = (), *, may_be_there: bool = True) -> str:
+def format_create(name: str, columns: str, partitions: Iterable[PartitionTerm] = (), *, may_be_there: bool = True) -> str:
     """The statement that makes a table of columns given as DDL."""
     fields, made = ", ".join(field.sql for field in partitions), "TABLE IF NOT EXISTS" if may_be_there else "TABLE"
     return f"CREATE {made} {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
 
 
-def format_order(name: str, order: Sequence[SortField]) -> list[str]:
+def format_order(name: str, order: Sequence[SortTerm]) -> list[str]:
     """The statement that gives a table its order; none without one."""
     return [f"ALTER TABLE {name} WRITE ORDERED BY {', '.join(field.sql for field in order)}"] if order else []

@@ -8,10 +8,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.evolution import Change, is_promotion
+from duckicelake.pipeline.ingest.evolution import ColumnChange, is_promotion
 from duckicelake.pipeline.ingest.merging import format_comparable, keep_distinct
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, fit_columns
-from duckicelake.pipeline.ingest.target import find_default, quote
+from duckicelake.pipeline.ingest.target import format_default, quote
 
 FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
 VALIDITY = (FROM, TO, CURRENT)
@@ -54,7 +54,7 @@ def drop_validity(columns: StructType) -> StructType:
     return StructType([field for field in columns.fields if field.name not in VALIDITY])
 
 
-def widen_validity(held: StructType, changes: Sequence[Change], incoming: StructType, order_by: str) -> tuple[Change, ...]:
+def widen_validity(held: StructType, changes: Sequence[ColumnChange], incoming: StructType, order_by: str) -> tuple[ColumnChange, ...]:
     """What has to change of the validity's columns for them to hold what the column that versions are ordered by holds, or is to hold."""
     columns = {field.name.lower(): field.dataType for field in held.fields}
     own = next((field for field in held.fields if field.name.lower() == order_by.lower()), None)
@@ -62,7 +62,7 @@ def widen_validity(held: StructType, changes: Sequence[Change], incoming: Struct
     source = incoming if widened else held
     at = next((field.dataType for field in source.fields if field.name.lower() == order_by.lower()), None)
     narrow = [name for name in (FROM, TO) if at is not None and name in columns and is_promotion(columns[name], at)]
-    return tuple(Change((name,), at.simpleString(), is_new=False) for name in narrow if at is not None)
+    return tuple(ColumnChange((name,), at.simpleString(), is_new=False) for name in narrow if at is not None)
 
 
 def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
@@ -70,7 +70,7 @@ def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
     return held.select(*fit_columns(held.schema, columns, lambda name: F.col(quote(name))))
 
 
-def find_versions(rows: DataFrame, current: DataFrame, history: History, coverage: Coverage) -> tuple[DataFrame, DataFrame]:
+def build_versions(rows: DataFrame, current: DataFrame, history: History, coverage: Coverage) -> tuple[DataFrame, DataFrame]:
     """The versions to insert, with their validity, and those that end, with when they do.
 
     A column that a row's file lacks is as it was before, and in the first version of a key its default.
@@ -90,7 +90,7 @@ def find_versions(rows: DataFrame, current: DataFrame, history: History, coverag
     everything = everything.select(*(_fill(field, marks, lacking, in_order) for field in history.target.fields), _OLD)
     before = F.lag(tracked).over(in_order)
     versions = everything.withColumn(_CHANGED, ~tracked.eqNullSafe(before)).withColumn("__previous", F.lag(at).over(in_order))
-    _check_order(versions.withColumn("__old_before", F.lag(F.col(_OLD)).over(in_order)), history)
+    _check_version_order(versions.withColumn("__old_before", F.lag(F.col(_OLD)).over(in_order)), history)
     kept = versions.where(F.col(_CHANGED) | F.col(_OLD))
     ends = F.lead(at).over(Window.partitionBy(*key).orderBy(at))
     timed = kept.select(*columns, at.alias(FROM), ends.alias(TO), ends.isNull().alias(CURRENT), _OLD)
@@ -105,10 +105,10 @@ def _fill(field: StructField, marks: Mapping[str, str], lacking: Collection[str]
     is_told = F.col(_OLD) if name in lacking else F.col(marks[name])
     # In a struct, since NULL may be what was told. Of rows that contradict each other it is any: both of them are there to be refused.
     told = F.last(F.when(is_told, F.struct(own.alias("value"))), ignorenulls=True).over(in_order)
-    return F.when(is_told, own).when(told.isNull(), F.expr(find_default(field))).otherwise(told["value"]).alias(field.name)
+    return F.when(is_told, own).when(told.isNull(), F.expr(format_default(field))).otherwise(told["value"]).alias(field.name)
 
 
-def _check_order(versions: DataFrame, history: History) -> None:
+def _check_version_order(versions: DataFrame, history: History) -> None:
     at = F.col(quote(history.order_by))
     is_late = F.col(_OLD) & F.col("__previous").isNotNull()
     is_tied = (at == F.col("__previous")) & F.col(_CHANGED)
@@ -125,7 +125,7 @@ def format_source(inserted: DataFrame, ended: DataFrame, key: Sequence[str]) -> 
     return inserted.select("*", *none).unionByName(ended.select("*", *known))
 
 
-def format_merge(table: str, source: str, history: History) -> str:
+def format_versions_merge(table: str, source: str, history: History) -> str:
     """The statement that ends versions and inserts others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(f'{_KEY}{number}')}" for number, name in enumerate(history.key))
     names = [quote(name) for name in (*history.columns, *VALIDITY)]

@@ -9,13 +9,13 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest import merging, versions
-from duckicelake.pipeline.ingest.options import IngestOptions, Mode
-from duckicelake.pipeline.ingest.rows import Checked, Count, Demands, check_rows, survey
+from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions
+from duckicelake.pipeline.ingest.rows import CheckedRows, RowCount, RowRules, check_rows, count_by_file
 from duckicelake.pipeline.ingest.sources.reading import Reading
-from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
+from duckicelake.pipeline.ingest.sources.shapes import check_order, compute_coverage
 from duckicelake.pipeline.ingest.staging import Stage, Staged
 from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.older import TELLS_MERGED, hold
+from duckicelake.pipeline.older import SUMMARIZES_MERGES, checkpoint_rows
 from duckicelake.pipeline.rest import TableHead
 
 _MERGED = "spark.merge-into.num-target-rows-"
@@ -26,30 +26,30 @@ class RowsLeftOut(CatalogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class DraftBasis:
     """What a draft goes by: the table's columns that come from files, those of them that are UUIDs, and for merges the rows it has.
 
     `reads_otherwise`: these are others by the names and defaults of now than by those of their snapshot.
-    `is_foreseen`: something of the table has yet to be made, so what is there is looked at too, if it could be in the way.
+    `is_planned`: something of the table has yet to be made, so what is there is looked at too, if it could be in the way.
     """
 
     columns: StructType
     uuids: Sequence[str]
     base: int | None
     reads_otherwise: bool = False
-    is_foreseen: bool = field(default=False, compare=False)
+    is_planned: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class WriteDraft:
     """What is going to be written: the rows, counted by file, and what of them is merged, which `applied` rows of the table come from.
 
     `grown`: how many rows the table is going to have more by a merge, if that was counted.
     """
 
-    ground: Ground
-    checked: Checked
-    counts: Mapping[str, Count]
+    basis: DraftBasis
+    checked: CheckedRows
+    counts: Mapping[str, RowCount]
     merged: DataFrame | None = None
     applied: int = 0
     grown: int | None = None
@@ -78,74 +78,74 @@ class Draft:
         return {"rows_in": self.rows_in, "rows_out": rows_out, "rows_quarantined": self.bad, "rows_superseded": self.superseded}
 
 
-def find_ground(options: IngestOptions, columns: StructType, head: TableHead | None) -> Ground:
+def get_basis(options: IngestOptions, columns: StructType, head: TableHead | None) -> DraftBasis:
     """What a draft goes by, of a table that has these columns, or is going to have them."""
     if head is None:
-        return Ground(columns, (), None)
-    return Ground(columns, head.uuids, head.main, head.reads_otherwise) if options.key else Ground(columns, head.uuids, None)
+        return DraftBasis(columns, (), None)
+    return DraftBasis(columns, head.uuids, head.main, head.reads_otherwise) if options.key else DraftBasis(columns, head.uuids, None)
 
 
-def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: Checked, ground: Ground) -> Draft:
+def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: CheckedRows, basis: DraftBasis) -> WriteDraft:
     """The rows that were checked, counted, with all that can be wrong with them; nothing is changed.
 
     Raises: BadRequest: they are not what they seem to be, or contradict each other or what the table has, or too many are bad
     """
-    stage.tell("count rows")
-    draft = Draft(ground, checked, survey(checked, reading))
+    stage.progress("count rows")
+    draft = WriteDraft(basis, checked, count_by_file(checked, reading))
     if options.max_quarantined is not None and draft.bad > options.max_quarantined:
         raise BadRequest(f"{draft.bad} rows are bad, more than --max-quarantined {options.max_quarantined}; nothing was taken")
-    if options.mode is Mode.upsert:
+    if options.mode is IngestMode.upsert:
         return _draft_latest(stage, options, draft)
-    if options.mode is Mode.scd2:
+    if options.mode is IngestMode.scd2:
         return _draft_versions(stage, options, draft)
-    if options.mode is Mode.overwrite_partitions and ground.is_foreseen and stage.connect().load(options.table) is not None:
-        _find_elsewhere(stage, options)
+    if options.mode is IngestMode.overwrite_partitions and basis.is_planned and stage.connect().load(options.table) is not None:
+        _format_unpartitioned(stage, options)
     return draft
 
 
-def check_values(options: IngestOptions, reading: Reading, incoming: StructType, ground: Ground, *, looks_at_texts: bool) -> Checked:
+def check_values(options: IngestOptions, reading: Reading, incoming: StructType, basis: DraftBasis, *, looks_at_texts: bool) -> CheckedRows:
     """The rows as those of the table, not yet read, by what each of them has."""
-    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
-    return check_rows(reading, incoming, ground.columns, Demands(needed, ground.uuids, looks_at_texts))
+    needed = options.key if options.mode is not IngestMode.scd2 else (*options.key, options.order_by or "")
+    return check_rows(reading, incoming, basis.columns, RowRules(needed, basis.uuids, looks_at_texts))
 
 
-def check_source(options: IngestOptions, reading: Reading, incoming: StructType, ground: Ground, *, looks_at_texts: bool) -> Checked:
+def check_source(options: IngestOptions, reading: Reading, incoming: StructType, basis: DraftBasis, *, looks_at_texts: bool) -> CheckedRows:
     """The rows of the source as rows of the table, not yet read. Raises: BadRequest: there is nothing to order some of them by"""
-    checked = check_values(options, reading, incoming, ground, looks_at_texts=looks_at_texts)
+    checked = check_values(options, reading, incoming, basis, looks_at_texts=looks_at_texts)
     if not options.key:
         return checked
-    coverage = find_coverage(ground.columns, reading.find_shapes(incoming))
+    coverage = compute_coverage(basis.columns, reading.list_column_sets(incoming))
     check_order(coverage, options.order_by)
     return replace(checked, coverage=coverage)
 
 
-def _draft_latest(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
-    checked, base = draft.checked, draft.ground.base
-    latest = merging.find_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
+def _draft_latest(stage: Stage, options: IngestOptions, draft: WriteDraft) -> WriteDraft:
+    checked, base = draft.checked, draft.basis.base
+    latest = merging.select_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
     applied = grown = latest.count()
     if base is not None:
-        held = _read_held(stage, options, draft.ground, base)
+        held = _read_held(stage, options, draft.basis, base)
         if options.order_by is not None:
             applied -= merging.count_older(latest, held, options.key, options.order_by)
-        is_asked = draft.ground.is_foreseen or not TELLS_MERGED
+        is_asked = draft.basis.is_planned or not SUMMARIZES_MERGES
         grown = grown - merging.count_known(held, latest, options.key) if is_asked else None
     return replace(draft, merged=latest, applied=applied, grown=grown)
 
 
-def _draft_versions(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
-    checked, base = draft.checked, draft.ground.base
+def _draft_versions(stage: Stage, options: IngestOptions, draft: WriteDraft) -> WriteDraft:
+    checked, base = draft.checked, draft.basis.base
     history = versions.History(checked.target, options.key, options.order_by or "")
     if base is None:
         current = checked.good().where(F.lit(False))
     else:
-        held = _read_held(stage, options, draft.ground, base).where(versions.CURRENT)
-        current = versions.fill_columns(hold(held) if draft.ground.reads_otherwise else held, checked.target)
-    inserted, ended = versions.find_versions(checked.marked(), current, history, checked.coverage)
+        held = _read_held(stage, options, draft.basis, base).where(versions.CURRENT)
+        current = versions.fill_columns(checkpoint_rows(held) if draft.basis.reads_otherwise else held, checked.target)
+    inserted, ended = versions.build_versions(checked.marked(), current, history, checked.coverage)
     applied = inserted.count()
     return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=applied, grown=applied)
 
 
-def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: Draft) -> Staged:
+def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: WriteDraft) -> Staged:
     """Write the good rows; the branch after that.
 
     Raises: RowsLeftOut: some were bad, of those that were not looked at before
@@ -154,7 +154,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: Dr
     table, checked = options.table, draft.checked
     if draft.merged is not None:
         return _write_merged(stage, options, opened, draft, draft.merged)
-    if options.mode is Mode.overwrite_partitions:
+    if options.mode is IngestMode.overwrite_partitions:
         _replace_partitions(stage, options, checked.good())
     else:
         stage.append(table, checked.good())
@@ -165,14 +165,14 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: Dr
     return written
 
 
-def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: Draft, source: DataFrame) -> Staged:
+def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: WriteDraft, source: DataFrame) -> Staged:
     name, checked = stage.name(options.table), draft.checked
-    if options.mode is Mode.upsert:
-        keyed = merging.Keyed(name, options.key, options.order_by)
+    if options.mode is IngestMode.upsert:
+        keyed = merging.MergeTarget(name, options.key, options.order_by)
         statement, kinds = merging.format_merge(_name_view(stage), keyed, checked.target, checked.coverage), ("inserted", "updated")
     else:
         history = versions.History(checked.target, options.key, options.order_by or "")
-        statement, kinds = versions.format_merge(name, _name_view(stage), history), ("inserted",)
+        statement, kinds = versions.format_versions_merge(name, _name_view(stage), history), ("inserted",)
     _merge(stage, options, source, statement)
     written = stage.look_after(opened)
     check_moved(opened, written, draft.applied)
@@ -184,7 +184,7 @@ def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: D
 
 def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -> None:
     """Write rows in place of all those of the same partitions, wherever these lie."""
-    elsewhere = _find_elsewhere(stage, options)
+    elsewhere = _format_unpartitioned(stage, options)
     if elsewhere is None:
         stage.overwrite_partitions(options.table, rows)
         return
@@ -196,7 +196,7 @@ def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -
     stage.append(options.table, rows)
 
 
-def _find_elsewhere(stage: Stage, options: IngestOptions) -> tuple[list[str], list[str]] | None:
+def _format_unpartitioned(stage: Stage, options: IngestOptions) -> tuple[list[str], list[str]] | None:
     """The values of partitions of the files' rows and of the table's, as SQL, if some of the table's lie in none such.
 
     Raises: BadRequest: Spark cannot tell these by their values
@@ -214,9 +214,9 @@ def _find_elsewhere(stage: Stage, options: IngestOptions) -> tuple[list[str], li
     return theirs, ours
 
 
-def _read_held(stage: Stage, options: IngestOptions, ground: Ground, base: int) -> DataFrame:
+def _read_held(stage: Stage, options: IngestOptions, basis: DraftBasis, base: int) -> DataFrame:
     name = quote_ident(stage.catalog, options.table)
-    if ground.reads_otherwise:
+    if basis.reads_otherwise:
         # A snapshot is read under the columns that it had, and main under those of now. Who moves it meanwhile fails the commit.
         return stage.spark.table(name)
     # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named, or its rows are held.

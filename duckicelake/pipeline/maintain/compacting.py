@@ -9,18 +9,18 @@ import psycopg
 
 from duckicelake.errors import CatalogError, CommitFailed, Unsupported
 from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.failures.steps import FAILURES, explain
+from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, SparkFailed
 from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, spell_order
-from duckicelake.pipeline.maintain.desk import MaintainDesk
-from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
-from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction
+from duckicelake.pipeline.maintain.desk import MaintainContext
+from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, have_others_moved, list_landed
+from duckicelake.pipeline.maintain.planning import Step, StepKind, TableFacts, plan_compaction
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.report import Done, plan_of, tell_found
-from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite, tells_of_commit
+from duckicelake.pipeline.maintain.report import StepResult, plan_of, report_found
+from duckicelake.pipeline.maintain.rewriting import Rewritten, is_commit_failure, is_passing, is_piecemeal, rewrite
 from duckicelake.pipeline.maintain.survey import TableName, check_shared
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.spark import LazySpark, naming_procedures
+from duckicelake.pipeline.spark import LazySpark, procedures_with_properties
 
 ATTEMPTS = 3
 _OF_THE_LOG = "for the reason that its log gives"
@@ -30,14 +30,14 @@ _OF_THE_LOG = "for the reason that its log gives"
 class Compactor:
     """The compaction of one table, of which its snapshots carry the properties; `conn` shares the lake with other runs."""
 
-    desk: MaintainDesk
+    context: MaintainContext
     spark: LazySpark
     properties: Mapping[str, str]
     conn: psycopg.Connection
     name: TableName
     policy: Policy
 
-    def compact(self, metadata: Mapping[str, Any], *, dry_run: bool) -> Sequence[Done]:
+    def compact(self, metadata: Mapping[str, Any], *, dry_run: bool) -> Sequence[StepResult]:
         """Do it, if there is something to do, or say what. Raises: FAILURES: it cannot be done."""
         facts, step = self._plan()
         if step is None:
@@ -51,19 +51,21 @@ class Compactor:
         except Unsupported:
             raise
         except FAILURES as error:
-            failed = Done(str(self.name.ident), Kind.compact, Verdict.failed, step.reason, message=explain(error, self.desk.connect))
-            return [_add(failed, self._find_landed())]
+            failed = StepResult(
+                str(self.name.ident), StepKind.compact, Verdict.failed, step.reason, message=explain_failure(error, self.context.connect)
+            )
+            return [_add(failed, self._read_landed())]
 
     def _plan(self) -> tuple[TableFacts, Step | None]:
-        facts = self.desk.read_facts(self.name, self.policy)
+        facts = self.context.read_facts(self.name, self.policy)
         return facts, plan_compaction(facts, self.policy)
 
     def _announce(self) -> None:
-        check_may_write(self.desk.connect(), self.name.ident)
-        self.desk.tell(f"compact {self.name.ident}")
+        check_may_write(self.context.connect(), self.name.ident)
+        self.context.progress(f"compact {self.name.ident}")
         check_shared(self.conn)
 
-    def _attempt(self, facts: TableFacts, planned: Step) -> Sequence[Done]:
+    def _attempt(self, facts: TableFacts, planned: Step) -> Sequence[StepResult]:
         step: Step | None = planned
         failed: Exception | None = None
         for attempt in range(1, ATTEMPTS + 1):
@@ -71,7 +73,7 @@ class Compactor:
                 facts, step = self._plan()
                 if step is None:
                     # A commit whose answer was lost is found done.
-                    return [_add(tell_found(str(self.name.ident), Kind.compact, attempt), self._find_landed())]
+                    return [_add(report_found(str(self.name.ident), StepKind.compact, attempt), self._read_landed())]
                 if not is_passing(failed):
                     break
                 self._announce()
@@ -81,13 +83,13 @@ class Compactor:
                 failed = error
         raise failed or CommitFailed("nothing was tried")
 
-    def _rewrite(self, facts: TableFacts, step: Step, attempt: int) -> Sequence[Done]:
+    def _rewrite(self, facts: TableFacts, step: Step, attempt: int) -> Sequence[StepResult]:
         before = self._load() if is_piecemeal(step) else None
         rewritten = self._have_written(facts, step)
-        told = Done(str(self.name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
+        told = StepResult(str(self.name.ident), StepKind.compact, Verdict.done, step.reason, attempts=attempt)
         if before is not None:
             return self._judge(told, rewritten, before)
-        done = _add(told, self._find_landed())
+        done = _add(told, self._read_landed())
         # Pieces of an attempt before count too; where nobody tells, this one's are known.
         if done.removed <= rewritten.removed:
             done = replace(done, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)
@@ -96,27 +98,27 @@ class Compactor:
     def _have_written(self, facts: TableFacts, step: Step) -> Rewritten:
         try:
             session = self.spark.get()
-            with naming_procedures(session, self.desk.catalog, self.properties):
-                return rewrite(session, self.desk.catalog, self.name.ident, (self.policy, facts, step))
+            with procedures_with_properties(session, self.context.catalog, self.properties):
+                return rewrite(session, self.context.catalog, self.name.ident, (self.policy, facts, step))
         except SPARK_FAILURES as error:
             if is_gone(error):
                 self.spark.close()
             raise
 
-    def _judge(self, told: Done, rewritten: Rewritten, before: Mapping[str, Any]) -> Sequence[Done]:
+    def _judge(self, told: StepResult, rewritten: Rewritten, before: Mapping[str, Any]) -> Sequence[StepResult]:
         """What became of the pieces.
 
         Raises: SparkFailed: some could not be written, or committed; CommitFailed: others overtook all of them, or they each other
         """
         ident, after = self.name.ident, self._load()
-        landed, lost = find_landed(after, self.properties[RUN_ID]), len(rewritten.uncommitted)
-        come = len(landed.snapshots) - len(find_landed(before, self.properties[RUN_ID]).snapshots)
+        landed, lost = list_landed(after, self.properties[RUN_ID]), len(rewritten.uncommitted)
+        come = len(landed.snapshots) - len(list_landed(before, self.properties[RUN_ID]).snapshots)
         if rewritten.unwritten_files:
             reason = next(iter(rewritten.unwritten), _OF_THE_LOG)
             raise SparkFailed(f"Spark could not write {rewritten.unwritten_files} files of {ident} anew: {reason}")
         if lost and not have_others_moved(before, after, self.properties[RUN_ID]):
             # Iceberg commits several at once and gives a piece up after a few tries.
-            failure = CommitFailed if all(map(tells_of_commit, rewritten.uncommitted)) else SparkFailed
+            failure = CommitFailed if all(map(is_commit_failure, rewritten.uncommitted)) else SparkFailed
             raise failure(f"{lost} of {lost + come} pieces of {ident} could not be committed: {rewritten.uncommitted[0]}")
         if lost and not come:
             raise CommitFailed(f"others changed all that was written anew of {ident}")
@@ -126,17 +128,17 @@ class Compactor:
         return [_add(replace(told, message=message), landed)]
 
     def _load(self) -> Mapping[str, Any]:
-        return self.desk.connect().load_every(self.name.ident)
+        return self.context.connect().load_every(self.name.ident)
 
-    def _find_landed(self) -> Landed | None:
+    def _read_landed(self) -> Landed | None:
         """What this run has rewritten by now; None when that is nothing, or nobody tells."""
         with suppress(CatalogError, OSError):
-            landed = find_landed(self._load(), self.properties[RUN_ID])
+            landed = list_landed(self._load(), self.properties[RUN_ID])
             return landed if landed.snapshots else None
         return None
 
 
-def _add(done: Done, landed: Landed | None) -> Done:
+def _add(done: StepResult, landed: Landed | None) -> StepResult:
     if landed is None:
         return done
     return replace(done, bytes=landed.bytes, removed=landed.removed, added=landed.added, snapshot_id=landed.snapshots[-1])

@@ -18,7 +18,7 @@ from duckicelake.pipeline.rest import Rest
 
 
 @dataclass(frozen=True, slots=True)
-class MaintainDesk:
+class MaintainContext:
     """What a run works with.
 
     Spark is opened when there is something for it to do. `sweep` removes what nothing names in the tables' own locations, of what
@@ -31,7 +31,7 @@ class MaintainDesk:
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
     catalog: str
     sweep: Callable[[datetime, Collection[tuple[str, str]]], Sequence[str]]
-    tell: Progress
+    progress: Progress
     pause: Callable[[float], None]
 
     def read_facts(self, name: TableName, policy: Policy) -> TableFacts:

@@ -19,18 +19,18 @@ from duckicelake.errors import (
     ServiceUnavailable,
     Unsupported,
 )
-from duckicelake.pipeline.failures.gone import find_outage
-from duckicelake.pipeline.failures.steps import FAILURES, explain
+from duckicelake.pipeline.failures.gone import explain_outage
+from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
 from duckicelake.pipeline.maintain import survey
 from duckicelake.pipeline.maintain.checks import check_may_write, may_write
 from duckicelake.pipeline.maintain.compacting import ATTEMPTS, Compactor
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import (
-    Kind,
     Step,
+    StepKind,
     format_forgetting,
     plan_expiry,
     plan_flush,
@@ -38,7 +38,7 @@ from duckicelake.pipeline.maintain.planning import (
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of, tell_found
+from duckicelake.pipeline.maintain.report import LAKE, MaintainReport, StepResult, plan_of, report_found
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.spark import LazySpark
@@ -51,29 +51,31 @@ Begin = Callable[[Step], None]
 """Hears of a step that is planned, and may fail from then on."""
 
 
-def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:
+def maintain(context: MaintainContext, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:
     """Put the tables and the lake in order, or say what there is to do.
 
     Raises: CatalogError, psycopg.Error: it cannot even be planned
     """
-    watch = Stopwatch(desk.tell)
+    watch = Stopwatch(context.progress)
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
     run_id = make_run_id(datetime.now(UTC))
-    told = replace(desk, tell=watch.tell)
-    told.tell("look at the catalog")
-    desk.connect()
+    told = replace(context, progress=watch.start_step)
+    told.progress("look at the catalog")
+    context.connect()
     properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
-    with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+    with closing(context.open_postgres()) as conn, closing(LazySpark(context.open_spark)) as spark:
         if not dry_run and not survey.share_lake(conn):
-            busy = Done(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
+            busy = StepResult(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
         live = survey.list_live_tables(conn)
         names = survey.choose_tables(live, options.tables)
         unknown = options.policies.list_unknown(str(name.ident) for name in live)
         keeper = Keeper(told, options, properties, spark, conn, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
-        steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and no table takes it") for name in unknown]
+        steps += [
+            StepResult(name, None, Verdict.failed, message="the policy has a section for it, and no table takes it") for name in unknown
+        ]
         if not options.tables:
             steps += keeper.keep_lake(conn, may_lose=not unknown)
     return MaintainReport(run_id, tuple(steps), len(names), watch.read(), versions)
@@ -83,7 +85,7 @@ def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = Fa
 class Keeper:
     """One run."""
 
-    desk: MaintainDesk
+    context: MaintainContext
     options: MaintainOptions
     properties: Mapping[str, str]
     spark: LazySpark
@@ -92,51 +94,51 @@ class Keeper:
     ageless: set[int] = field(default_factory=set[int])
     """The tables, by id, that were found to let no snapshot go."""
 
-    def keep_table(self, name: TableName) -> Iterator[Done]:
+    def keep_table(self, name: TableName) -> Iterator[StepResult]:
         """Flush and compact one table. What fails is said in its place."""
         table = str(name.ident)
         try:
             if self.dry_run:
-                self.desk.tell(f"plan {table}")
+                self.context.progress(f"plan {table}")
             metadata = self._load(name)
-            policy = self._find_policy(name, metadata)
+            policy = self._get_policy(name, metadata)
         except NoSuchTable as error:
             said = error.message
             self.ageless.add(name.table_id)
-            yield from self._try(table, None, lambda _: self._tell_hidden(name, said))
+            yield from self._try(table, None, lambda _: self._report_hidden(name, said))
             return
         except Unsupported as error:
             self.ageless.add(name.table_id)
-            yield Done(table, None, Verdict.skipped, message=error.message)
+            yield StepResult(table, None, Verdict.skipped, message=error.message)
             return
         except FAILURES as error:
-            yield Done(table, None, Verdict.failed, message=explain(error, self.desk.connect))
+            yield StepResult(table, None, Verdict.failed, message=explain_failure(error, self.context.connect))
             return
         if not policy.enabled or policy.snapshot_age is None:
             self.ageless.add(name.table_id)
         if not policy.enabled:
             return
-        yield from self._keep(name, Kind.branches, lambda begin: self._drop_branches(name, metadata, begin))
-        yield from self._keep(name, Kind.flush, lambda begin: self._flush(name, policy, begin))
-        yield from self._keep(name, Kind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
+        yield from self._keep(name, StepKind.branches, lambda begin: self._drop_branches(name, metadata, begin))
+        yield from self._keep(name, StepKind.flush, lambda begin: self._flush(name, policy, begin))
+        yield from self._keep(name, StepKind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
-    def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[Done]:
+    def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[StepResult]:
         """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
 
         Not `may_lose`: some table has another policy than was meant, so what is there stays.
         """
         if may_lose:
-            yield from self._try(LAKE, Kind.expire, self._expire)
-            yield from self._try(LAKE, Kind.forget, lambda _: self._forget_all(conn))
-        yield from self._try(LAKE, Kind.clean_up, lambda _: self._remove(conn, may_lose))
+            yield from self._try(LAKE, StepKind.expire, self._expire)
+            yield from self._try(LAKE, StepKind.forget, lambda _: self._forget_all(conn))
+        yield from self._try(LAKE, StepKind.clean_up, lambda _: self._remove(conn, may_lose))
 
-    def _tell_hidden(self, name: TableName, said: str) -> Sequence[Done]:
-        with closing(self.desk.open_postgres()) as conn:
-            message = survey.tell_hidden(conn, name, said)
+    def _report_hidden(self, name: TableName, said: str) -> Sequence[StepResult]:
+        with closing(self.context.open_postgres()) as conn:
+            message = survey.explain_hidden(conn, name, said)
         verdict = Verdict.failed if self.options.tables else Verdict.skipped
-        return [Done(str(name.ident), None, verdict, message=message)] if message else []
+        return [StepResult(str(name.ident), None, verdict, message=message)] if message else []
 
-    def _keep(self, name: TableName, kind: Kind, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
+    def _keep(self, name: TableName, kind: StepKind, act: Callable[[Begin], Sequence[StepResult]]) -> Sequence[StepResult]:
         """Take a step of a table's; what did nothing has not failed when that was dropped or renamed meanwhile."""
         done = self._try(str(name.ident), kind, act)
         vain = [step for step in done if step.verdict is Verdict.failed and not step.removed]
@@ -144,84 +146,84 @@ class Keeper:
 
     def _is_gone(self, name: TableName) -> bool:
         try:
-            with closing(self.desk.open_postgres()) as conn:
+            with closing(self.context.open_postgres()) as conn:
                 return name not in survey.list_live_tables(conn)
         except FAILURES:
             return False
 
-    def _try(self, subject: str, kind: Kind | None, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
+    def _try(self, subject: str, kind: StepKind | None, act: Callable[[Begin], Sequence[StepResult]]) -> Sequence[StepResult]:
         begun: list[Step] = []
         try:
             return act(begun.append)
         except Unsupported as error:
-            return [Done(subject, kind, Verdict.skipped, message=error.message)]
+            return [StepResult(subject, kind, Verdict.skipped, message=error.message)]
         except FAILURES as error:
             reason = begun[-1].reason if begun else ""
-            return [Done(subject, kind, Verdict.failed, reason, message=explain(error, self.desk.connect))]
+            return [StepResult(subject, kind, Verdict.failed, reason, message=explain_failure(error, self.context.connect))]
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
         survey.check_askable(name)
-        return self.desk.connect().load_whole(name.ident)["metadata"]
+        return self.context.connect().load_whole(name.ident)["metadata"]
 
-    def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
+    def _get_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
 
-    def _drop_branches(self, name: TableName, metadata: Mapping[str, Any], begin: Begin) -> Sequence[Done]:
+    def _drop_branches(self, name: TableName, metadata: Mapping[str, Any], begin: Begin) -> Sequence[StepResult]:
         stale = list_stale(metadata.get("refs", {}), datetime.now(UTC))
         if not stale:
             return []
-        step = Step(Kind.branches, f"{len(stale)} branches of dead runs of ingest", files=len(stale))
+        step = Step(StepKind.branches, f"{len(stale)} branches of dead runs of ingest", files=len(stale))
         if self.dry_run:
             return [plan_of(str(name.ident), step)]
         begin(step)
-        self.desk.tell(f"drop branches of {name.ident}")
-        removed = discard(self.desk.connect(), name.ident, stale)
-        return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=removed, attempts=1)] if removed else []
+        self.context.progress(f"drop branches of {name.ident}")
+        removed = discard(self.context.connect(), name.ident, stale)
+        return [StepResult(str(name.ident), step.kind, Verdict.done, step.reason, removed=removed, attempts=1)] if removed else []
 
-    def _flush(self, name: TableName, policy: Policy, begin: Begin) -> Sequence[Done]:
+    def _flush(self, name: TableName, policy: Policy, begin: Begin) -> Sequence[StepResult]:
         failed: duckdb.Error | None = None
         for attempt in range(1, QUICK_ATTEMPTS + 1):
-            facts = self.desk.read_facts(name, policy)
+            facts = self.context.read_facts(name, policy)
             step = plan_flush(facts, policy)
             if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
-                return [Done(str(name.ident), Kind.flush, Verdict.skipped, message=facts.withheld)]
+                return [StepResult(str(name.ident), StepKind.flush, Verdict.skipped, message=facts.withheld)]
             if step is None:
-                return [] if failed is None else [tell_found(str(name.ident), Kind.flush, attempt)]
+                return [] if failed is None else [report_found(str(name.ident), StepKind.flush, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             begin(step)
-            check_may_write(self.desk.connect(), name.ident)
-            self.desk.tell(f"flush {name.ident}")
+            check_may_write(self.context.connect(), name.ident)
+            self.context.progress(f"flush {name.ident}")
             try:
-                self.desk.lake.flush(name, self.properties)
+                self.context.lake.flush(name, self.properties)
             except duckdb.Error as error:
                 if self._is_gone(name):
                     return []
                 failed = error
                 self._pause(attempt, QUICK_ATTEMPTS)
             else:
-                return [Done(str(name.ident), Kind.flush, Verdict.done, step.reason, rows=step.rows, attempts=attempt)]
+                return [StepResult(str(name.ident), StepKind.flush, Verdict.done, step.reason, rows=step.rows, attempts=attempt)]
         raise failed or CommitFailed("nothing was tried")
 
     def _pause(self, attempt: int, attempts: int) -> None:
         if attempt < attempts:
-            self.desk.pause(PAUSE_SECONDS * attempt)
+            self.context.pause(PAUSE_SECONDS * attempt)
 
     def _prepare(self, name: TableName, policy: Policy) -> Compactor:
-        return Compactor(self.desk, self.spark, self.properties, self.conn, name, policy)
+        return Compactor(self.context, self.spark, self.properties, self.conn, name, policy)
 
-    def _expire(self, begin: Begin) -> Sequence[Done]:
+    def _expire(self, begin: Begin) -> Sequence[StepResult]:
         failed: duckdb.Error | None = None
         gone: list[int] = []
         for attempt in range(1, ATTEMPTS + 1):
             step = self._plan_expiry()
             if step is None:
-                return [] if failed is None else [replace(tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
+                return [] if failed is None else [replace(report_found(LAKE, StepKind.expire, attempt), removed=sum(gone))]
             if self.dry_run:
                 return [plan_of(LAKE, step)]
             begin(step)
-            self.desk.tell(f"{step.kind} {step.reason}")
+            self.context.progress(f"{step.kind} {step.reason}")
             try:
                 for start in range(0, len(step.versions), EXPIRED_AT_ONCE):
                     gone.append(self._expire_some(step.versions[start : start + EXPIRED_AT_ONCE]))
@@ -229,35 +231,37 @@ class Keeper:
                 failed = error
                 self._pause(attempt, ATTEMPTS)
             else:
-                return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=sum(gone), attempts=attempt)] if any(gone) else []
+                return (
+                    [StepResult(LAKE, StepKind.expire, Verdict.done, step.reason, removed=sum(gone), attempts=attempt)] if any(gone) else []
+                )
         raise failed or CommitFailed("nothing was tried")
 
-    def _forget_all(self, conn: psycopg.Connection) -> Sequence[Done]:
-        found: list[Done] = []
+    def _forget_all(self, conn: psycopg.Connection) -> Sequence[StepResult]:
+        found: list[StepResult] = []
         for name in survey.list_live_tables(conn):
-            found += self._keep(name, Kind.forget, lambda begin, name=name: self._forget(conn, name, begin))
+            found += self._keep(name, StepKind.forget, lambda begin, name=name: self._forget(conn, name, begin))
         return found
 
-    def _forget(self, conn: psycopg.Connection, name: TableName, begin: Begin) -> Sequence[Done]:
+    def _forget(self, conn: psycopg.Connection, name: TableName, begin: Begin) -> Sequence[StepResult]:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
         for attempt in range(1, QUICK_ATTEMPTS + 1):
-            policy = self._find_loadable(name) if failed or survey.read_beside(conn, name.table_id) else None
+            policy = self._find_loadable(name) if failed or survey.read_branch_snapshots(conn, name.table_id) else None
             if policy is None or policy.snapshot_age is None:
                 return []
-            rest = self.desk.connect()
+            rest = self.context.connect()
             try:
                 metadata = rest.load_every(name.ident)
             except NoSuchTable:
                 return []
-            beside = survey.read_beside(conn, name.table_id, metadata["table-uuid"])
+            beside = survey.read_branch_snapshots(conn, name.table_id, metadata["table-uuid"])
             step = plan_forgetting(metadata, beside, policy, survey.read_now(conn))
             if step is None:
-                return [] if failed is None else [tell_found(str(name.ident), Kind.forget, attempt)]
+                return [] if failed is None else [report_found(str(name.ident), StepKind.forget, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             begin(step)
-            self.desk.tell(f"forget {step.reason} of {name.ident}")
+            self.context.progress(f"forget {step.reason} of {name.ident}")
             try:
                 rest.commit([format_forgetting(name.ident, metadata, step.versions)])
             except (CommitFailed, CommitStateUnknown) as error:
@@ -267,11 +271,11 @@ class Keeper:
                 failed = error
                 self._pause(attempt, QUICK_ATTEMPTS)
             else:
-                return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(step.versions), attempts=attempt)]
+                return [StepResult(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(step.versions), attempts=attempt)]
         raise failed or CommitFailed("nothing was tried")
 
     def _plan_expiry(self) -> Step | None:
-        with closing(self.desk.open_postgres()) as conn:
+        with closing(self.context.open_postgres()) as conn:
             known = {name.table_id for name in survey.list_live_tables(conn)}
             if self.options.policies.lake.snapshot_age is None and known <= self.ageless:
                 return None
@@ -284,7 +288,7 @@ class Keeper:
     def _list_policies(self, names: Sequence[TableName]) -> tuple[dict[int, Policy], Policy]:
         """By what snapshots go, of tables and of the lake: those that this account may not write to stay, and so do those of no table."""
         found, lake = {name.table_id: self._find_loadable(name) or Policy() for name in names}, self.options.policies.lake
-        foreign = [name for name in names if not may_write(self.desk.connect(), name.ident)]
+        foreign = [name for name in names if not may_write(self.context.connect(), name.ident)]
         found |= {name.table_id: Policy() for name in foreign}
         return found, replace(lake, snapshot_age=None) if foreign else lake
 
@@ -292,31 +296,31 @@ class Keeper:
         # A ref may have come since these were chosen.
         kept = self._read_kept()
         some = [version for version in versions if version not in kept]
-        return self.desk.lake.expire(some) if some else 0
+        return self.context.lake.expire(some) if some else 0
 
     def _read_kept(self) -> frozenset[int]:
         if not self.options.policies.lake.keep_refs:
             return frozenset()
-        with closing(self.desk.open_postgres()) as conn:
+        with closing(self.context.open_postgres()) as conn:
             return survey.read_named(conn)
 
     def _find_loadable(self, name: TableName) -> Policy | None:
         """Its policy; None when it is to be left alone, or that cannot be known. Raises: ServiceUnavailable: there is no catalog"""
         try:
-            policy = self._find_policy(name, self._load(name))
+            policy = self._get_policy(name, self._load(name))
         except CatalogError as error:
-            if isinstance(error, ServiceUnavailable) and find_outage(self.desk.connect):
+            if isinstance(error, ServiceUnavailable) and explain_outage(self.context.connect):
                 raise
             return None
         return policy if policy.enabled else None
 
-    def _remove(self, conn: psycopg.Connection, may_lose: bool) -> Sequence[Done]:
+    def _remove(self, conn: psycopg.Connection, may_lose: bool) -> Sequence[StepResult]:
         lake = self.options.policies.lake
         now = survey.read_now(conn)
         scheduled = survey.count_scheduled(conn, now - lake.file_age)
-        done: list[Done] = []
+        done: list[StepResult] = []
         for step in plan_removal(scheduled, lake, now):
-            if step.kind is Kind.orphans and not may_lose:
+            if step.kind is StepKind.orphans and not may_lose:
                 continue
             if self.dry_run or step.before is None:
                 done.append(plan_of(LAKE, step))
@@ -324,24 +328,24 @@ class Keeper:
             done += self._try(LAKE, step.kind, partial(self._remove_files, conn, step, step.before))
         return done
 
-    def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime, begin: Begin) -> Sequence[Done]:
+    def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime, begin: Begin) -> Sequence[StepResult]:
         begin(step)
-        self.desk.tell(f"{step.kind} {step.reason}")
-        if step.kind is Kind.clean_up:
-            removed = self.desk.lake.clean_up(before)
-            return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
+        self.context.progress(f"{step.kind} {step.reason}")
+        if step.kind is StepKind.clean_up:
+            removed = self.context.lake.clean_up(before)
+            return [StepResult(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
         with survey.owning_lake(conn) as is_own:
             if not is_own:
                 # What it has not committed yet looks like an orphan.
-                return [Done(LAKE, step.kind, Verdict.skipped, message="another run is at work")]
+                return [StepResult(LAKE, step.kind, Verdict.skipped, message="another run is at work")]
             return [self._remove_orphans(conn, step, before)]
 
-    def _remove_orphans(self, conn: psycopg.Connection, step: Step, before: datetime) -> Done:
+    def _remove_orphans(self, conn: psycopg.Connection, step: Step, before: datetime) -> StepResult:
         spared = {(name.schema_name, name.table_name) for name in survey.list_live_tables(conn) if self._find_loadable(name) is None}
-        removed = self.desk.lake.remove_orphans(before)
+        removed = self.context.lake.remove_orphans(before)
         try:
-            removed += len(self.desk.sweep(before, spared))
+            removed += len(self.context.sweep(before, spared))
         except FAILURES as error:
-            told = f"{explain(error, self.desk.connect)} ({removed} objects below DATA_PATH were removed)"
-            return Done(LAKE, step.kind, Verdict.failed, step.reason, removed=removed, message=told, attempts=1)
-        return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)
+            told = f"{explain_failure(error, self.context.connect)} ({removed} objects below DATA_PATH were removed)"
+            return StepResult(LAKE, step.kind, Verdict.failed, step.reason, removed=removed, message=told, attempts=1)
+        return StepResult(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.maintain.policy import Policies, parse_policies
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 LONGEST_WATCH = 366 * 86400
 
@@ -19,7 +19,7 @@ class MaintainOptions:
     `watch_seconds` None: once, else again that long after each round.
     """
 
-    tables: tuple[Ident, ...] = ()
+    tables: tuple[TableIdent, ...] = ()
     policies: Policies = field(default_factory=Policies)
     watch_seconds: float | None = None
 

@@ -14,7 +14,7 @@ _END = "\x1e"
 
 
 @contextmanager
-def overhearing() -> Generator[Callable[[str], list[str]]]:
+def capturing_logs() -> Generator[Callable[[str], list[str]]]:
     """Inside, the call gives the traces that a logger has told of by now; none when nothing can be heard of it."""
     context: Any = SparkContext
     log4j = context._jvm.org.apache.logging.log4j

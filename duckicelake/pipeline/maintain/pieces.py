@@ -17,7 +17,7 @@ class Landed:
     bytes: int
 
 
-def find_landed(metadata: Mapping[str, Any], run_id: str) -> Landed:
+def list_landed(metadata: Mapping[str, Any], run_id: str) -> Landed:
     """The pieces of a run, from all snapshots of the table."""
     summaries = {one["snapshot-id"]: one["summary"] for one in metadata.get("snapshots", ())}
     # Clients see a snapshot by its other name too, which main was never at.
@@ -28,7 +28,7 @@ def find_landed(metadata: Mapping[str, Any], run_id: str) -> Landed:
 
 def have_others_moved(before: Mapping[str, Any], after: Mapping[str, Any], run_id: str) -> bool:
     """Whether anybody but the run moved main meanwhile."""
-    states, mine = _list_states(after), set(find_landed(after, run_id).snapshots)
+    states, mine = _list_states(after), set(list_landed(after, run_id).snapshots)
     others = [one for one in states if one not in mine]
     return others != [one for one in _list_states(before) if one not in mine]
 

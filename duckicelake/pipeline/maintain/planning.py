@@ -10,10 +10,10 @@ from typing import Any
 from duckicelake.pipeline.ancestry import list_named
 from duckicelake.pipeline.ingest.staging import format_identifier
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """The steps there are, in the order in which they are taken."""
 
     branches = "branches"
@@ -68,7 +68,7 @@ class TableFacts:
 class Step:
     """One thing to do, and how much of what it is about."""
 
-    kind: Kind
+    kind: StepKind
     reason: str
     files: int = 0
     bytes: int = 0
@@ -91,7 +91,7 @@ def plan_flush(facts: TableFacts, policy: Policy) -> Step | None:
     rows = facts.inlined_rows + facts.inlined_deletes
     if rows < policy.flush_rows or facts.withheld:
         return None
-    return Step(Kind.flush, f"{facts.inlined_rows} inlined rows, {facts.inlined_deletes} inlined deletes", rows=rows)
+    return Step(StepKind.flush, f"{facts.inlined_rows} inlined rows, {facts.inlined_deletes} inlined deletes", rows=rows)
 
 
 def plan_compaction(facts: TableFacts, policy: Policy) -> Step | None:
@@ -102,7 +102,7 @@ def plan_compaction(facts: TableFacts, policy: Policy) -> Step | None:
     small, worn = (sum(count) for count in zip(*((group.small_files, group.worn_files) for group in groups), strict=True))
     size = sum(max(group.small_bytes, group.worn_bytes) for group in groups)
     places = f" of {len(groups)} partitions" if len(groups) > 1 else ""
-    return Step(Kind.compact, f"{small} small files, {worn} with many deletes{places}", files=max(small, worn), bytes=size)
+    return Step(StepKind.compact, f"{small} small files, {worn} with many deletes{places}", files=max(small, worn), bytes=size)
 
 
 _EMPTY = FileGroup("", 0, 0, 0, 0, 0, 0)
@@ -149,7 +149,7 @@ def plan_expiry(
             gone.append(one.snapshot_id)
     if not gone:
         return None
-    return Step(Kind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
+    return Step(StepKind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
 
 
 def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy: Policy, now: datetime) -> Step | None:
@@ -166,10 +166,10 @@ def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy:
     gone = (old & beside) - held
     if not gone:
         return None
-    return Step(Kind.forget, f"{len(gone)} of {len(snapshots)} snapshots", versions=tuple(sorted(gone)))
+    return Step(StepKind.forget, f"{len(gone)} of {len(snapshots)} snapshots", versions=tuple(sorted(gone)))
 
 
-def format_forgetting(ident: Ident, metadata: Mapping[str, Any], snapshot_ids: Sequence[int]) -> dict[str, Any]:
+def format_forgetting(ident: TableIdent, metadata: Mapping[str, Any], snapshot_ids: Sequence[int]) -> dict[str, Any]:
     """Snapshots go, if every ref is where it was."""
     refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
     at = [{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": head} for name, head in refs.items()]
@@ -188,7 +188,7 @@ def plan_removal(scheduled: int, lake: Policy, now: datetime) -> list[Step]:
     """What no snapshot names is removed from the store, when it has been so for long enough."""
     steps: list[Step] = []
     if scheduled:
-        steps.append(Step(Kind.clean_up, f"{scheduled} files that no snapshot needs", files=scheduled, before=now - lake.file_age))
+        steps.append(Step(StepKind.clean_up, f"{scheduled} files that no snapshot needs", files=scheduled, before=now - lake.file_age))
     if lake.orphan_age is not None:
-        steps.append(Step(Kind.orphans, "what nothing names", before=now - lake.orphan_age))
+        steps.append(Step(StepKind.orphans, "what nothing names", before=now - lake.orphan_age))
     return steps

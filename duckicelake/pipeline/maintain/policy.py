@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import SortField, parse_order
+from duckicelake.pipeline.ingest.target import SortTerm, parse_order
 from duckicelake.pipeline.rest import fold, parse_ident
 
 PROPERTY_PREFIX = "duckicelake.maintain."
@@ -53,7 +53,7 @@ class Policy:
     delete_ratio: float = 0.3
     flush_rows: int = 1
     strategy: Strategy = Strategy.binpack
-    order: tuple[SortField, ...] = ()
+    order: tuple[SortTerm, ...] = ()
     snapshot_age: timedelta | None = None
     snapshot_count: int = 1
     keep_refs: bool = True

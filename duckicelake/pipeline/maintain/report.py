@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duckicelake.pipeline.maintain.planning import Kind, Step
+from duckicelake.pipeline.maintain.planning import Step, StepKind
 from duckicelake.pipeline.reports import Report, Verdict
 
 LAKE = "(the lake)"
 """What steps are about that concern no single table."""
-_REMOVED = {Kind.expire: "lake snapshots", Kind.branches: "branches of dead runs", Kind.forget: "snapshots"}
+_REMOVED = {StepKind.expire: "lake snapshots", StepKind.branches: "branches of dead runs", StepKind.forget: "snapshots"}
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StepResult:
     """A step of one table or of the lake, and what became of it.
 
     `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not,
@@ -20,7 +20,7 @@ class Done:
     """
 
     subject: str
-    kind: Kind | None
+    kind: StepKind | None
     verdict: Verdict
     reason: str = ""
     rows: int = 0
@@ -39,9 +39,9 @@ class Done:
             return f"{what}: {self.verdict}: {self.message}{there}"
         if self.verdict is Verdict.planned:
             return f"{what}: {self.reason}"
-        if self.kind is Kind.compact:
+        if self.kind is StepKind.compact:
             return f"{what}: {self._describe_files()}{f': {self.message}' if self.message else ''}"
-        if self.kind is Kind.flush:
+        if self.kind is StepKind.flush:
             return f"{what}: {self.rows} inlined rows and deletes became files"
         return f"{what}: {self.removed} {_REMOVED.get(self.kind, 'objects') if self.kind else 'objects'} removed"
 
@@ -49,14 +49,14 @@ class Done:
         return f"{self.removed} files with {self.bytes} bytes became {self.added}"
 
 
-def tell_found(subject: str, kind: Kind, attempt: int) -> Done:
+def report_found(subject: str, kind: StepKind, attempt: int) -> StepResult:
     """A step of which the answer was lost."""
-    return Done(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
+    return StepResult(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
 
 
-def plan_of(subject: str, step: Step) -> Done:
+def plan_of(subject: str, step: Step) -> StepResult:
     """A step that is not taken yet."""
-    return Done(subject, step.kind, Verdict.planned, step.reason, step.rows, step.bytes, removed=step.files or len(step.versions))
+    return StepResult(subject, step.kind, Verdict.planned, step.reason, step.rows, step.bytes, removed=step.files or len(step.versions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class MaintainReport(Report):
 
     job = "maintain"
     run_id: str = ""
-    steps: tuple[Done, ...] = ()
+    steps: tuple[StepResult, ...] = ()
     tables: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     message: str = ""
 
     @property
-    def parts(self) -> Sequence[Done]:
+    def parts(self) -> Sequence[StepResult]:
         """The steps."""
         return self.steps
 

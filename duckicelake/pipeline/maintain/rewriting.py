@@ -13,11 +13,11 @@ from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.ingest.job import shorten
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
-from duckicelake.pipeline.maintain.overheard import COMMITTING, WRITING, overhearing
+from duckicelake.pipeline.maintain.overheard import COMMITTING, WRITING, capturing_logs
 from duckicelake.pipeline.maintain.planning import Step, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.spark import tagging_pieces
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.spark import jobs_tagged_as_pieces
 
 GROUP_BYTES = 10 << 30
 """More than that is committed piece by piece, so that what is done stays done."""
@@ -41,13 +41,13 @@ class Rewritten:
     uncommitted: tuple[str, ...] = ()
 
 
-def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
+def rewrite(spark: SparkSession, catalog: str, ident: TableIdent, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
     """Put small files together and leave deleted rows out. Raises: what Spark raises; of a large table it is told what went wrong."""
     policy, facts, step = call
     statement = format_call(catalog, ident, policy, format_options(policy, facts, step))
     if not is_piecemeal(step):
         return _read(spark.sql(statement).collect()[0])
-    with overhearing() as hear, tagging_pieces(spark):
+    with capturing_logs() as hear, jobs_tagged_as_pieces(spark):
         done = _read(spark.sql(statement).collect()[0])
         unwritten, uncommitted = (tuple(map(shorten, hear(name))) for name in (WRITING, COMMITTING))
         return replace(done, unwritten=unwritten, uncommitted=uncommitted)
@@ -75,7 +75,7 @@ def is_passing(error: Exception) -> bool:
     return not _OF_COMMITS.isdisjoint(names) or _OF_CONFLICTS in names[1:]
 
 
-def tells_of_commit(trace: str) -> bool:
+def is_commit_failure(trace: str) -> bool:
     """Whether it is of a commit that somebody else's overtook, or of which nobody knows."""
     return any(name in trace for name in _OF_COMMITS)
 
@@ -105,7 +105,7 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
     return {name: str(value) for name, value in options.items()}
 
 
-def format_call(catalog: str, ident: Ident, policy: Policy, options: Mapping[str, str]) -> str:
+def format_call(catalog: str, ident: TableIdent, policy: Policy, options: Mapping[str, str]) -> str:
     """The statement that rewrites; sorted by the order given, else by the table's own."""
     # Without the catalog, a namespace of a catalog's name would be taken for that one.
     arguments = [f"table => {quote_text(quote_ident(catalog, ident))}"]

@@ -16,7 +16,7 @@ from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
 from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.translate.namespaces import to_levels
 
 SELECT_TABLES = """
@@ -84,7 +84,7 @@ UNION SELECT k.snapshot_id
 UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN ref USING (table_id, snapshot_id)
 """
 # What a lake snapshot stands for is shown as long as that is there.
-SELECT_BESIDE = """
+SELECT_BRANCH_SNAPSHOTS = """
 SELECT k.snapshot_id FROM iceberg_kept k JOIN ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL
  WHERE t.table_uuid::text = coalesce(%(uuid)s, t.table_uuid::text) AND k.table_id = %(table_id)s AND k.manifest_list IS NOT NULL
    AND NOT EXISTS (SELECT FROM iceberg_move m JOIN ducklake_snapshot s ON s.snapshot_id = m.lake_snapshot_id
@@ -109,8 +109,8 @@ class TableName:
     table_name: str
 
     @property
-    def ident(self) -> Ident:
-        return Ident(tuple(to_levels(self.schema_name)), self.table_name)
+    def ident(self) -> TableIdent:
+        return TableIdent(tuple(to_levels(self.schema_name)), self.table_name)
 
 
 def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
@@ -119,16 +119,16 @@ def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
         return cursor.execute(SELECT_TABLES).fetchall()
 
 
-def choose_tables(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
+def choose_tables(live: Sequence[TableName], asked: Sequence[TableIdent]) -> list[TableName]:
     """Return those that were asked for, in any case, or all. Raises: NoSuchTable: one of them is not there"""
-    folded: dict[Ident, list[TableName]] = {}
+    folded: dict[TableIdent, list[TableName]] = {}
     for name in live:
         folded.setdefault(name.ident.folded, []).append(name)
     chosen = {_choose_table(folded.get(ident.folded, ()), ident) for ident in asked}
     return [name for name in live if not asked or name in chosen]
 
 
-def _choose_table(same: Sequence[TableName], ident: Ident) -> TableName:
+def _choose_table(same: Sequence[TableName], ident: TableIdent) -> TableName:
     """One of those whose names differ by case alone, as the catalog chooses."""
     if not same:
         raise NoSuchTable(f"There is no table {ident}")
@@ -144,7 +144,7 @@ def check_askable(name: TableName) -> None:
         raise Unsupported(f"{error.message} Rename it with DuckDB.") from error
 
 
-def tell_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
+def explain_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
     """What is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
     is_live = name in list_live_tables(conn)
     return f"{said}; the lake has it, so perhaps the catalog does not show it to this account" if is_live else ""
@@ -193,10 +193,10 @@ def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool
     return count, bool(count) and _ask(conn, HAS_ENDED_WITH_BOTH.format(table), {})
 
 
-def read_beside(conn: psycopg.Connection, table_id: int, uuid: str | None = None) -> frozenset[int]:
+def read_branch_snapshots(conn: psycopg.Connection, table_id: int, uuid: str | None = None) -> frozenset[int]:
     """The snapshots of a table that DuckLake does not have, and has none for; none when it is not of that uuid."""
     with conn.cursor(row_factory=scalar_row) as cursor:
-        return frozenset(cursor.execute(SELECT_BESIDE, {"table_id": table_id, "uuid": uuid}).fetchall())
+        return frozenset(cursor.execute(SELECT_BRANCH_SNAPSHOTS, {"table_id": table_id, "uuid": uuid}).fetchall())
 
 
 def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
@@ -205,10 +205,10 @@ def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
     with conn.transaction(), conn.cursor("lake_snapshots", row_factory=tuple_row) as cursor:
         cursor.itersize = SNAPSHOTS_AT_ONCE
         found = cursor.execute(SELECT_SNAPSHOTS)
-        return [LakeSnapshot(snapshot_id, at, find_tables(changes)) for snapshot_id, at, changes in found]
+        return [LakeSnapshot(snapshot_id, at, parse_changed_tables(changes)) for snapshot_id, at, changes in found]
 
 
-def find_tables(changes: str | None) -> frozenset[int]:
+def parse_changed_tables(changes: str | None) -> frozenset[int]:
     """The tables, by id, that a lake snapshot's tokens say it changed."""
     told = [change.value for change in parse_changes(changes) if change.kind in TABLE_KINDS]
     return frozenset(int(value) for value in told if _TABLE_ID.fullmatch(value))

@@ -12,49 +12,49 @@ from pyspark.sql import SparkSession
 from duckicelake.errors import CatalogError, CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, child_fields, walk_fields
 from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.failures.steps import FAILURES, explain
+from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.checks import check_may_write
-from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, list_live_tables, tell_hidden
+from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
 from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
-from duckicelake.pipeline.profile.state import TableState, find_state
+from duckicelake.pipeline.profile.state import MeasuredTable, find_state
 from duckicelake.pipeline.profile.survey import FileFacts, read_files
 from duckicelake.pipeline.reports import Interrupted, Verdict
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.rest import Rest, TableIdent
 from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.verify.columns import check_readable
-from duckicelake.pipeline.verify.moments import load_state
+from duckicelake.pipeline.verify.snapshot_pairs import load_state
 
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileDesk:
+class ProfileContext:
     """What a run works with. Spark is opened when there is something for it to measure."""
 
     connect: Callable[[], Rest]
     open_postgres: Callable[[], psycopg.Connection]
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
     catalog: str
-    tell: Progress
+    progress: Progress
 
 
-def profile(desk: ProfileDesk, options: ProfileOptions, *, dry_run: bool = False) -> ProfileReport:
+def profile(context: ProfileContext, options: ProfileOptions, *, dry_run: bool = False) -> ProfileReport:
     """Measure the tables that were asked for, or say which ones there are to measure.
 
     Raises: CatalogError, psycopg.Error: it cannot even be begun
     """
-    watch, now = Stopwatch(desk.tell), datetime.now(UTC)
-    told = replace(desk, tell=watch.tell)
-    told.tell("look at the catalog")
-    desk.connect()
-    with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+    watch, now = Stopwatch(context.progress), datetime.now(UTC)
+    told = replace(context, progress=watch.start_step)
+    told.progress("look at the catalog")
+    context.connect()
+    with closing(context.open_postgres()) as conn, closing(LazySpark(context.open_spark)) as spark:
         names = choose_tables(list_live_tables(conn), options.tables)
         profiler = Profiler(told, options, spark, dry_run)
         found = [one for name in names for one in profiler.profile_table(name)]
@@ -66,7 +66,7 @@ def profile(desk: ProfileDesk, options: ProfileOptions, *, dry_run: bool = False
 class Profiler:
     """One run."""
 
-    desk: ProfileDesk
+    context: ProfileContext
     options: ProfileOptions
     spark: LazySpark
     dry_run: bool
@@ -77,29 +77,29 @@ class Profiler:
         try:
             yield self._profile(name)
         except NoSuchTable as error:
-            yield from self._tell_hidden(name, error.message)
+            yield from self._report_hidden(name, error.message)
         except Unsupported as error:
             yield TableProfile(table, Verdict.skipped, message=error.message)
         except FAILURES as error:
-            yield TableProfile(table, Verdict.failed, message=explain(error, self.desk.connect))
+            yield TableProfile(table, Verdict.failed, message=explain_failure(error, self.context.connect))
 
-    def _tell_hidden(self, name: TableName, said: str) -> Iterator[TableProfile]:
+    def _report_hidden(self, name: TableName, said: str) -> Iterator[TableProfile]:
         try:
-            with closing(self.desk.open_postgres()) as conn:
-                message = tell_hidden(conn, name, said)
+            with closing(self.context.open_postgres()) as conn:
+                message = explain_hidden(conn, name, said)
         except FAILURES as lost:
-            message = explain(lost, self.desk.connect)
+            message = explain_failure(lost, self.context.connect)
         if message:
             yield TableProfile(str(name.ident), Verdict.failed if self.options.tables else Verdict.skipped, message=message)
 
     def _profile(self, name: TableName) -> TableProfile:
         if self.dry_run:
-            self.desk.tell(f"plan {name.ident}")
+            self.context.progress(f"plan {name.ident}")
         check_askable(name)
         state = self._load(name.ident)
         if state is None:
             return TableProfile(str(name.ident), Verdict.nothing, "nothing was ever written to it")
-        reason, extremes, message = find_work(state, self.options), dict[int, Extremes](), ""
+        reason, extremes, message = explain_work(state, self.options), dict[int, Extremes](), ""
         if not reason:
             verdict = Verdict.nothing
             reason = "its current snapshot has statistics" if state.statistics_path else "no column can have a sketch"
@@ -107,19 +107,19 @@ class Profiler:
             check_readable(state.schema)
             verdict = Verdict.planned if self.dry_run else Verdict.done
             if not self.dry_run:
-                check_may_write(self.desk.connect(), name.ident)
+                check_may_write(self.context.connect(), name.ident)
                 try:
                     state, extremes = self._measure(name.ident, state)
                 except (Interrupted, *SPARK_FAILURES) as error:
-                    state = self._find_computed(name.ident, state, error)
+                    state = self._load_computed(name.ident, state, error)
                     verdict = Verdict.done if isinstance(error, Interrupted) else Verdict.failed
-                    message = f"its statistics are in the catalog: {explain(error, self.desk.connect)}"
+                    message = f"its statistics are in the catalog: {explain_failure(error, self.context.connect)}"
         # Not one connection for all: Spark may work for hours between two tables.
-        with closing(self.desk.open_postgres()) as conn:
+        with closing(self.context.open_postgres()) as conn:
             files = read_files(conn, name.table_id, state.snapshot_id)
         return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason, message=message)
 
-    def _find_computed(self, ident: Ident, before: TableState, error: Exception) -> TableState:
+    def _load_computed(self, ident: TableIdent, before: MeasuredTable, error: Exception) -> MeasuredTable:
         """The state with statistics that were computed before the error. Raises: the error, when there are none"""
         with suppress(CatalogError):
             after = self._load(ident, before.snapshot_id)
@@ -127,16 +127,16 @@ class Profiler:
                 return after
         raise error
 
-    def _load(self, ident: Ident, snapshot_id: int | None = None) -> TableState | None:
-        return find_state(load_state(self.desk.connect(), ident).metadata, snapshot_id)
+    def _load(self, ident: TableIdent, snapshot_id: int | None = None) -> MeasuredTable | None:
+        return find_state(load_state(self.context.connect(), ident).metadata, snapshot_id)
 
-    def _measure(self, ident: Ident, state: TableState) -> tuple[TableState, dict[int, Extremes]]:
+    def _measure(self, ident: TableIdent, state: MeasuredTable) -> tuple[MeasuredTable, dict[int, Extremes]]:
         """Compute what is missing, of the newest snapshot when that one vanished meanwhile; returns the state afterwards."""
         for _ in range(ATTEMPTS):
             try:
                 self._compute(ident, state)
-                self.desk.tell(f"scan {ident}")
-                extremes = read_extremes(self.spark.get(), quote_ident(self.desk.catalog, ident), state)
+                self.context.progress(f"scan {ident}")
+                extremes = read_extremes(self.spark.get(), quote_ident(self.context.catalog, ident), state)
             except SPARK_FAILURES as error:
                 if is_gone(error):
                     self.spark.close()
@@ -148,38 +148,38 @@ class Profiler:
                 return self._load(ident, state.snapshot_id) or state, extremes
         raise CommitFailed(f"its snapshots vanished during each of {ATTEMPTS} attempts")
 
-    def _compute(self, ident: Ident, state: TableState) -> None:
+    def _compute(self, ident: TableIdent, state: MeasuredTable) -> None:
         if lacks_sketches(state, self.options):
-            self.desk.tell(f"compute {ident}")
-            compute_statistics(self.spark.get(), self.desk.catalog, ident, state)
+            self.context.progress(f"compute {ident}")
+            compute_statistics(self.spark.get(), self.context.catalog, ident, state)
         if lacks_partitions(state, self.options):
-            self.desk.tell(f"compute partitions of {ident}")
-            compute_partition_statistics(self.spark.get(), self.desk.catalog, ident, state)
+            self.context.progress(f"compute partitions of {ident}")
+            compute_partition_statistics(self.spark.get(), self.context.catalog, ident, state)
 
 
-def find_work(state: TableState, options: ProfileOptions) -> str:
+def explain_work(state: MeasuredTable, options: ProfileOptions) -> str:
     """Why statistics are to be computed; empty when there is nothing to compute."""
     missing = {"columns": lacks_sketches(state, options), "partitions": lacks_partitions(state, options)}
     kinds = " and ".join(kind for kind, lacks in missing.items() if lacks)
     return f"statistics of {kinds} at snapshot {state.snapshot_id}" if kinds else ""
 
 
-def list_computed(state: TableState) -> tuple[str, bool]:
+def list_computed(state: MeasuredTable) -> tuple[str, bool]:
     """What there is of statistics."""
     return state.statistics_path, state.has_partition_statistics
 
 
-def lacks_sketches(state: TableState, options: ProfileOptions) -> bool:
+def lacks_sketches(state: MeasuredTable, options: ProfileOptions) -> bool:
     """Whether sketches of the columns are to be computed."""
     return bool(state.list_sketched()) and (options.again or not state.has_sketches())
 
 
-def lacks_partitions(state: TableState, options: ProfileOptions) -> bool:
+def lacks_partitions(state: MeasuredTable, options: ProfileOptions) -> bool:
     """Whether statistics of the partitions are to be computed."""
     return options.partitions and state.is_partitioned and (options.again or not state.has_partition_statistics)
 
 
-def describe(state: TableState, files: FileFacts, extremes: Mapping[int, Extremes]) -> TableProfile:
+def describe(state: MeasuredTable, files: FileFacts, extremes: Mapping[int, Extremes]) -> TableProfile:
     """What is known of a table at a snapshot."""
     distinct = state.read_distinct()
     columns = tuple(
@@ -223,7 +223,7 @@ def name_type(form: IcebergType) -> str:
             return str(form)
 
 
-def sum_column(item: NestedField, state: TableState, files: FileFacts) -> tuple[int | None, int | None]:
+def sum_column(item: NestedField, state: MeasuredTable, files: FileFacts) -> tuple[int | None, int | None]:
     """The bytes of a column with all that is nested in it, and its null values; None is what the files do not tell exactly."""
     # Only what nothing is nested in lies in files.
     leaves = [inner.field_id for _, inner in walk_fields((item,)) if not child_fields(inner.type)]

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import NestedField
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
-from duckicelake.pipeline.profile.state import TableState
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.profile.state import MeasuredTable
+from duckicelake.pipeline.rest import TableIdent
 
 SHOWN_LETTERS = 64
 """How much of the least and the greatest value of a column is shown."""
@@ -26,7 +26,7 @@ class Extremes:
     maximum: str | None
 
 
-def compute_statistics(spark: SparkSession, catalog: str, ident: Ident, state: TableState) -> str:
+def compute_statistics(spark: SparkSession, catalog: str, ident: TableIdent, state: MeasuredTable) -> str:
     """Have a file with sketches of the snapshot written and registered; returns where it is.
 
     Raises: what Spark raises
@@ -37,18 +37,18 @@ def compute_statistics(spark: SparkSession, catalog: str, ident: Ident, state: T
     return rows[0]["statistics_file"] if rows else ""
 
 
-def compute_partition_statistics(spark: SparkSession, catalog: str, ident: Ident, state: TableState) -> None:
+def compute_partition_statistics(spark: SparkSession, catalog: str, ident: TableIdent, state: MeasuredTable) -> None:
     """Have the files and rows of each partition of the snapshot counted and registered. Raises: what Spark raises"""
     spark.sql(_format_call(catalog, "compute_partition_stats", ident, f"snapshot_id => {state.snapshot_id}")).collect()
 
 
-def _format_call(catalog: str, procedure: str, ident: Ident, arguments: str) -> str:
+def _format_call(catalog: str, procedure: str, ident: TableIdent, arguments: str) -> str:
     # Without the catalog, a namespace of a catalog's name would be taken for that one.
     table = quote_text(quote_ident(catalog, ident))
     return f"CALL {quote(catalog)}.system.{procedure}(table => {table}, {arguments})"
 
 
-def read_extremes(spark: SparkSession, name: str, state: TableState) -> dict[int, Extremes]:
+def read_extremes(spark: SparkSession, name: str, state: MeasuredTable) -> dict[int, Extremes]:
     """Nulls, least and greatest value of each column at the snapshot, by field id, in one scan. Raises: what Spark raises"""
     columns = state.list_columns()
     rows = spark.read.option("versionAsOf", state.snapshot_id).table(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class ProfileOptions:
     their partitions too.
     """
 
-    tables: tuple[Ident, ...] = ()
+    tables: tuple[TableIdent, ...] = ()
     again: bool = False
     partitions: bool = False
 

@@ -26,7 +26,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class MeasuredTable:
     """A table's metadata, read for what a profile needs of it at one snapshot."""
 
     metadata: Mapping[str, Any]
@@ -100,11 +100,11 @@ class TableState:
         return (one for one in self.metadata.get("statistics", ()) if one["snapshot-id"] == self.snapshot_id)
 
 
-def find_state(metadata: Mapping[str, Any], snapshot_id: int | None = None) -> TableState | None:
+def find_state(metadata: Mapping[str, Any], snapshot_id: int | None = None) -> MeasuredTable | None:
     """The table at a snapshot, else at its current one; None when it has none such, as a table to which nothing was ever written."""
     wanted = snapshot_id or metadata.get("current-snapshot-id")
     snapshot = next((one for one in metadata.get("snapshots", ()) if one["snapshot-id"] == wanted), None)
-    return None if snapshot is None else TableState(metadata, snapshot)
+    return None if snapshot is None else MeasuredTable(metadata, snapshot)
 
 
 def thin(points: tuple[Point, ...]) -> tuple[Point, ...]:

@@ -17,16 +17,16 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.connect import check_executors, is_gone
-from duckicelake.pipeline.failures.steps import FAILURES, explain
+from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, list_live_tables, tell_hidden
-from duckicelake.pipeline.publish.making import Place, Task, import_all
+from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
+from duckicelake.pipeline.publish.making import LakeLocation, Task, import_all
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.rest import Rest, TableIdent
 from duckicelake.pipeline.spark import LazySpark
 
 ATTEMPTS = 3
@@ -41,17 +41,17 @@ SECONDS_TO_ANSWER = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class PublishDesk:
+class PublishContext:
     """What a run works with. Spark is opened when there is something for it to make."""
 
     connect: Callable[[], Rest]
-    place: Place
+    place: LakeLocation
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
-    tell: Progress
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PublishPlan:
     """What the catalog plans of a table, manifests by what tells them apart."""
 
     answer: Mapping[str, Any]
@@ -63,31 +63,31 @@ class Plan:
         return sum(count_entries(plan) for plan in self.manifests.values())
 
 
-def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False) -> PublishReport:
+def publish(context: PublishContext, options: PublishOptions, *, dry_run: bool = False) -> PublishReport:
     """Make the large manifests of the tables that were asked for, or say which ones there are to make.
 
     Raises: CatalogError, psycopg.Error: it cannot even be begun
     """
-    watch, now = Stopwatch(desk.tell), datetime.now(UTC)
-    told = replace(desk, tell=watch.tell)
-    told.tell("look at the catalog")
-    desk.connect()
-    with closing(desk.place.open_postgres()) as conn:
+    watch, now = Stopwatch(context.progress), datetime.now(UTC)
+    told = replace(context, progress=watch.start_step)
+    told.progress("look at the catalog")
+    context.connect()
+    with closing(context.place.open_postgres()) as conn:
         names = choose_tables(list_live_tables(conn), options.tables)
-    with closing(LazySpark(desk.open_spark)) as spark:
-        publisher = Publisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
+    with closing(LazySpark(context.open_spark)) as spark:
+        publisher = TablePublisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
         found = [one for name in names for one in publisher.publish_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
+class TablePublisher:
     """One run. `is_named`: of tables that were asked for. `made` are manifests of the present table that were written, by what
     tells them apart.
     """
 
-    desk: PublishDesk
+    context: PublishContext
     spark: LazySpark
     is_named: bool
     dry_run: bool
@@ -100,20 +100,20 @@ class Publisher:
         try:
             yield self._publish(name)
         except NoSuchTable as error:
-            yield from self._tell_hidden(name, error.message)
+            yield from self._report_hidden(name, error.message)
         except Unsupported as error:
             yield Published(str(ident), Verdict.skipped, message=error.message)
         except FAILURES as error:
             if is_gone(error):
                 self.spark.close()
-            yield Published(str(ident), Verdict.failed, message=explain(error, self.desk.connect))
+            yield Published(str(ident), Verdict.failed, message=explain_failure(error, self.context.connect))
 
-    def _tell_hidden(self, name: TableName, said: str) -> Iterator[Published]:
+    def _report_hidden(self, name: TableName, said: str) -> Iterator[Published]:
         try:
-            with closing(self.desk.place.open_postgres()) as conn:
-                message = tell_hidden(conn, name, said)
+            with closing(self.context.place.open_postgres()) as conn:
+                message = explain_hidden(conn, name, said)
         except FAILURES as lost:
-            message = explain(lost, self.desk.connect)
+            message = explain_failure(lost, self.context.connect)
         if message:
             yield Published(str(name.ident), Verdict.failed if self.is_named else Verdict.skipped, message=message)
 
@@ -141,18 +141,18 @@ class Publisher:
                 return replace(told, verdict=Verdict.done, bytes=size_bytes, cpu_seconds=round(spent, 3))
         raise AssertionError("unreachable")
 
-    def _plan(self, name: TableName, *, is_first: bool) -> Plan:
-        self.desk.tell(f"plan {name.ident}")
+    def _plan(self, name: TableName, *, is_first: bool) -> PublishPlan:
+        self.context.progress(f"plan {name.ident}")
         with ThreadPoolExecutor(1) as beside:
             planning = beside.submit(self._ask, "GET", name.ident)
-            if is_first and not self.dry_run and is_new_and_large(self.desk.place, name.table_id):
+            if is_first and not self.dry_run and is_new_and_large(self.context.place, name.table_id):
                 # what is wrong with Spark is said when there is something to make
                 with suppress(*FAILURES):
                     get_ready(self.spark.get())
             answer = planning.result()
-        return Plan(answer, {item["digest"]: item for item in answer["manifests"]})
+        return PublishPlan(answer, {item["digest"]: item for item in answer["manifests"]})
 
-    def _make(self, ident: Ident, plan: Plan) -> None:
+    def _make(self, ident: TableIdent, plan: PublishPlan) -> None:
         """Have executors make what was not made by an earlier attempt.
 
         Raises: CommitFailed: the table is not as it was planned any more. Unsupported, ServiceUnavailable: what an executor says
@@ -161,8 +161,8 @@ class Publisher:
         if not missing:
             return
         files = sum(count_entries(item) for digest, item in plan.manifests.items() if digest not in self.made)
-        self.desk.tell(f"make {len(missing)} manifests of {files} files of {ident}")
-        task = Task(self.desk.place, json.dumps(plan.answer["recipe"]))
+        self.context.progress(f"make {len(missing)} manifests of {files} files of {ident}")
+        task = Task(self.context.place, json.dumps(plan.answer["recipe"]))
         with closing(give_out(self.spark.get(), task, missing)) as coming:
             for texts in coming:
                 told: list[Mapping[str, Any]] = [json.loads(text) for text in texts]
@@ -175,18 +175,18 @@ class Publisher:
                     with suppress(ServiceUnavailable):
                         self._offer(ident, plan, some, is_all=False)
 
-    def _adopt(self, ident: Ident, plan: Plan) -> None:
-        self.desk.tell(f"hand {len(plan.manifests)} manifests of {ident} over")
+    def _adopt(self, ident: TableIdent, plan: PublishPlan) -> None:
+        self.context.progress(f"hand {len(plan.manifests)} manifests of {ident} over")
         self._offer(ident, plan, [self.made[digest] for digest in plan.manifests], is_all=True)
 
-    def _offer(self, ident: Ident, plan: Plan, manifests: Sequence[Mapping[str, Any]], *, is_all: bool) -> None:
+    def _offer(self, ident: TableIdent, plan: PublishPlan, manifests: Sequence[Mapping[str, Any]], *, is_all: bool) -> None:
         """Have the catalog take everything over, or look at a part of it, which it need not do again then if it remembers the plan."""
         body = {name: plan.answer[name] for name in ("lake-snapshot-id", "change-id")}
         body |= {"version": plan.answer["recipe"]["version"], "manifests": manifests, "more-to-come": not is_all}
         self._ask("POST", ident, body)
 
-    def _ask(self, method: str, ident: Ident, body: Any = None) -> Any:
-        rest = self.desk.connect()
+    def _ask(self, method: str, ident: TableIdent, body: Any = None) -> Any:
+        rest = self.context.connect()
         return rest.manage(method, f"{rest.locate(ident)}/manifests", body, SECONDS_TO_ANSWER)
 
 
@@ -196,7 +196,7 @@ SELECT count(*) = %(large)s AND NOT EXISTS (SELECT FROM iceberg_manifest WHERE t
 """
 
 
-def is_new_and_large(place: Place, table_id: int) -> bool:
+def is_new_and_large(place: LakeLocation, table_id: int) -> bool:
     """Tell whether there is surely much to make of a table, so that executors may get ready while the catalog plans."""
     # Not one connection for all: executors may work for long between two tables.
     with closing(place.open_postgres()) as conn:

@@ -19,7 +19,7 @@ from duckicelake.lake.bulk_rows import tune_connection
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_file_notes, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.pipeline.failures.gone import explain_postgres
-from duckicelake.pipeline.objects import Objects, open_objects
+from duckicelake.pipeline.objects import TableObjects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder
@@ -37,7 +37,7 @@ def import_all(_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakeLocation:
     """Where a lake's rows are, and where objects go."""
 
     dsn: str = field(repr=False)
@@ -56,7 +56,7 @@ class Place:
 class Task:
     """What executors get: where things are, and what the manifests of a table are made of, as JSON."""
 
-    place: Place
+    place: LakeLocation
     recipe: str
 
     def make_all(self, plans: Iterable[str]) -> Iterator[str]:
@@ -79,7 +79,7 @@ class Task:
             yield pa.RecordBatch.from_pydict({"told": [text]})
 
 
-def make_one(objects: Objects, maker: "SliceMaker", node: Mapping[str, Any]) -> str:
+def make_one(objects: TableObjects, maker: "SliceMaker", node: Mapping[str, Any]) -> str:
     """What is told of one manifest. Raises: psycopg.Error: there is no Postgres any more"""
     began = process_time()
     try:
@@ -102,7 +102,7 @@ def looking_rarely_for_cycles() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-def write(objects: Objects, digest: str, made: BuiltManifest) -> Mapping[str, Any]:
+def write(objects: TableObjects, digest: str, made: BuiltManifest) -> Mapping[str, Any]:
     """Write a manifest, unless it is there, and return what is offered to the catalog."""
     if objects.find_size(made.uri) != len(made.content):
         objects.write(made.uri, made.content)

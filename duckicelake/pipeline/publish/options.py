@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
     """One call of the job. No tables: all of them."""
 
-    tables: tuple[Ident, ...] = ()
+    tables: tuple[TableIdent, ...] = ()
 
 
 def read_options(tables: Sequence[str] | None) -> PublishOptions:

@@ -11,7 +11,7 @@ from itertools import count
 from pyspark.sql import SparkSession
 
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.spark import LazySpark
 
 NAMESPACE = "bench"
@@ -27,7 +27,7 @@ OWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ScratchCatalog:
     """One run's session; catalogs are added to it as they are needed, one for each way to reach files."""
 
     spark: SparkSession
@@ -58,33 +58,33 @@ class Bench:
         name = quote_ident(self.add_catalog(OWN), self._name())
         partitioned = f" PARTITIONED BY ({partitions})" if partitions else ""
         self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg{partitioned} LOCATION {quote_text(location)}")
-        return self._find_metadata(name)
+        return self._read_metadata_location(name)
 
     def insert(self, name: str, rows: str) -> str:
         """Append rows to a table on the bench; returns where its metadata is now."""
         self.spark.sql(f"INSERT INTO {name} SELECT * FROM {rows}")  # noqa: S608  quoted names
-        return self._find_metadata(name)
+        return self._read_metadata_location(name)
 
-    def _find_metadata(self, name: str) -> str:
+    def _read_metadata_location(self, name: str) -> str:
         log = self.spark.sql(f"SELECT file FROM {name}.metadata_log_entries").collect()  # noqa: S608  a quoted name
         return str(log[-1]["file"])
 
-    def _name(self) -> Ident:
-        return Ident((NAMESPACE,), f"t{next(self.numbers)}")
+    def _name(self) -> TableIdent:
+        return TableIdent((NAMESPACE,), f"t{next(self.numbers)}")
 
 
 @dataclass(slots=True)
-class LazyBench:
+class LazyScratchCatalog:
     """A run's bench, set up when something is first put on it, and anew after its Java is gone."""
 
     run_id: str
     spark: LazySpark
-    bench: Bench | None = None
+    bench: ScratchCatalog | None = None
 
-    def get(self) -> Bench:
+    def get(self) -> ScratchCatalog:
         """The bench."""
         if self.bench is None:
-            self.bench = Bench(self.spark.get(), self.run_id)
+            self.bench = ScratchCatalog(self.spark.get(), self.run_id)
         return self.bench
 
     def close(self) -> None:

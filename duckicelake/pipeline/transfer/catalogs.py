@@ -11,16 +11,16 @@ from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata, parse_view
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
 
 GZIP = b"\x1f\x8b"
 UNZIP_EITHER = 47
 """zlib's word for a gzip header."""
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What a catalog holds."""
 
     table = "table"
@@ -31,17 +31,17 @@ class Kind(StrEnum):
 class Entry:
     """A table or a view that a catalog lists. `place`: where it is, in the catalog's own words; `fault`: why it cannot be had."""
 
-    ident: Ident
-    kind: Kind = Kind.table
+    ident: TableIdent
+    kind: EntryKind = EntryKind.table
     place: str = ""
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LoadedTable:
     """A table as its catalog has it now, or will have it, and the file that says so. `keys`: what the catalog gave for its files."""
 
-    ident: Ident
+    ident: TableIdent
     metadata: TableMetadata
     metadata_location: str
     keys: Mapping[str, str]
@@ -60,7 +60,7 @@ class Catalog(Protocol):
         """Everything there is. Raises: CatalogError: it cannot be known."""
         ...
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """A table as it is now. Raises: CatalogError: it cannot be read."""
         ...
 
@@ -68,31 +68,31 @@ class Catalog(Protocol):
         """A view as it is now. Raises: CatalogError: it cannot be read."""
         ...
 
-    def find(self, ident: Ident) -> Held | None:
+    def find(self, ident: TableIdent) -> LoadedTable | None:
         """The table of that name, if there is one. Raises: CatalogError: it cannot be read."""
         ...
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows of a table, as Spark's SQL names them."""
         ...
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
         """A table that may become known; nobody sees it. Raises: CatalogError: it cannot."""
         ...
 
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
         """The prepared table with these rows, which nobody sees either."""
         ...
 
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
+    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
         """Make a written table known, at once. Raises: CommitFailed: there is one of that name."""
         ...
 
-    def list_places(self, held: Held) -> Iterable[str]:
+    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
         """Where runs that died may have begun copies of a table, and no other table is. Raises: CatalogError: it cannot be known."""
         ...
 
-    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+    def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
         """What goes of a copy that was about to become known in the catalog of that identity, and that no table known here names.
 
         `is_there`: a table is in that place.

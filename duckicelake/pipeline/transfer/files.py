@@ -11,11 +11,11 @@ from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
-from duckicelake.pipeline.objects import Objects, open_objects
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.objects import TableObjects, open_objects
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Held, parse_table_file
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import LoadedTable, parse_table_file
 from duckicelake.pipeline.transfer.copies.found import PUBLISHING, STAGED
 from duckicelake.translate.locations import copy_folders, find_copy
 
@@ -35,13 +35,13 @@ class Store:
     properties: Mapping[str, str]
     put_new: Callable[[str, bytes], bool]
 
-    def open(self, location: str, keys: Mapping[str, str]) -> Objects:
+    def open(self, location: str, keys: Mapping[str, str]) -> TableObjects:
         """The store of a location; `keys` are those that a catalog gave for it. Raises: Unsupported: nobody here can reach it."""
-        given = self._find_given(keys)
+        given = self._merge_properties(keys)
         own = RestCatalog("", "") if _names_store(given) else self.lake
         return open_objects(location, own, given)
 
-    def _find_given(self, keys: Mapping[str, str]) -> dict[str, str]:
+    def _merge_properties(self, keys: Mapping[str, str]) -> dict[str, str]:
         given = {**self.properties, **keys}
         if given.get(_SIGNING, "").lower() == "true" and _KEY not in given:
             raise Unsupported(f"the catalog lends no keys, and signs requests to its store itself: write {_KEY} … to --properties")
@@ -53,7 +53,7 @@ class Store:
 
     def format_settings(self, keys: Mapping[str, str]) -> dict[str, str]:
         """The same for Iceberg in Spark."""
-        given = self._find_given(keys)
+        given = self._merge_properties(keys)
         settings = {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
         if not _names_store(given):
             settings |= _format_store(self.lake)
@@ -90,7 +90,7 @@ def name_staged(location: str) -> str:
     return f"{copy_folders(location, secrets.token_hex(8))[1]}/{STAGED}"
 
 
-def write_rows(bench: Bench, store: Store, prepared: Held, rows: str, identity: str) -> TableMetadata:
+def write_rows(bench: ScratchCatalog, store: Store, prepared: LoadedTable, rows: str, identity: str) -> TableMetadata:
     """The prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written.
 
     `identity` says of what catalog it is to be.
@@ -112,7 +112,7 @@ def encode_published(written: TableMetadata) -> bytes:
     return json.dumps(json.loads(encode_metadata(written)), indent=1).encode()
 
 
-def join_location(root: str, ident: Ident) -> str:
+def join_location(root: str, ident: TableIdent) -> str:
     """The folder of a table, as Iceberg's own catalogs have it. Raises: BadRequest: a name would lead elsewhere."""
     wrong = next((name for name in (*ident.namespace, ident.name) if name in ("", ".", "..") or "/" in name), None)
     if wrong is not None:

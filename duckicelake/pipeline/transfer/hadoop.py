@@ -11,11 +11,11 @@ from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable, ServiceUna
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
-from duckicelake.pipeline.objects import Child, Objects
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.objects import Child, TableObjects
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, parse_table_file, refuse_views
+from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
 from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 
 METADATA, HINT = "metadata", "version-hint.text"
@@ -53,7 +53,7 @@ class HadoopWarehouse:
             raise BadRequest(f"{self.root} is no folder, or has nothing in it")
         yield from self._walk(objects, (), children)
 
-    def _walk(self, objects: Objects, levels: tuple[str, ...], children: Collection[Child]) -> Iterator[Entry]:
+    def _walk(self, objects: TableObjects, levels: tuple[str, ...], children: Collection[Child]) -> Iterator[Entry]:
         place = "/".join((self.root.rstrip("/"), *levels))
         if any(child.is_folder and child.name == METADATA for child in children) and _is_table(objects.list_folder(f"{place}/{METADATA}")):
             yield _name_entry(place, levels)
@@ -66,7 +66,7 @@ class HadoopWarehouse:
             if child.is_folder:
                 yield from self._look_into(objects, (*levels, child.name))
 
-    def _look_into(self, objects: Objects, levels: tuple[str, ...]) -> Iterator[Entry]:
+    def _look_into(self, objects: TableObjects, levels: tuple[str, ...]) -> Iterator[Entry]:
         place = "/".join((self.root.rstrip("/"), *levels))
         try:
             found = list(self._walk(objects, levels, objects.list_folder(place)))
@@ -77,7 +77,7 @@ class HadoopWarehouse:
             found = [_name_entry(place, levels)]
         yield from found
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """The table in a folder, at its newest version. Raises: BadRequest: its files do not say which that is, or are damaged."""
         objects = self.store.open(entry.place, NO_KEYS)
         folder = f"{entry.place}/{METADATA}"
@@ -89,13 +89,13 @@ class HadoopWarehouse:
         if version is None:
             raise BadRequest(f"{folder} has no metadata file of a Hadoop table")
         uri = f"{folder}/{version}"
-        return Held(entry.ident, parse_table_file(objects.read(uri), uri), uri, NO_KEYS)
+        return LoadedTable(entry.ident, parse_table_file(objects.read(uri), uri), uri, NO_KEYS)
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """There are none."""
         raise refuse_views("a Hadoop warehouse")
 
-    def find(self, ident: Ident) -> Held | None:
+    def find(self, ident: TableIdent) -> LoadedTable | None:
         """The table in the folder of that name."""
         place = join_location(self.root, ident)
         objects = self.store.open(place, NO_KEYS)
@@ -103,20 +103,20 @@ class HadoopWarehouse:
             return None
         return self.load(Entry(ident, place=place))
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows as of the metadata file that was read."""
-        return bench.open_file(held.metadata_location, self.store.format_settings(NO_KEYS))
+        return bench.open_file(loaded.metadata_location, self.store.format_settings(NO_KEYS))
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
         """A table in the folder that has its name."""
         location = join_location(self.root, ident)
-        return Held(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
+        return LoadedTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
         """Files below the table's folder."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
+    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
         """Write version 1, which nobody else may have written."""
         folder = f"{prepared.metadata.location}/{METADATA}"
         if not self.store.put_new(f"{folder}/v1.metadata.json", encode_published(replace(written, metadata_log=()))):
@@ -124,18 +124,18 @@ class HadoopWarehouse:
         # Readers do without it.
         self.store.put_new(f"{folder}/{HINT}", b"1")
 
-    def list_places(self, held: Held) -> Iterable[str]:
+    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
         """The folder that has its name."""
-        return [join_location(self.root, held.ident)]
+        return [join_location(self.root, loaded.ident)]
 
-    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+    def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
         """All of it: no other table can be in that folder."""
         return [*begun.metadata, *begun.data]
 
 
 def _name_entry(place: str, levels: tuple[str, ...]) -> Entry:
     *namespace, name = levels or (place.rpartition("/")[2],)
-    return Entry(Ident(tuple(namespace), name), place=place)
+    return Entry(TableIdent(tuple(namespace), name), place=place)
 
 
 def is_delta(children: Collection[Child]) -> bool:

@@ -21,10 +21,10 @@ from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind, parse_table_file, parse_view_file
-from duckicelake.pipeline.transfer.copies.found import Begun, name_of
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable, parse_table_file, parse_view_file
+from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy, get_file_name
 from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 from duckicelake.pipeline.transfer.options import name_place
@@ -145,21 +145,21 @@ class JdbcCatalog:
             query = SELECT_V1 if self._has_type(conn) else SELECT_V0
             rows = self.database.ask(conn, query, [self._choose_name(conn)]).fetchall()
         for namespace, name, location, kind in rows:
-            ident = Ident(tuple(namespace.split(".")) if namespace else (), name)
-            yield Entry(ident, Kind.view if kind == "VIEW" else Kind.table, location or "")
+            ident = TableIdent(tuple(namespace.split(".")) if namespace else (), name)
+            yield Entry(ident, EntryKind.view if kind == "VIEW" else EntryKind.table, location or "")
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """The table of a row. Raises: BadRequest, ServiceUnavailable: its metadata file cannot be read."""
         if not entry.place:
             raise BadRequest(f"the row of {entry.ident} names no metadata file")
         metadata = parse_table_file(self.store.read(entry.place, NO_KEYS), entry.place)
-        return Held(entry.ident, metadata, entry.place, NO_KEYS)
+        return LoadedTable(entry.ident, metadata, entry.place, NO_KEYS)
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """The view of a row."""
         return parse_view_file(self.store.read(entry.place, NO_KEYS), entry.place)
 
-    def find(self, ident: Ident) -> Held | None:
+    def find(self, ident: TableIdent) -> LoadedTable | None:
         """The table of that name. Raises: BadRequest: none can have it."""
         if any("." in level for level in ident.namespace):
             raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
@@ -167,26 +167,26 @@ class JdbcCatalog:
             if not self._has_tables(conn):
                 return None
         found = next((entry for entry in self.list_entries() if entry.ident == ident), None)
-        if found is not None and found.kind is Kind.view:
+        if found is not None and found.kind is EntryKind.view:
             raise CommitFailed(f"{ident} is a view there")
         return None if found is None else self.load(found)
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows as of the metadata file that was read."""
-        return bench.open_file(held.metadata_location, self.store.format_settings(NO_KEYS))
+        return bench.open_file(loaded.metadata_location, self.store.format_settings(NO_KEYS))
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
         """A table in a folder of its own, which no other table of that name has had."""
         if self.warehouse is None:
             raise BadRequest("say where new tables go: --property warehouse=FOLDER")
         location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
-        return Held(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
+        return LoadedTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
         """Files below the table's folder."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
+    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
         """Insert the row, of which there is one for each name; the catalog's own tables are made if they are missing."""
         uri = f"{prepared.metadata.location}/metadata/{FIRST}{uuid4()}.metadata.json"
         self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
@@ -199,29 +199,29 @@ class JdbcCatalog:
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
                 raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
 
-    def list_places(self, held: Held) -> Iterable[str]:
+    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
         """The table's own folder, and those beside it that were made for tables of its name and that no row of the database names."""
         if self.warehouse is None:
             return []
         with self.database.opening() as conn:
             rows: list[Any] = self.database.ask(conn, SELECT_PLACES).fetchall() if self._has_tables(conn) else []
         named = {to_canonical(row[0]) for row in rows}
-        root = join_location(self.warehouse, held.ident)
+        root = join_location(self.warehouse, loaded.ident)
         folder, _, name = root.rpartition("/")
         names = [child.name for child in self.store.open(folder, NO_KEYS).list_folder(folder) if child.is_folder]
         found = [f"{folder}/{each}" for each in names if each.startswith(name) and _UUID.fullmatch(each.removeprefix(name))]
         free = [place for place in found if not any(uri.startswith(f"{to_canonical(place)}/") for uri in named)]
-        own = held.metadata.location
+        own = loaded.metadata.location
         return [own, *(place for place in free if to_canonical(place) != to_canonical(own))]
 
-    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+    def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
         """All of it, and the metadata file whose row never came: that of this catalog alone, if nobody has written to the table."""
         if is_there:
             return []
         own = [*begun.metadata, *begun.data]
         if not begun.beside:
             return own
-        is_ours = identity == self.identity and [name_of(uri)[: len(FIRST)] for uri in begun.beside] == [FIRST]
+        is_ours = identity == self.identity and [get_file_name(uri)[: len(FIRST)] for uri in begun.beside] == [FIRST]
         return [*begun.beside, *own] if is_ours else []
 
     def _has_tables(self, conn: Any) -> bool:

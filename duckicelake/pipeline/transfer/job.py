@@ -13,23 +13,22 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.failures.gone import find_outage
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES
-from duckicelake.pipeline.ingest.job import explain as explain_spark
+from duckicelake.pipeline.failures.gone import explain_outage
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.reports import Interrupted, Verdict
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.bench import LazyBench
-from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
-from duckicelake.pipeline.transfer.copies.found import Files
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.bench import LazyScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, EntryKind, LoadedTable
+from duckicelake.pipeline.transfer.copies.found import CopyFiles
 from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy, withdraw
 from duckicelake.pipeline.transfer.copies.rows import Compared, compare_rows
 from duckicelake.pipeline.transfer.folders.in_place import REMEDY
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
-from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables, spell_tables
-from duckicelake.pipeline.transfer.report import Check, Moved, TransferReport
+from duckicelake.pipeline.transfer.options import TransferMode, TransferOptions, check_tables, spell_tables
+from duckicelake.pipeline.transfer.report import ComparedAspect, TransferReport, TransferResult
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
 from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
 from duckicelake.pipeline.transfer.views import localise, same_view
@@ -44,37 +43,37 @@ UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
 
 
 @dataclass(frozen=True, slots=True)
-class TransferDesk:
+class TransferContext:
     """What a run works with."""
 
     job: str
     source: Catalog
     target: Catalog
-    bench: LazyBench
-    tell: Progress
-    reach: Callable[[Mapping[str, str]], Files]
+    bench: LazyScratchCatalog
+    progress: Progress
+    reach: Callable[[Mapping[str, str]], CopyFiles]
     """The target's objects, with the keys that it gave."""
 
 
-def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = False) -> TransferReport:
+def transfer(context: TransferContext, options: TransferOptions, *, dry_run: bool = False) -> TransferReport:
     """Bring every table and view that was asked for, or say what there is to do.
 
     Raises: CatalogError: the source cannot even be listed
     """
-    watch, run_id = Stopwatch(desk.tell), desk.bench.run_id
-    told = replace(desk, tell=watch.tell)
+    watch, run_id = Stopwatch(context.progress), context.bench.run_id
+    told = replace(context, progress=watch.start_step)
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
-    properties = {JOB: desk.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
-    told.tell(f"list {desk.source.name}")
-    entries = list(desk.source.list_entries())
-    if desk.job == EXPORT:
+    properties = {JOB: context.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
+    told.progress(f"list {context.source.name}")
+    entries = list(context.source.list_entries())
+    if context.job == EXPORT:
         options = replace(options, tables=spell_tables([entry.ident for entry in entries], options.tables))
-    with closing(desk.bench):
+    with closing(context.bench):
         mover = Mover(told, options, properties, dry_run, datetime.now(UTC) - options.grace)
         moved = [mover.move(entry, twins) for entry, twins in choose(entries, options)]
     missing = check_tables([entry.ident for entry in entries], options.tables)
-    moved += [Moved(str(ident), Kind.table, Verdict.failed, message="the source has no such table") for ident in missing]
-    return TransferReport(desk.job, run_id, desk.source.name, desk.target.name, tuple(moved), watch.read(), versions)
+    moved += [TransferResult(str(ident), EntryKind.table, Verdict.failed, message="the source has no such table") for ident in missing]
+    return TransferReport(context.job, run_id, context.source.name, context.target.name, tuple(moved), watch.read(), versions)
 
 
 def choose(entries: Sequence[Entry], options: TransferOptions) -> Iterator[tuple[Entry, int]]:
@@ -89,16 +88,16 @@ def choose(entries: Sequence[Entry], options: TransferOptions) -> Iterator[tuple
 class Mover:
     """One run."""
 
-    desk: TransferDesk
+    context: TransferContext
     options: TransferOptions
     properties: Mapping[str, str]
     dry_run: bool
     before: datetime
     """Runs that have been silent since are dead."""
 
-    def move(self, entry: Entry, twins: int) -> Moved:
+    def move(self, entry: Entry, twins: int) -> TransferResult:
         """Bring one. What fails is said in its place."""
-        ident = Ident((*self.options.into, *entry.ident.namespace), entry.ident.name)
+        ident = TableIdent((*self.options.into, *entry.ident.namespace), entry.ident.name)
         try:
             if entry.fault:
                 raise BadRequest(entry.fault)
@@ -107,120 +106,120 @@ class Mover:
             if not ident.namespace:
                 raise BadRequest("it is in no namespace: give it one with --into")
             if self.dry_run:
-                self.desk.tell(f"plan {ident}")
-            return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
+                self.context.progress(f"plan {ident}")
+            return self._move_view(entry, ident) if entry.kind is EntryKind.view else self._move_table(entry, ident)
         except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
             self._forget_broken(error)
-            return Moved(str(ident), entry.kind, Verdict.failed, message=self._explain(error))
+            return TransferResult(str(ident), entry.kind, Verdict.failed, message=self._explain(error))
 
     def _forget_broken(self, error: Exception) -> None:
         if is_gone(error) and not isinstance(error, OSError):
-            self.desk.bench.close()
+            self.context.bench.close()
 
     def _explain(self, error: Exception) -> str:
-        sides = [side for side in (self.desk.source, self.desk.target) if isinstance(side, RestSide)]
-        outages = (find_outage(side.ask_anything) for side in sides if isinstance(error, SPARK_FAILURES))
+        sides = [side for side in (self.context.source, self.context.target) if isinstance(side, RestSide)]
+        outages = (explain_outage(side.ask_anything) for side in sides if isinstance(error, SPARK_FAILURES))
         return next(filter(None, outages), "") or explain(error)
 
-    def _move_table(self, entry: Entry, ident: Ident) -> Moved:
-        held = self.desk.source.load(entry)
-        there = self.desk.target.find(ident)
+    def _move_table(self, entry: Entry, ident: TableIdent) -> TransferResult:
+        loaded = self.context.source.load(entry)
+        there = self.context.target.find(ident)
         if there is not None:
-            return self._recognise(held, there)
-        files = self._describe_files(held)
-        self._check_possible(held, files)
+            return self._recognise(loaded, there)
+        files = self._describe_files(loaded)
+        self._check_possible(loaded, files)
         if self.dry_run:
-            return self._tell(held, ident, Verdict.planned, count_rows(held.metadata) if files is None else _count(files))
-        self.desk.tell(f"{self.options.mode} {ident}")
+            return self._report(loaded, ident, Verdict.planned, count_rows(loaded.metadata) if files is None else _count(files))
+        self.context.progress(f"{self.options.mode} {ident}")
         prepared = None
         try:
             if files is not None:
-                prepared = self._prepare(held, ident)
-                self._take(held, prepared, files)
-            elif self.options.mode is Mode.register:
-                self._register(held, ident)
+                prepared = self._prepare(loaded, ident)
+                self._take(loaded, prepared, files)
+            elif self.options.mode is TransferMode.register:
+                self._register(loaded, ident)
             else:
-                prepared = self._prepare(held, ident)
-                self._copy(held, prepared)
+                prepared = self._prepare(loaded, ident)
+                self._copy(loaded, prepared)
         except UNCERTAIN:
-            there = self.desk.target.find(ident)
-            if there is None or not is_same(held.metadata, there.metadata):
+            there = self.context.target.find(ident)
+            if there is None or not is_same(loaded.metadata, there.metadata):
                 raise
-        made = self.desk.target.find(ident)
+        made = self.context.target.find(ident)
         if made is None:
             raise CommitFailed("somebody else dropped or renamed it at once")
         if prepared is not None and made.metadata.table_uuid == prepared.metadata.table_uuid:
             with suppress(CatalogError):
-                tidy(self.desk.reach(made.keys or prepared.keys), prepared, made.metadata)
-        return self._check(held, made, Verdict.done)
+                tidy(self.context.reach(made.keys or prepared.keys), prepared, made.metadata)
+        return self._check(loaded, made, Verdict.done)
 
-    def _check_possible(self, held: Held, files: Sequence[DataFile] | None) -> None:
+    def _check_possible(self, loaded: LoadedTable, files: Sequence[DataFile] | None) -> None:
         """Raises: Unsupported: whatever is tried, it cannot be brought"""
-        if files is None and self.options.mode is Mode.register:
-            self._find_registrar(held)
+        if files is None and self.options.mode is TransferMode.register:
+            self._get_registrar(loaded)
         else:
-            check_readable(get_current_schema(held.metadata))
+            check_readable(get_current_schema(loaded.metadata))
 
-    def _find_registrar(self, held: Held) -> RestSide:
-        if not isinstance(self.desk.target, RestSide) or not held.metadata_location:
+    def _get_registrar(self, loaded: LoadedTable) -> RestSide:
+        if not isinstance(self.context.target, RestSide) or not loaded.metadata_location:
             raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
-        return self.desk.target
+        return self.context.target
 
-    def _register(self, held: Held, ident: Ident) -> None:
-        self._find_registrar(held).register(ident, held.metadata_location)
+    def _register(self, loaded: LoadedTable, ident: TableIdent) -> None:
+        self._get_registrar(loaded).register(ident, loaded.metadata_location)
 
-    def _describe_files(self, held: Held) -> Sequence[DataFile] | None:
+    def _describe_files(self, loaded: LoadedTable) -> Sequence[DataFile] | None:
         """The files that are to become a table's where they are; None: nothing but its metadata, or its rows, are brought."""
-        source = self.desk.source
-        return source.describe_files(held) if self.options.mode is Mode.register and isinstance(source, ReadFolders) else None
+        source = self.context.source
+        return source.describe_files(loaded) if self.options.mode is TransferMode.register and isinstance(source, ReadFolders) else None
 
-    def _take(self, held: Held, prepared: Held, files: Sequence[DataFile]) -> None:
-        target = self.desk.target
+    def _take(self, loaded: LoadedTable, prepared: LoadedTable, files: Sequence[DataFile]) -> None:
+        target = self.context.target
         if not isinstance(target, RestSide):
             raise Unsupported("files are taken where they are by REST catalogs alone: --mode copy")
         try:
-            written = target.take(prepared, held.metadata, files)
-            self.desk.tell(f"publish {prepared.ident}")
+            written = target.take(prepared, loaded.metadata, files)
+            self.context.progress(f"publish {prepared.ident}")
             target.publish(prepared, name_run(written, self.properties))
         except (BadRequest, Forbidden, Unsupported) as error:
             with suppress(CatalogError):
-                withdraw(self.desk.reach(prepared.keys), prepared)
+                withdraw(self.context.reach(prepared.keys), prepared)
             raise Unsupported(f"{error.message} ({REMEDY})") from error
 
-    def _prepare(self, held: Held, ident: Ident) -> Held:
-        self.desk.bench.get()
-        prepared = self.desk.target.prepare(ident, describe_copy(held, ident.name))
+    def _prepare(self, loaded: LoadedTable, ident: TableIdent) -> LoadedTable:
+        self.context.bench.get()
+        prepared = self.context.target.prepare(ident, describe_copy(loaded, ident.name))
         self._clear(prepared, is_there=False)
         return prepared
 
-    def _clear(self, held: Held, *, is_there: bool) -> None:
+    def _clear(self, loaded: LoadedTable, *, is_there: bool) -> None:
         # It is none of this table's business whether that can be done now.
         with suppress(CatalogError):
-            clear(self.desk.target, self.desk.reach(held.keys), held, self.before, is_there=is_there)
+            clear(self.context.target, self.context.reach(loaded.keys), loaded, self.before, is_there=is_there)
 
-    def _copy(self, held: Held, prepared: Held) -> None:
-        bench, ident = self.desk.bench.get(), prepared.ident
-        written = self.desk.target.write(bench, prepared, self.desk.source.open_rows(bench, held))
-        if isinstance(self.desk.source, RestSide):
-            check_unchanged(self.desk.source, held)
-        self.desk.tell(f"publish {ident}")
-        self.desk.target.publish(prepared, name_run(written, self.properties))
+    def _copy(self, loaded: LoadedTable, prepared: LoadedTable) -> None:
+        bench, ident = self.context.bench.get(), prepared.ident
+        written = self.context.target.write(bench, prepared, self.context.source.open_rows(bench, loaded))
+        if isinstance(self.context.source, RestSide):
+            check_unchanged(self.context.source, loaded)
+        self.context.progress(f"publish {ident}")
+        self.context.target.publish(prepared, name_run(written, self.properties))
 
-    def _recognise(self, held: Held, there: Held) -> Moved:
-        if not is_same(held.metadata, there.metadata):
+    def _recognise(self, loaded: LoadedTable, there: LoadedTable) -> TransferResult:
+        if not is_same(loaded.metadata, there.metadata):
             raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
         if self.dry_run:
-            return _check_history(held, there, self._tell(held, there.ident, Verdict.there, None))
-        if self.options.mode is Mode.copy:
+            return _check_history(loaded, there, self._report(loaded, there.ident, Verdict.there, None))
+        if self.options.mode is TransferMode.copy:
             self._clear(there, is_there=True)
-        return self._check(held, there, Verdict.there)
+        return self._check(loaded, there, Verdict.there)
 
-    def _check(self, held: Held, there: Held, verdict: Verdict) -> Moved:
+    def _check(self, loaded: LoadedTable, there: LoadedTable, verdict: Verdict) -> TransferResult:
         """What became of a table that is there now: the same rows, if nobody has written to it since."""
-        moved = self._tell(held, there.ident, verdict, None)
-        if not is_untouched(held.metadata, there.metadata):
+        moved = self._report(loaded, there.ident, verdict, None)
+        if not is_untouched(loaded.metadata, there.metadata):
             return replace(moved, message="written to since, so not compared")
-        moved = _check_history(held, there, moved)
+        moved = _check_history(loaded, there, moved)
         if moved.verdict is Verdict.failed:
             return moved
         if not self.options.is_verified:
@@ -230,13 +229,13 @@ class Mover:
             check_readable(schema)
         except Unsupported as error:
             return replace(moved, message=f"not compared: {error.message}")
-        return self._compare(held, there, moved)
+        return self._compare(loaded, there, moved)
 
-    def _compare(self, held: Held, there: Held, moved: Moved) -> Moved:
+    def _compare(self, loaded: LoadedTable, there: LoadedTable, moved: TransferResult) -> TransferResult:
         try:
-            self.desk.tell(f"compare {there.ident}")
-            bench = self.desk.bench.get()
-            names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
+            self.context.progress(f"compare {there.ident}")
+            bench = self.context.bench.get()
+            names = self.context.source.open_rows(bench, loaded), self.context.target.open_rows(bench, there)
             found = compare_rows(bench.spark, *names, get_current_schema(there.metadata))
         except Interrupted as error:
             return replace(moved, message=f"not compared: {error.message}")
@@ -248,48 +247,48 @@ class Mover:
             return replace(compared, verdict=Verdict.failed, message=f"it is there, and its rows are not the same: {found.difference}")
         return compared
 
-    def _move_view(self, entry: Entry, ident: Ident) -> Moved:
-        target = self.desk.target
+    def _move_view(self, entry: Entry, ident: TableIdent) -> TransferResult:
+        target = self.context.target
         if not isinstance(target, RestSide):
-            return Moved(str(ident), Kind.view, Verdict.skipped, message="views are brought to REST catalogs alone")
-        view = localise(self.desk.source.load_view(entry), self.options.properties.get("catalog-name"), self.options.into)
+            return TransferResult(str(ident), EntryKind.view, Verdict.skipped, message="views are brought to REST catalogs alone")
+        view = localise(self.context.source.load_view(entry), self.options.properties.get("catalog-name"), self.options.into)
         there = target.find_view(ident)
         if there is not None:
             if not same_view(view, there):
                 raise CommitFailed("another view has the name, or another version of this one: rename or drop that, or choose --into")
-            return Moved(str(ident), Kind.view, Verdict.there)
+            return TransferResult(str(ident), EntryKind.view, Verdict.there)
         if not self.dry_run:
-            self.desk.tell(f"make view {ident}")
+            self.context.progress(f"make view {ident}")
             target.make_view(ident, view)
-        return Moved(str(ident), Kind.view, Verdict.planned if self.dry_run else Verdict.done, "make view")
+        return TransferResult(str(ident), EntryKind.view, Verdict.planned if self.dry_run else Verdict.done, "make view")
 
-    def _tell(self, held: Held, ident: Ident, verdict: Verdict, rows: int | None) -> Moved:
-        is_kept = self.options.mode is Mode.register
-        snapshots = len(held.metadata.snapshots) if is_kept else 0
-        return Moved(str(ident), Kind.table, verdict, str(self.options.mode), rows, snapshots)
+    def _report(self, loaded: LoadedTable, ident: TableIdent, verdict: Verdict, rows: int | None) -> TransferResult:
+        is_kept = self.options.mode is TransferMode.register
+        snapshots = len(loaded.metadata.snapshots) if is_kept else 0
+        return TransferResult(str(ident), EntryKind.table, verdict, str(self.options.mode), rows, snapshots)
 
 
 def _count(files: Sequence[DataFile]) -> int:
     return sum(file.record_count for file in files)
 
 
-def _add_rows(moved: Moved, found: Compared) -> Moved:
+def _add_rows(moved: TransferResult, found: Compared) -> TransferResult:
     return replace(
         moved,
         rows=found.source_rows,
         target_rows=found.target_rows,
-        checked=(*moved.checked, Check.rows, Check.checksums),
+        checked=(*moved.checked, ComparedAspect.rows, ComparedAspect.checksums),
         source_checksum=found.source_checksum,
         target_checksum=found.target_checksum,
     )
 
 
-def _check_history(held: Held, there: Held, moved: Moved) -> Moved:
+def _check_history(loaded: LoadedTable, there: LoadedTable, moved: TransferResult) -> TransferResult:
     """What became of a table, failed if nobody has written to it and it lacks snapshots that come along."""
-    if not moved.snapshots or not is_untouched(held.metadata, there.metadata):
+    if not moved.snapshots or not is_untouched(loaded.metadata, there.metadata):
         return moved
-    checked = replace(moved, checked=(Check.snapshots,))
-    lost = len(_list_ids(held.metadata) - _list_ids(there.metadata))
+    checked = replace(moved, checked=(ComparedAspect.snapshots,))
+    lost = len(_list_ids(loaded.metadata) - _list_ids(there.metadata))
     if not lost:
         return checked
     said = f"{lost} of its {moved.snapshots} snapshots are not there"

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.properties import SECRET, read_properties
-from duckicelake.pipeline.rest import Ident, split_names
+from duckicelake.pipeline.rest import TableIdent, split_names
 
 
 class Form(StrEnum):
@@ -30,7 +30,7 @@ FOLDERS = (Form.hive, Form.delta)
 """Folders of files, which are read and never written."""
 
 
-class Mode(StrEnum):
+class TransferMode(StrEnum):
     """How a table comes in: where it is, with its history, or as a copy of its present rows."""
 
     register = "register"
@@ -53,8 +53,8 @@ class TransferOptions:
 
     place: str
     form: Form
-    tables: tuple[Ident, ...] = ()
-    mode: Mode = Mode.copy
+    tables: tuple[TableIdent, ...] = ()
+    mode: TransferMode = TransferMode.copy
     into: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     is_verified: bool = True
@@ -63,12 +63,12 @@ class TransferOptions:
 
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
     """The command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
-    place, mode = given["place"], _read_word(Mode, "mode", given.get("mode") or "copy")
+    place, mode = given["place"], _read_word(TransferMode, "mode", given.get("mode") or "copy")
     found = _read_form(place)
     form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
     if given.get("history") and form in FOLDERS:
         raise BadRequest(f"--history: what --format {form} brings has the present rows alone: import it without it")
-    if given.get("history") and mode is Mode.copy:
+    if given.get("history") and mode is TransferMode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
     into = _read_namespace(given["into"]) if given.get("into") else ()
     tables = tuple(map(_read_name, given["tables"] or ()))
@@ -98,10 +98,10 @@ def _read_form(place: str) -> Form:
     return form
 
 
-def _read_name(text: str) -> Ident:
+def _read_name(text: str) -> TableIdent:
     """A table's name in the source, where it may have no namespace."""
     *namespace, name = split_names(text)
-    return Ident(tuple(namespace), name)
+    return TableIdent(tuple(namespace), name)
 
 
 def _read_namespace(text: str) -> tuple[str, ...]:
@@ -139,12 +139,12 @@ def _read_word(words: Any, option: str, text: str) -> Any:
         raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
 
 
-def spell_tables(found: Sequence[Ident], asked: Sequence[Ident]) -> tuple[Ident, ...]:
+def spell_tables(found: Sequence[TableIdent], asked: Sequence[TableIdent]) -> tuple[TableIdent, ...]:
     """What was asked for of the lake, as that spells it: to DuckDB capitals are no others."""
     known = {ident.folded: ident for ident in found}
     return tuple(ident if ident in found else known.get(ident.folded, ident) for ident in asked)
 
 
-def check_tables(found: Sequence[Ident], asked: Sequence[Ident]) -> list[Ident]:
+def check_tables(found: Sequence[TableIdent], asked: Sequence[TableIdent]) -> list[TableIdent]:
     """Those that were asked for and are not there."""
     return [ident for ident in asked if ident not in set(found)]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from duckicelake.pipeline.reports import Report, Verdict
-from duckicelake.pipeline.transfer.catalogs import Kind
+from duckicelake.pipeline.transfer.catalogs import EntryKind
 
 
-class Check(StrEnum):
+class ComparedAspect(StrEnum):
     """What of a table is compared with the source's."""
 
     snapshots = "snapshots"
@@ -17,7 +17,7 @@ class Check(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransferResult:
     """A table or a view, under its name in the target, and what became of it.
 
     `rows` are the source's, `target_rows` those found in the target; None: they were not counted. `snapshots`: how many came along.
@@ -25,13 +25,13 @@ class Moved:
     """
 
     subject: str
-    kind: Kind
+    kind: EntryKind
     verdict: Verdict
     how: str = ""
     rows: int | None = None
     snapshots: int = 0
     target_rows: int | None = None
-    checked: tuple[Check, ...] = ()
+    checked: tuple[ComparedAspect, ...] = ()
     source_checksum: str = ""
     target_checksum: str = ""
     message: str = ""
@@ -55,13 +55,13 @@ class TransferReport(Report):
     run_id: str = ""
     source: str = ""
     target: str = ""
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[TransferResult, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     message: str = ""
 
     @property
-    def parts(self) -> Sequence[Moved]:
+    def parts(self) -> Sequence[TransferResult]:
         """The tables and views."""
         return self.moved
 

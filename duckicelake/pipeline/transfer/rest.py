@@ -11,14 +11,14 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
 from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.rest import Ident, Rest
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind
-from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.rest import Rest, TableIdent
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable
+from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
 from duckicelake.pipeline.transfer.files import Store, name_staged, write_rows
 from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
 from duckicelake.pipeline.transfer.taking import take_files
-from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
+from duckicelake.pipeline.verify.snapshot_pairs import list_namespaces, list_pages
 
 _ANSWER = "the catalog's answer"
 _VIEWS = "GET /v1/{prefix}/namespaces/{namespace}/views"
@@ -48,12 +48,12 @@ class RestSide:
         rest = self.connect()
         for levels in list_namespaces(rest):
             try:
-                found = [Entry(Ident(levels, name), kind) for kind in Kind for name in _list(rest, levels, kind)]
+                found = [Entry(TableIdent(levels, name), kind) for kind in EntryKind for name in _list(rest, levels, kind)]
             except (BadRequest, Forbidden, NoSuchTable, Unsupported) as error:
-                found = [Entry(Ident(levels[:-1], levels[-1]), Kind.table, fault=f"its tables cannot be listed: {error.message}")]
+                found = [Entry(TableIdent(levels[:-1], levels[-1]), EntryKind.table, fault=f"its tables cannot be listed: {error.message}")]
             yield from found
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """The table with all of its snapshots."""
         rest = self.connect()
         return _read_held(entry.ident, rest.ask("GET", rest.locate(entry.ident)))
@@ -61,66 +61,66 @@ class RestSide:
     def load_view(self, entry: Entry) -> ViewMetadata:
         """The view as it is now."""
         rest = self.connect()
-        answer = as_object(rest.ask("GET", rest.locate(entry.ident, Kind.view)), _ANSWER)
+        answer = as_object(rest.ask("GET", rest.locate(entry.ident, EntryKind.view)), _ANSWER)
         return parse_view(as_object(answer.get("metadata"), f"the metadata of {_ANSWER}"))
 
-    def find(self, ident: Ident) -> Held | None:
+    def find(self, ident: TableIdent) -> LoadedTable | None:
         """The table of that name."""
         try:
             return self.load(Entry(ident))
         except NoSuchTable:
             return None
 
-    def find_view(self, ident: Ident) -> ViewMetadata | None:
+    def find_view(self, ident: TableIdent) -> ViewMetadata | None:
         """The view of that name."""
         try:
-            return self.load_view(Entry(ident, Kind.view))
+            return self.load_view(Entry(ident, EntryKind.view))
         except NoSuchTable:
             return None
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows of the snapshot that was read; those that come now when its columns are not the present ones."""
-        name = quote_ident(bench.add_catalog({**self.settings, **self.store.format_own(held.keys)}), held.ident)
-        snapshot_id = _find_pin(held.metadata)
+        name = quote_ident(bench.add_catalog({**self.settings, **self.store.format_own(loaded.keys)}), loaded.ident)
+        snapshot_id = _get_pinned_snapshot(loaded.metadata)
         return name if snapshot_id is None else f"{name} VERSION AS OF {snapshot_id}"
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
         """A table that the catalog has described and not made."""
         self.make_namespace(ident.namespace)
         rest = self.connect()
         answer = rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/tables", format_staged_create(asked))
-        held = _read_held(ident, answer)
-        return replace(held, metadata_location=name_staged(held.metadata.location))
+        loaded = _read_held(ident, answer)
+        return replace(loaded, metadata_location=name_staged(loaded.metadata.location))
 
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
         """Files at the location that the catalog chose."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def take(self, prepared: Held, source: TableMetadata, files: Sequence[DataFile]) -> TableMetadata:
+    def take(self, prepared: LoadedTable, source: TableMetadata, files: Sequence[DataFile]) -> TableMetadata:
         """The prepared table with files that stay where they are."""
         return take_files(self.store, prepared, source, files, self.identity)
 
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
+    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
         """Make the table and its rows in one commit."""
         rest = self.connect()
         rest.ask("POST", rest.locate(prepared.ident), format_creation(prepared.ident, written))
 
-    def list_places(self, held: Held) -> Iterable[str]:
+    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
         """The place that the catalog gave. Those that it gave before, and no more, it knows alone."""
-        return [held.metadata.location]
+        return [loaded.metadata.location]
 
-    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+    def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
         """All of it where no table ever was: one that has been renamed since may have kept its place."""
         return [] if is_there or begun.beside else [*begun.metadata, *begun.data]
 
-    def register(self, ident: Ident, metadata_location: str) -> None:
+    def register(self, ident: TableIdent, metadata_location: str) -> None:
         """Take a table in where it is, with its history. Raises: CatalogError: the catalog does not."""
         self.make_namespace(ident.namespace)
         body = {"name": ident.name, "metadata-location": metadata_location}
         rest = self.connect()
         rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/register", body)
 
-    def make_view(self, ident: Ident, view: ViewMetadata) -> None:
+    def make_view(self, ident: TableIdent, view: ViewMetadata) -> None:
         """Make a view of the current version of another catalog's."""
         self.make_namespace(ident.namespace)
         version = get_current_version(view)
@@ -140,15 +140,15 @@ class RestSide:
                 _make(rest, levels[:end])
 
 
-def _list(rest: Rest, levels: tuple[str, ...], kind: Kind) -> list[str]:
-    if kind is Kind.view and rest.serves(_VIEWS) is False:
+def _list(rest: Rest, levels: tuple[str, ...], kind: EntryKind) -> list[str]:
+    if kind is EntryKind.view and rest.serves(_VIEWS) is False:
         return []
     try:
         found = list_pages(rest, f"namespaces/{rest.format_namespace(levels)}/{kind}s", "identifiers", {})
         return [get_text(as_object(item, _ANSWER), "name", _ANSWER) for item in found]
     except (NoSuchTable, Unsupported, BadRequest):
         # Not every catalog has views, and not every one says so.
-        if kind is Kind.view and rest.serves(_VIEWS) is None:
+        if kind is EntryKind.view and rest.serves(_VIEWS) is None:
             return []
         raise
 
@@ -160,10 +160,10 @@ def _make(rest: Rest, levels: tuple[str, ...]) -> None:
         return  # somebody else just did
 
 
-def _read_held(ident: Ident, answer: object) -> Held:
+def _read_held(ident: TableIdent, answer: object) -> LoadedTable:
     node = as_object(answer, _ANSWER)
     metadata = parse_metadata(as_object(node.get("metadata"), f"the metadata of {_ANSWER}"))
-    return Held(ident, metadata, find_text(node, "metadata-location", _ANSWER) or "", read_keys(node))
+    return LoadedTable(ident, metadata, find_text(node, "metadata-location", _ANSWER) or "", read_keys(node))
 
 
 def read_keys(answer: Mapping[str, object]) -> dict[str, str]:
@@ -174,17 +174,17 @@ def read_keys(answer: Mapping[str, object]) -> dict[str, str]:
     return {name: str(text) for name, text in given.items() if name.startswith(("s3.", "client.")) and not name.startswith(_RENEWAL)}
 
 
-def _find_pin(metadata: TableMetadata) -> int | None:
+def _get_pinned_snapshot(metadata: TableMetadata) -> int | None:
     """The snapshot whose rows are the table's, under its present columns; None: there is none."""
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     return snapshot.snapshot_id if snapshot is not None and snapshot.schema_id == metadata.current_schema_id else None
 
 
-def check_unchanged(catalog: RestSide, held: Held) -> None:
+def check_unchanged(catalog: RestSide, loaded: LoadedTable) -> None:
     """Raises: CommitFailed: the rows that came are perhaps not of the state that was read."""
-    if _find_pin(held.metadata) is not None:
+    if _get_pinned_snapshot(loaded.metadata) is not None:
         return
-    now = catalog.load(Entry(held.ident)).metadata
-    states = [(one.table_uuid, one.current_snapshot_id, one.current_schema_id) for one in (held.metadata, now)]
+    now = catalog.load(Entry(loaded.ident)).metadata
+    states = [(one.table_uuid, one.current_snapshot_id, one.current_schema_id) for one in (loaded.metadata, now)]
     if states[0] != states[1]:
-        raise CommitFailed(f"others wrote to {held.ident} meanwhile: run again")
+        raise CommitFailed(f"others wrote to {loaded.ident} meanwhile: run again")

@@ -10,8 +10,8 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, format_snapshot
 from duckicelake.iceberg.sorting import UNSORTED, format_sort_order
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.catalogs import Held
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.catalogs import LoadedTable
 
 UUID, SNAPSHOT, SCHEMA = "duckicelake.copy.uuid", "duckicelake.copy.snapshot-id", "duckicelake.copy.schema-id"
 ORIGIN = (UUID, SNAPSHOT, SCHEMA)
@@ -28,17 +28,17 @@ STAYING_BELOW = ("ducklake.", "duckicelake.copy.", "write.location-provider.", "
 LAST_ADDED = -1
 
 
-def tell_origin(metadata: TableMetadata) -> dict[str, str]:
+def format_origin(metadata: TableMetadata) -> dict[str, str]:
     """Properties of a copy that say what it is a copy of."""
     state = metadata.table_uuid or metadata.location, str(metadata.current_snapshot_id), str(metadata.current_schema_id)
     return dict(zip(ORIGIN, state, strict=True))
 
 
-def describe_copy(held: Held, name: str) -> CreateTable:
+def describe_copy(loaded: LoadedTable, name: str) -> CreateTable:
     """The table to make for a table's present rows: columns, partitions, order and properties are the same."""
-    metadata = held.metadata
+    metadata = loaded.metadata
     properties = {key: value for key, value in metadata.properties.items() if key not in STAYING and not key.startswith(STAYING_BELOW)}
-    properties |= tell_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
+    properties |= format_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
     order = next((one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id), UNSORTED)
     spec = get_default_spec(metadata)
     # A partition of a column that is gone has no place in a new table; format version 1 keeps such parts as `void`.
@@ -63,7 +63,7 @@ def format_staged_create(asked: CreateTable) -> dict[str, Any]:
     }
 
 
-def format_creation(ident: Ident, new: TableMetadata) -> dict[str, Any]:
+def format_creation(ident: TableIdent, new: TableMetadata) -> dict[str, Any]:
     """The commit that makes a table with the snapshot that it has."""
     updates: list[dict[str, Any]] = [
         {"action": "assign-uuid", "uuid": new.table_uuid},
@@ -96,7 +96,7 @@ def _add_summary(snapshot: Snapshot, properties: Mapping[str, str]) -> Snapshot:
 
 def is_same(source: TableMetadata, there: TableMetadata) -> bool:
     """Whether a table holds what the source does: it is a copy of this state, or the same table that has come at least as far."""
-    if tell_origin(source).items() <= there.properties.items():
+    if format_origin(source).items() <= there.properties.items():
         return True
     has_state = find_snapshot(there, source.current_snapshot_id) is not None
     if source.table_uuid != there.table_uuid:

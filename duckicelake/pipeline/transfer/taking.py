@@ -13,7 +13,7 @@ from duckicelake.iceberg.metadata import TableMetadata, encode_metadata, get_cur
 from duckicelake.iceberg.partition import format_spec_fields
 from duckicelake.iceberg.schema import Schema, format_schema, is_same_schema
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.pipeline.transfer.catalogs import Held
+from duckicelake.pipeline.transfer.catalogs import LoadedTable
 from duckicelake.pipeline.transfer.copies.found import PUBLISHING
 from duckicelake.pipeline.transfer.files import DATA_PATH, METADATA_PATH, Store
 from duckicelake.translate.locations import copy_folders, find_copy
@@ -24,7 +24,7 @@ _FIRST = 1
 """The sequence number of a table's first snapshot."""
 
 
-def take_files(store: Store, prepared: Held, source: TableMetadata, files: Sequence[DataFile], identity: str) -> TableMetadata:
+def take_files(store: Store, prepared: LoadedTable, source: TableMetadata, files: Sequence[DataFile], identity: str) -> TableMetadata:
     """The prepared table with these files, which were described for the source's columns; only its last metadata file is to be written.
 
     `identity` says of what catalog it is to be. Nothing is written but below the table's own location.

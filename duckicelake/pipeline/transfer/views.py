@@ -29,9 +29,9 @@ def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]
 
 def same_view(one: ViewMetadata, other: ViewMetadata) -> bool:
     """Whether both say the same."""
-    return _tell(get_current_version(one)) == _tell(get_current_version(other))
+    return _get_content(get_current_version(one)) == _get_content(get_current_version(other))
 
 
-def _tell(version: ViewVersion) -> tuple[object, ...]:
+def _get_content(version: ViewVersion) -> tuple[object, ...]:
     texts = frozenset((item.dialect, item.sql) for item in version.representations)
     return texts, version.default_namespace, version.default_catalog

@@ -6,7 +6,7 @@ from typing import Any
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal, walk_fields
-from duckicelake.pipeline.verify.tally import GROUPED_BY, GroupField, Look
+from duckicelake.pipeline.verify.tally import GROUPED_BY, CompareSpec, GroupField
 
 _DUCKDB: Mapping[str, str] = {
     "boolean": "BOOLEAN",
@@ -35,7 +35,7 @@ def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, name
     Raises: Unsupported: DuckLake lacks a column there
     """
     columns = ", ".join(
-        f"{_format_value(quote(_find_name(item, names)), item.type, names)} AS {quote(item.name)}" for item in schema.fields
+        f"{_format_value(quote(_get_lake_name(item, names)), item.type, names)} AS {quote(item.name)}" for item in schema.fields
     )
     at = "" if lake_snapshot_id is None else f" AT (VERSION => {lake_snapshot_id})"
     return f"SELECT {columns} FROM {table}{at}"  # noqa: S608  names are quoted
@@ -54,7 +54,7 @@ def find_unread(schema: Schema) -> tuple[str, PrimitiveType] | None:
     return next(((path, form) for path, form in leaves if _find_leaf(form) is None), None)
 
 
-def make_look(schema: Schema, spec: Mapping[str, Any]) -> Look:
+def build_compare_spec(schema: Schema, spec: Mapping[str, Any]) -> CompareSpec:
     """What to compare: all columns, grouped by those parts of the partition spec that say something of a row by name."""
     sources = {item.field_id: item for item in schema.fields}
     groups: list[GroupField] = []
@@ -62,10 +62,10 @@ def make_look(schema: Schema, spec: Mapping[str, Any]) -> Look:
         source = sources.get(part["source-id"])
         if part["transform"] in GROUPED_BY and source is not None and isinstance(source.type, PrimitiveType):
             groups.append(GroupField(source.name, source.type, part["transform"]))
-    return Look(schema.fields, tuple(groups))
+    return CompareSpec(schema.fields, tuple(groups))
 
 
-def _find_name(item: NestedField, names: Mapping[int, str] | None) -> str:
+def _get_lake_name(item: NestedField, names: Mapping[int, str] | None) -> str:
     if names is None:
         return item.name
     if item.field_id not in names:
@@ -77,7 +77,7 @@ def _is_renamed(form: IcebergType, names: Mapping[int, str] | None) -> bool:
     """Whether some field of a struct has another name in DuckLake: casts go by names."""
     match form:
         case StructType(fields):
-            return any([_find_name(item, names) != item.name or _is_renamed(item.type, names) for item in fields])
+            return any([_get_lake_name(item, names) != item.name or _is_renamed(item.type, names) for item in fields])
         case ListType():
             return _is_renamed(form.element_type, names)
         case MapType():
@@ -91,7 +91,7 @@ def _format_value(value: str, form: IcebergType, names: Mapping[int, str] | None
     one = f"x{depth}"
     match form:
         case StructType(fields) if _is_renamed(form, names):
-            theirs = [(item, f"struct_extract({value}, {_quote_text(_find_name(item, names))})") for item in fields]
+            theirs = [(item, f"struct_extract({value}, {_quote_text(_get_lake_name(item, names))})") for item in fields]
             parts = ", ".join(f"{quote(item.name)} := {_format_value(field, item.type, names, depth)}" for item, field in theirs)
             return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({parts}) END"
         case ListType() if _is_renamed(form, names):

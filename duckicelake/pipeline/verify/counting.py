@@ -22,10 +22,10 @@ from duckicelake.pipeline.verify.tally import (
     HALF_BITS,
     MOST_PICKED,
     PICKED_DDL,
+    Checksums,
+    CompareSpec,
     GroupField,
-    Look,
     Sums,
-    Tally,
     join_halves,
     pick_batches,
 )
@@ -48,16 +48,16 @@ Parts = Sequence[tuple[str, IcebergType]]
 """Expressions of Spark's SQL, each with the type of its values."""
 
 
-def tally_rows(rows: DataFrame, look: Look) -> Tally:
+def checksum_rows(rows: DataFrame, look: CompareSpec) -> Checksums:
     """The checksums of rows whose columns come in the look's order, whatever they are called."""
-    keys = [_BIN] if look.by_bins else [_format_key(f"c{_find_place(part, look)}", part) for part in look.groups]
+    keys = [_BIN] if look.by_bins else [_format_key(f"c{_get_position(part, look)}", part) for part in look.groups]
     names = [f"k{place}" for place in range(len(keys))]
     named = _number(rows, look).select("number", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
     sums = [F.expr(made).alias(name) for name, made in _SUMS.items()]
     return _read(to_arrow(named.groupBy(*names).agg(*sums)), names, look)
 
 
-def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str, Any]]:
+def pick_rows(rows: DataFrame, look: CompareSpec, bins: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of some bins, as `pick_batches` has them, and of too many just more than are looked at."""
     numbered = _number(rows, look)
     some = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
@@ -65,14 +65,14 @@ def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str
     return to_arrow(picked.limit(MOST_PICKED + 1)).to_pylist()
 
 
-def _number(rows: DataFrame, look: Look) -> DataFrame:
+def _number(rows: DataFrame, look: CompareSpec) -> DataFrame:
     # Neither Spark's mapInArrow nor its SQL finds columns with dots in their names.
     named = rows.toDF(*(f"c{place}" for place in range(len(look.fields))))
     number = format_number([(f"c{place}", field.type) for place, field in enumerate(look.fields)])
     return named.withColumn("number", F.expr(number))
 
 
-def _find_place(part: GroupField, look: Look) -> int:
+def _get_position(part: GroupField, look: CompareSpec) -> int:
     return next(place for place, field in enumerate(look.fields) if field.name == part.column)
 
 
@@ -86,8 +86,8 @@ def _format_key(column: str, part: GroupField) -> str:
     return f"{stamp} DIV {micros}L - IF({stamp} % {micros}L < 0, 1L, 0L)"
 
 
-def _read(table: pa.Table, names: Sequence[str], look: Look) -> Tally:
-    found = Tally()
+def _read(table: pa.Table, names: Sequence[str], look: CompareSpec) -> Checksums:
+    found = Checksums()
     if not look.groups and not look.by_bins and table.column("rows")[0].as_py() == 0:
         return found
     rows, high, low, parity = (table.column(name).to_numpy() for name in _SUMS)

@@ -21,10 +21,10 @@ from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.connect import check_executors
 from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.older import from_arrow
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.verify.footers import PartitionField, Shape
-from duckicelake.pipeline.verify.moments import Moment, TableState, find_table_id, name_metadata
-from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, Place, look_at_batches
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.verify.footers import PartitionPart, TableShape
+from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, FilesLocation, check_batches
+from duckicelake.pipeline.verify.snapshot_pairs import CatalogTable, SnapshotPair, name_metadata, read_table_id
 from duckicelake.translate.locations import to_canonical, to_uri
 
 PROBLEMS = 100
@@ -87,9 +87,9 @@ _NAMED_DDL = (
 """What manifests are decoded to, and the same to Spark."""
 
 
-def list_entries(spark: SparkSession, table: str, moment: Moment, *, is_all: bool) -> DataFrame:
+def list_entries(spark: SparkSession, table: str, pair: SnapshotPair, *, is_all: bool) -> DataFrame:
     """The files that manifests name, as Iceberg lists them: of a moment, or of every snapshot there is."""
-    at = "" if moment.snapshot_id is None or is_all else f" VERSION AS OF {moment.snapshot_id}"
+    at = "" if pair.snapshot_id is None or is_all else f" VERSION AS OF {pair.snapshot_id}"
     name = f"{table}.{'all_files' if is_all else 'files'}"
     return choose_entries(spark.sql(f"SELECT * FROM {name}{at}"))  # noqa: S608  a quoted name
 
@@ -101,7 +101,7 @@ def choose_entries(entries: DataFrame) -> DataFrame:
     return entries.dropDuplicates(["file_path", "content_offset"]).select(path.alias("path"), *kept)
 
 
-def decode_entries(spark: SparkSession, lists: Iterable[str], place: Place, shape: Shape) -> DataFrame:
+def decode_entries(spark: SparkSession, lists: Iterable[str], place: FilesLocation, shape: TableShape) -> DataFrame:
     """The files that some manifest lists lead to, with the columns that Iceberg's own list has, partition values encoded by name.
 
     Raises: ServiceUnavailable, BadRequest: a list is not to be had, or is none
@@ -115,7 +115,7 @@ def decode_entries(spark: SparkSession, lists: Iterable[str], place: Place, shap
 
 
 def _read_batches(
-    batches: Iterable[pa.RecordBatch], listed: Mapping[str, ManifestFile], place: Place, shape: Shape
+    batches: Iterable[pa.RecordBatch], listed: Mapping[str, ManifestFile], place: FilesLocation, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
@@ -138,14 +138,14 @@ def _format_file(file: DataFile, names: Sequence[str], forms: Mapping[str, Primi
     return {**said, **maps, "partition": [(name, encode_value(forms[name], value)) for name, value in parts]}
 
 
-def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident, moment: Moment, *, is_all: bool) -> pa.Table:
+def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: TableIdent, pair: SnapshotPair, *, is_all: bool) -> pa.Table:
     """The files that DuckLake's rows name: of a moment, or of every lake snapshot there is."""
-    at = moment.lake_snapshot_id
+    at = pair.lake_snapshot_id
     live = "TRUE" if is_all else "{0}.end_snapshot IS NULL"
     if at is not None and not is_all:
         live = f"{{0}}.begin_snapshot <= {at} AND ({{0}}.end_snapshot IS NULL OR {{0}}.end_snapshot > {at})"
     meta = name_metadata(metadata_schema)
-    table_id = find_table_id(duck, meta, ident)
+    table_id = read_table_id(duck, meta, ident)
     sql = _LAKE_FILES.format(meta=meta, table_id=table_id, live=live.format("data"), live_delete=live.format("f"))
     found = duck.execute(sql).to_arrow_table()
     for name in ("path", "lake_data_path"):
@@ -154,21 +154,21 @@ def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident
     return found
 
 
-def make_shape(state: TableState) -> Shape:
+def make_shape(state: CatalogTable) -> TableShape:
     """What has to be known of the table to read its files."""
     schemas = [parse_schema(schema) for schema in state.metadata["schemas"]]
     leaves = {field_id: form for schema in schemas for field_id, form in list_leaf_fields(schema)}
     specs = {spec["spec-id"]: _make_spec(spec["fields"], leaves) for spec in state.metadata["partition-specs"]}
-    return Shape(leaves, specs)
+    return TableShape(leaves, specs)
 
 
-def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -> tuple[PartitionField, ...]:
-    made: list[PartitionField] = []
+def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -> tuple[PartitionPart, ...]:
+    made: list[PartitionPart] = []
     for field in fields:
         form = leaves.get(field["source-id"])
         result = None if form is None else parse_transform(field["transform"]).result_type(form)
         if form is not None and result is not None:
-            made.append(PartitionField(field["name"], field["source-id"], field["transform"], form, result))
+            made.append(PartitionPart(field["name"], field["source-id"], field["transform"], form, result))
     return tuple(made)
 
 
@@ -181,7 +181,7 @@ class FilesSeen:
     unseen: tuple[str, ...]
 
 
-def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: Place, shape: Shape) -> FilesSeen:
+def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: FilesLocation, shape: TableShape) -> FilesSeen:
     """What a look at every file finds; of problems and of files that nobody could look at no more than can be read.
 
     A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
@@ -189,7 +189,7 @@ def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place
     check_executors(spark)
     facts = entries.join(from_arrow(spark, lake), "path", "full_outer")
     facts = facts.repartition(max(1, -(-facts.count() // FILES_A_TASK)))
-    seen = facts.mapInArrow(partial(look_at_batches, place=place, shape=shape), SEEN_DDL).cache()
+    seen = facts.mapInArrow(partial(check_batches, place=place, shape=shape), SEEN_DDL).cache()
     try:
         files = seen.where(F.col("kind") == FILE).count()
         said = seen.where(F.col("kind").isin(PROBLEM, UNSEEN)).select("path", "text", "kind")

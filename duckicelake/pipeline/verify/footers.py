@@ -33,7 +33,7 @@ _PROVEN = frozenset({"boolean", "int", "long", "string", "date", "timestamp", "t
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionField:
+class PartitionPart:
     """A part of a partition spec, with the type of the column."""
 
     name: str
@@ -44,11 +44,11 @@ class PartitionField:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """What has to be known of the table to read its files: leaf types by field id, and its partition specs."""
 
     leaves: Mapping[int, PrimitiveType]
-    specs: Mapping[int, tuple[PartitionField, ...]]
+    specs: Mapping[int, tuple[PartitionPart, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Leaf(NamedTuple):
     is_in_optional: bool
 
 
-def spread_partition(entry: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
+def spread_partition(entry: Mapping[str, Any], shape: TableShape) -> Mapping[str, Any]:
     """What is said of a file, with its partition values where they are encoded by name, as of manifests that we read ourselves."""
     said = entry.get("partition")
     if not isinstance(said, list):
@@ -85,18 +85,18 @@ def spread_partition(entry: Mapping[str, Any], shape: Shape) -> Mapping[str, Any
     return {**entry, "partition": {name: decode_value(forms[name], content) for name, content in pairs}}
 
 
-def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
     """What a manifest says of the file and is not so."""
     metadata = file.metadata
     if metadata.num_rows != entry["record_count"]:
         yield f"has {metadata.num_rows} rows, the manifest says {entry['record_count']}"
-    columns = find_columns(file, shape.leaves)
+    columns = read_leaf_columns(file, shape.leaves)
     yield from _check_counts(columns, entry, metadata.num_rows)
     yield from _check_bounds(file, columns, entry, shape)
     yield from _check_partition(file, columns, entry, shape)
 
 
-def find_columns(
+def read_leaf_columns(
     file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType], named: Mapping[tuple[str, ...], int] | None = None
 ) -> dict[int, Column]:
     """The leaves with field ids, by these; columns that the table no more has are left out. `named`: the ids are those of names."""
@@ -166,13 +166,13 @@ def to_value(form: PrimitiveType, value: Any) -> object:
             return None
 
 
-def _get_said(entry: Mapping[str, Any], name: str) -> dict[int, Any]:
+def _get_by_field(entry: Mapping[str, Any], name: str) -> dict[int, Any]:
     """What a manifest says by field id, which it may do of none."""
     return dict(entry[name] or ())
 
 
 def _check_counts(columns: Mapping[int, Column], entry: Mapping[str, Any], rows: int) -> Iterator[str]:
-    all_nulls, all_values = _get_said(entry, "null_value_counts"), _get_said(entry, "value_counts")
+    all_nulls, all_values = _get_by_field(entry, "null_value_counts"), _get_by_field(entry, "value_counts")
     for field_id, column in columns.items():
         nulls, values = all_nulls.get(field_id), all_values.get(field_id)
         if column.is_skipped and nulls is not None and values is not None and values < rows:
@@ -184,8 +184,8 @@ def _check_counts(columns: Mapping[int, Column], entry: Mapping[str, Any], rows:
             yield f"column {column.name} has {rows} values, the manifest says {values}"
 
 
-def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
-    lowers, uppers = _get_said(entry, "lower_bounds"), _get_said(entry, "upper_bounds")
+def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
+    lowers, uppers = _get_by_field(entry, "lower_bounds"), _get_by_field(entry, "upper_bounds")
     for field_id, column in columns.items():
         form = shape.leaves[field_id]
         if field_id not in lowers and field_id not in uppers:
@@ -196,7 +196,7 @@ def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Ma
             yield f"column {column.name}: {error.message}"
             continue
         if column.lower is None or not _is_within(column.lower, column.upper, lower, upper):
-            low, high = find_extremes(file, column.path, form)
+            low, high = read_value_range(file, column.path, form)
             if low is not None and not _is_within(low, high, lower, upper):
                 yield f"column {column.name} has values from {low!r} to {high!r}, the manifest says from {lower!r} to {upper!r}"
 
@@ -205,7 +205,7 @@ def _is_within(low: Any, high: Any, lower: Any, upper: Any) -> bool:
     return (lower is None or lower <= low) and (upper is None or high <= upper)
 
 
-def find_extremes(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> tuple[object, object]:
+def read_value_range(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> tuple[object, object]:
     """The least and the greatest value of a column, NaN left out, by reading it; None, None when there is none."""
     compute: Any = pc
     found: list[Any] = []
@@ -240,7 +240,7 @@ def read_values(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType
         yield values
 
 
-def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
     said: Mapping[str, Any] = entry.get("partition") or {}
     for part in shape.specs.get(entry["spec_id"], ()):
         column = columns.get(part.source_id)
@@ -250,12 +250,12 @@ def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry:
         value = None if claimed is None else to_value(part.result, claimed)
         if (claimed is not None and value is None) or _proves(column, part, value, file.metadata.num_rows):
             continue
-        strays = find_strays(file, column, part.form, partial(apply_transform, part.transform, part.form), {value})
+        strays = list_strays(file, column, part.form, partial(apply_transform, part.transform, part.form), {value})
         if strays:
             yield f"is in the partition {part.name}={value!r}, its rows belong to {_format_strays(strays)}"
 
 
-def _proves(column: Column, part: PartitionField, value: object, rows: int) -> bool:
+def _proves(column: Column, part: PartitionPart, value: object, rows: int) -> bool:
     if value is None:
         return column.nulls == rows
     if part.transform.startswith("bucket") or column.nulls != 0 or column.lower is None:
@@ -264,7 +264,7 @@ def _proves(column: Column, part: PartitionField, value: object, rows: int) -> b
     return ends == {value}
 
 
-def find_strays(
+def list_strays(
     file: pq.ParquetFile, column: Column, form: PrimitiveType, to_unit: Callable[[object], object], known: Set[object]
 ) -> set[object]:
     """Some of the partition values that a column's values have and nobody said, by reading no further than that takes."""
@@ -283,21 +283,21 @@ def _format_strays(strays: set[object]) -> str:
     return ", ".join(sorted(map(repr, strays)))
 
 
-def check_told(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+def check_lake_facts(file: pq.ParquetFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
     """What DuckLake's statistics and partition values say of the file and is not so, also where manifests of earlier say what is."""
-    columns, rows = find_columns(file, shape.leaves), file.metadata.num_rows
+    columns, rows = read_leaf_columns(file, shape.leaves), file.metadata.num_rows
     for told in entry["lake_statistics"] or ():
         column = columns.get(told["column_id"])
         if column is not None:
-            yield from _check_told_counts(column, told, rows)
-            yield from _check_told_bounds(file, column, told, (entry, shape.leaves[told["column_id"]]))
+            yield from _check_lake_counts(column, told, rows)
+            yield from _check_lake_bounds(file, column, told, (entry, shape.leaves[told["column_id"]]))
     for told in entry["lake_partition"] or ():
         column = columns.get(told["column_id"])
         if column is not None:
-            yield from _check_told_partition(file, column, told, shape.leaves[told["column_id"]])
+            yield from _check_lake_partition(file, column, told, shape.leaves[told["column_id"]])
 
 
-def _check_told_counts(column: Column, told: Mapping[str, Any], rows: int) -> Iterator[str]:
+def _check_lake_counts(column: Column, told: Mapping[str, Any], rows: int) -> Iterator[str]:
     count, nulls = told["count"], told["nulls"]
     # DuckLake has both as 0 where it counts nothing.
     if count is None or nulls is None or count + nulls == 0:
@@ -308,7 +308,7 @@ def _check_told_counts(column: Column, told: Mapping[str, Any], rows: int) -> It
         yield f"column {column.name} has {column.nulls} nulls, DuckLake says {nulls}"
 
 
-def _check_told_bounds(
+def _check_lake_bounds(
     file: pq.ParquetFile, column: Column, told: Mapping[str, Any], where: tuple[Mapping[str, Any], PrimitiveType]
 ) -> Iterator[str]:
     entry, form = where
@@ -316,14 +316,14 @@ def _check_told_bounds(
         return
     least, greatest = (None if text is None else parse_value(form, text) for text in (told["least"], told["greatest"]))
     ends = find_lower(form, least), find_upper(form, greatest)
-    said = tuple(_get_said(entry, name).get(told["column_id"]) for name in ("lower_bounds", "upper_bounds"))
+    said = tuple(_get_by_field(entry, name).get(told["column_id"]) for name in ("lower_bounds", "upper_bounds"))
     if ends in ((None, None), said):
         # There are none, or the manifest says the same, which was looked at.
         return
     lower, upper = (None if end is None else _blur(form, decode_value(form, end)) for end in ends)
     low, high = _blur(form, column.lower), _blur(form, column.upper)
     if low is None or not _is_within(low, high, lower, upper):
-        low, high = (_blur(form, end) for end in find_extremes(file, column.path, form))
+        low, high = (_blur(form, end) for end in read_value_range(file, column.path, form))
         if low is not None and not _is_within(low, high, lower, upper):
             yield f"column {column.name} has values from {low!r} to {high!r}, DuckLake says from {told['least']} to {told['greatest']}"
 
@@ -338,7 +338,7 @@ def _blur(form: PrimitiveType, value: object) -> object:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _check_told_partition(file: pq.ParquetFile, column: Column, told: Mapping[str, Any], form: PrimitiveType) -> Iterator[str]:
+def _check_lake_partition(file: pq.ParquetFile, column: Column, told: Mapping[str, Any], form: PrimitiveType) -> Iterator[str]:
     transform, text = told["transform"], told["text"]
     is_identity = transform == "identity" and (form.name in _PROVEN or form.name.startswith("decimal"))
     # A unit that is NULL may be that of an infinite date.
@@ -347,12 +347,12 @@ def _check_told_partition(file: pq.ParquetFile, column: Column, told: Mapping[st
     claimed = None if text is None else parse_value(form if is_identity else PrimitiveType("int"), text)
     if (text is not None and claimed is None) or (claimed is None and column.nulls == file.metadata.num_rows):
         return
-    to_unit = partial(apply_transform if is_identity else _find_unit, transform, form)
+    to_unit = partial(apply_transform if is_identity else _compute_unit, transform, form)
     if column.nulls == 0 and column.lower is not None and to_unit(column.lower) == claimed:
         # Units come again in every year, month or day, but not within one.
         if apply_transform(transform, form, column.lower) == apply_transform(transform, form, column.upper):
             return
-    strays = find_strays(file, column, form, to_unit, {claimed, _UNKNOWN})
+    strays = list_strays(file, column, form, to_unit, {claimed, _UNKNOWN})
     if strays:
         yield f"has rows with {transform}({column.name}) of {_format_strays(strays)}, DuckLake says {text}"
 
@@ -361,7 +361,7 @@ _UNKNOWN = object()
 """A unit of a value that has no calendar."""
 
 
-def _find_unit(transform: str, form: PrimitiveType, value: object) -> object:
+def _compute_unit(transform: str, form: PrimitiveType, value: object) -> object:
     """The year, month, day or hour of a calendar, as DuckLake partitions by."""
     ordinal = apply_transform(transform, form, value)
     if not isinstance(ordinal, int):

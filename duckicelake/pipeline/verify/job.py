@@ -15,18 +15,35 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import CatalogError, CommitFailed
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_store, find_outage
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_outage, explain_store
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, JobContext, explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.verify.columns import check_readable, find_unread, format_select, make_look, quote
-from duckicelake.pipeline.verify.counting import pick_rows, tally_rows
-from duckicelake.pipeline.verify.files import choose_entries, decode_entries, list_entries, list_lake_files, look_at_files, make_shape
-from duckicelake.pipeline.verify.moments import Moment, Past, TableState, count_tables, list_tables, load_keys, load_state, read_past
-from duckicelake.pipeline.verify.objects import Place
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.verify.columns import build_compare_spec, check_readable, find_unread, format_select, quote
+from duckicelake.pipeline.verify.counting import checksum_rows, pick_rows
+from duckicelake.pipeline.verify.files import check_files, choose_entries, decode_entries, list_entries, list_lake_files, make_shape
+from duckicelake.pipeline.verify.objects import FilesLocation
 from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
-from duckicelake.pipeline.verify.tally import Look, Tally, compare, find_different_bins, find_examples, pick_batches, tally
+from duckicelake.pipeline.verify.report import Finding, VerifyReport, VerifyVerdict
+from duckicelake.pipeline.verify.snapshot_pairs import (
+    CatalogTable,
+    LakeHistory,
+    SnapshotPair,
+    count_tables,
+    list_tables,
+    load_keys,
+    load_state,
+    read_history,
+)
+from duckicelake.pipeline.verify.tally import (
+    Checksums,
+    CompareSpec,
+    checksum_batches,
+    compare,
+    find_different_bins,
+    find_examples,
+    pick_batches,
+)
 from duckicelake.translate.namespaces import to_schema_name
 
 LAKE = "lake"
@@ -47,37 +64,37 @@ _BROKEN_STREAMS = {"INTERNAL Error": duckdb.InternalException, "FATAL Error": du
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyDesk:
+class VerifyContext:
     """What a run works with: Spark and the catalog, and a way to open the lake in DuckDB, for reading."""
 
-    desk: Desk
+    job: JobContext
     open_lake: Callable[[], DuckDBPyConnection]
     metadata_schema: str
 
 
-def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = False) -> VerifyReport:
+def verify(context: VerifyContext, options: VerifyOptions, *, dry_run: bool = False) -> VerifyReport:
     """Look at every table that was asked for. What cannot be looked at is a finding too.
 
     Raises: CatalogError: nobody answers
     """
-    watch = Stopwatch(verify_desk.desk.tell)
-    told = replace(verify_desk, desk=replace(verify_desk.desk, tell=watch.tell))
-    told.desk.tell("list tables")
-    tables = options.tables or list_tables(told.desk.connect())
+    watch = Stopwatch(context.job.progress)
+    told = replace(context, job=replace(context.job, progress=watch.start_step))
+    told.job.progress("list tables")
+    tables = options.tables or list_tables(told.job.connect())
     # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
-    with closing(Session(told.open_lake, reads_again=options.every_snapshot)) as session:
+    with closing(LakeSession(told.open_lake, reads_again=options.every_snapshot)) as session:
         if not dry_run:
             session.get()
         # An empty lake is no failure; of a lake whose tables nobody shows, nothing is known.
         hidden = 0 if tables else count_tables(session.get(), told.metadata_schema)
-        look = _plan if dry_run else _look_at_table
+        look = _plan if dry_run else _compare_table
         findings = [finding for ident in tables for finding in look(told, session, ident, options)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
     return VerifyReport(tuple(findings), watch.read(), versions, message=HIDDEN.format(hidden) if hidden else "")
 
 
 @dataclass(slots=True)
-class Session:
+class LakeSession:
     """A session of DuckDB in the lake, opened when it is needed, and anew after an error that breaks it.
 
     `reads_again`: the same files are read many times, and DuckDB keeps what it has read.
@@ -127,69 +144,73 @@ class Session:
         self.opened = None
 
 
-def _plan(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+def _plan(context: VerifyContext, session: LakeSession, ident: TableIdent, options: VerifyOptions) -> Iterator[Finding]:
     try:
-        desk.desk.tell(f"plan {ident}")
-        _, moments = _choose(desk, session, ident, options)
-        for moment in moments:
-            yield Finding(str(ident), str(moment), Verdict.expired if moment.is_expired else Verdict.planned, moment.snapshot_id)
+        context.job.progress(f"plan {ident}")
+        _, pairs = _choose(context, session, ident, options)
+        for pair in pairs:
+            yield Finding(str(ident), str(pair), VerifyVerdict.expired if pair.is_expired else VerifyVerdict.planned, pair.snapshot_id)
     except CatalogError as error:
-        yield Finding(str(ident), "", Verdict.unknown, message=error.message)
+        yield Finding(str(ident), "", VerifyVerdict.unknown, message=error.message)
     except duckdb.Error as error:
-        yield Finding(str(ident), "", Verdict.unknown, message=session.explain(error))
+        yield Finding(str(ident), "", VerifyVerdict.unknown, message=session.explain(error))
 
 
-def _choose(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> tuple[TableState, list[Moment]]:
+def _choose(
+    context: VerifyContext, session: LakeSession, ident: TableIdent, options: VerifyOptions
+) -> tuple[CatalogTable, list[SnapshotPair]]:
     is_past = options.snapshot_id is not None or (options.every_snapshot and not options.files)
-    state = load_state(desk.desk.connect(), ident)
-    past = read_past(session.get(), desk.metadata_schema, ident) if is_past else Past()
+    state = load_state(context.job.connect(), ident)
+    history = read_history(session.get(), context.metadata_schema, ident) if is_past else LakeHistory()
     if options.snapshot_id is not None:
-        return state, [state.get(options.snapshot_id, past)]
-    return state, [*(state.list_moments(past) if is_past else ()), state.head]
+        return state, [state.get(options.snapshot_id, history)]
+    return state, [*(state.list_pairs(history) if is_past else ()), state.head]
 
 
-def _look_at_table(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+def _compare_table(context: VerifyContext, session: LakeSession, ident: TableIdent, options: VerifyOptions) -> Iterator[Finding]:
     try:
-        state, moments = _choose(desk, session, ident, options)
-        looker = Looker(desk.desk, session, ident, options)
-        for moment in moments:
-            if moment.is_expired:
-                yield Finding(str(ident), str(moment), Verdict.expired, moment.snapshot_id)
+        state, pairs = _choose(context, session, ident, options)
+        looker = TableComparer(context.job, session, ident, options)
+        for pair in pairs:
+            if pair.is_expired:
+                yield Finding(str(ident), str(pair), VerifyVerdict.expired, pair.snapshot_id)
                 continue
-            desk.desk.tell(f"{'look at files of' if options.files else 'compare'} {ident} {moment}")
-            yield looker.look_at_files(state, moment, desk.metadata_schema) if options.files else looker.look(state, moment)
+            context.job.progress(f"{'look at files of' if options.files else 'compare'} {ident} {pair}")
+            yield looker.check_files(state, pair, context.metadata_schema) if options.files else looker.look(state, pair)
     except CatalogError as error:
-        yield Finding(str(ident), "", Verdict.unknown, message=error.message)
+        yield Finding(str(ident), "", VerifyVerdict.unknown, message=error.message)
     except duckdb.Error as error:
-        yield Finding(str(ident), "", Verdict.unknown, message=session.explain(error))
+        yield Finding(str(ident), "", VerifyVerdict.unknown, message=session.explain(error))
 
 
 @dataclass(frozen=True, slots=True)
-class Looker:
+class TableComparer:
     """Both sides of one table."""
 
-    desk: Desk
-    session: Session
-    ident: Ident
+    context: JobContext
+    session: LakeSession
+    ident: TableIdent
     options: VerifyOptions
 
-    def look(self, state: TableState, moment: Moment) -> Finding:
+    def look(self, state: CatalogTable, pair: SnapshotPair) -> Finding:
         """Compare the rows of a moment; at head it is begun again when somebody changed the table meanwhile."""
-        return self._hold(state, moment, Finding(str(self.ident), str(moment), Verdict.unknown, moment.snapshot_id), self._compare)
+        return self._hold(state, pair, Finding(str(self.ident), str(pair), VerifyVerdict.unknown, pair.snapshot_id), self._compare)
 
-    def look_at_files(self, state: TableState, moment: Moment, metadata_schema: str) -> Finding:
+    def check_files(self, state: CatalogTable, pair: SnapshotPair, metadata_schema: str) -> Finding:
         """Look at the files of a moment, or of all."""
-        what = "files of every snapshot" if self.options.every_snapshot else f"files {moment}"
-        finding = Finding(str(self.ident), what, Verdict.unknown, moment.snapshot_id)
-        return self._hold(state, moment, finding, partial(self._check_files, metadata_schema))
+        what = "files of every snapshot" if self.options.every_snapshot else f"files {pair}"
+        finding = Finding(str(self.ident), what, VerifyVerdict.unknown, pair.snapshot_id)
+        return self._hold(state, pair, finding, partial(self._check_files, metadata_schema))
 
-    def _hold(self, state: TableState, moment: Moment, finding: Finding, look: Callable[[Finding, TableState, Moment], Finding]) -> Finding:
+    def _hold(
+        self, state: CatalogTable, pair: SnapshotPair, finding: Finding, look: Callable[[Finding, CatalogTable, SnapshotPair], Finding]
+    ) -> Finding:
         try:
-            if moment.snapshot_id is not None:
-                return look(finding, state, moment)
+            if pair.snapshot_id is not None:
+                return look(finding, state, pair)
             for _ in range(ATTEMPTS):
                 found = look(finding, state, state.head)
-                after = load_state(self.desk.connect(), self.ident)
+                after = load_state(self.context.connect(), self.ident)
                 if after.version == state.version:
                     return found
                 state = after
@@ -202,73 +223,73 @@ class Looker:
             return error.message
         if isinstance(error, duckdb.Error):
             return self.session.explain(error)
-        gone = find_outage(self.desk.connect) or explain_store(str(error))
-        said = gone or explain_missing(str(error)) or explain(error)
+        gone = explain_outage(self.context.connect) or explain_store(str(error))
+        said = gone or explain_missing(str(error)) or explain_spark(error)
         is_of_rows = not gone and not self.options.files and isinstance(error, PySparkException | Py4JJavaError)
         return f"{said}\n{POINTER.format(self.ident)}" if is_of_rows else said
 
-    def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
-        check_readable(moment.schema)
-        look = make_look(moment.schema, state.spec)
-        iceberg, ducklake = self._tally(moment, look)
+    def _compare(self, finding: Finding, state: CatalogTable, pair: SnapshotPair) -> Finding:
+        check_readable(pair.schema)
+        look = build_compare_spec(pair.schema, state.spec)
+        iceberg, ducklake = self._tally(pair, look)
         parts = compare(iceberg, ducklake)
         found = replace(finding, iceberg_rows=iceberg.rows, ducklake_rows=ducklake.rows)
         if not parts:
-            return replace(found, verdict=Verdict.same)
-        found = replace(found, verdict=Verdict.differs, parts=parts[:PARTS] if look.groups else ())
+            return replace(found, verdict=VerifyVerdict.same)
+        found = replace(found, verdict=VerifyVerdict.differs, parts=parts[:PARTS] if look.groups else ())
         try:
-            return self._find_rows(found, moment, Look(look.fields, by_bins=True))
+            return self._add_examples(found, pair, CompareSpec(look.fields, by_bins=True))
         except _FAILURES as error:
             # Whatever becomes of that, there is a difference.
             return replace(found, message=f"the rows cannot be shown: {self._explain(error)}")
 
-    def _find_rows(self, found: Finding, moment: Moment, by_bins: Look) -> Finding:
-        sides = self._tally(moment, by_bins)
+    def _add_examples(self, found: Finding, pair: SnapshotPair, by_bins: CompareSpec) -> Finding:
+        sides = self._tally(pair, by_bins)
         parts = found.parts or compare(*sides)[:PARTS]
-        examples = self._find_examples(moment, by_bins, _choose_bins(*sides))
+        examples = self._find_examples(pair, by_bins, _choose_bins(*sides))
         return replace(found, parts=parts, only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1]))
 
-    def _tally(self, moment: Moment, look: Look) -> tuple[Tally, Tally]:
+    def _tally(self, pair: SnapshotPair, look: CompareSpec) -> tuple[Checksums, Checksums]:
         """The checksums of both sides, made at the same time."""
         with ThreadPoolExecutor(1) as beside:
-            ducklake = beside.submit(lambda: tally(self._read_ducklake(moment), look))
+            ducklake = beside.submit(lambda: checksum_batches(self._read_ducklake(pair), look))
             try:
-                return tally_rows(self._read_iceberg(moment), look), ducklake.result()
+                return checksum_rows(self._read_iceberg(pair), look), ducklake.result()
             except BaseException:
                 # Nobody wants to know the rest.
                 self.session.get().interrupt()
                 raise
 
-    def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
-        is_all, rest = self.options.every_snapshot, self.desk.connect()
-        place, shape = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident)), make_shape(state)
+    def _check_files(self, metadata_schema: str, finding: Finding, state: CatalogTable, pair: SnapshotPair) -> Finding:
+        is_all, rest = self.options.every_snapshot, self.context.connect()
+        place, shape = FilesLocation(state.metadata["location"], rest.catalog, load_keys(rest, self.ident)), make_shape(state)
         if find_unread(state.head.schema) is None:
-            entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
+            entries = list_entries(self.context.spark, self.context.name(self.ident), pair, is_all=is_all)
         else:
             # Iceberg's list has bounds in the columns' types, and Spark takes none of it where it does not know one.
-            lists = state.list_manifest_lists(moment, is_all=is_all)
-            entries = choose_entries(decode_entries(self.desk.spark, lists, place, shape))
-        lake = list_lake_files(self.session.get(), metadata_schema, self.ident, moment, is_all=is_all)
-        seen = look_at_files(self.desk.spark, entries, lake, place, shape)
-        verdict = Verdict.differs if seen.problems else Verdict.unknown if seen.unseen else Verdict.same
+            lists = state.list_manifest_lists(pair, is_all=is_all)
+            entries = choose_entries(decode_entries(self.context.spark, lists, place, shape))
+        lake = list_lake_files(self.session.get(), metadata_schema, self.ident, pair, is_all=is_all)
+        seen = check_files(self.context.spark, entries, lake, place, shape)
+        verdict = VerifyVerdict.differs if seen.problems else VerifyVerdict.unknown if seen.unseen else VerifyVerdict.same
         message = "at some of its files" if seen.unseen else ""
         return replace(finding, verdict=verdict, files=seen.files, problems=(*seen.problems, *seen.unseen), message=message)
 
-    def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
-        ducklake = (row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist())
-        return find_examples(pick_rows(self._read_iceberg(moment), look, bins), ducklake, self.options.examples)
+    def _find_examples(self, pair: SnapshotPair, look: CompareSpec, bins: list[int]) -> tuple[list[str], list[str]]:
+        ducklake = (row for batch in pick_batches(self._read_ducklake(pair), look, bins) for row in batch.to_pylist())
+        return find_examples(pick_rows(self._read_iceberg(pair), look, bins), ducklake, self.options.examples)
 
-    def _read_iceberg(self, moment: Moment) -> DataFrame:
-        name = self.desk.name(self.ident)
-        at = "" if moment.snapshot_id is None else f" VERSION AS OF {moment.snapshot_id}"
-        return self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
+    def _read_iceberg(self, pair: SnapshotPair) -> DataFrame:
+        name = self.context.name(self.ident)
+        at = "" if pair.snapshot_id is None else f" VERSION AS OF {pair.snapshot_id}"
+        return self.context.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
 
-    def _read_ducklake(self, moment: Moment) -> Iterator[pa.RecordBatch]:
+    def _read_ducklake(self, pair: SnapshotPair) -> Iterator[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
-        return self.session.read(format_select(moment.schema, table, moment.lake_snapshot_id, moment.names))
+        return self.session.read(format_select(pair.schema, table, pair.lake_snapshot_id, pair.names))
 
 
-def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
+def _choose_bins(iceberg: Checksums, ducklake: Checksums) -> list[int]:
     """Some bins that differ, the smallest first, of as many rows as may be looked at one by one; at least one."""
     sizes = iceberg.counts + ducklake.counts
     bins = sorted(find_different_bins(iceberg, ducklake), key=lambda one: int(sizes[one]))

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.objects import Objects, open_objects
+from duckicelake.pipeline.objects import TableObjects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.verify.deletes import Marked, check_count, read_positions, read_vector
-from duckicelake.pipeline.verify.footers import Shape, check_parquet, check_told, spread_partition
+from duckicelake.pipeline.verify.footers import TableShape, check_lake_facts, check_parquet, spread_partition
 
 SEEN_DDL = "kind string, path string, text string, last bigint"
 SEEN_SCHEMA = pa.schema([("kind", pa.string()), ("path", pa.string()), ("text", pa.string()), ("last", pa.int64())])
@@ -25,7 +25,7 @@ Seen = tuple[str, str, str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilesLocation:
     """Where a table's files are and with which keys they are read."""
 
     location: str
@@ -33,25 +33,25 @@ class Place:
     given: Mapping[str, str]
 
 
-def look_at_batches(batches: Iterable[pa.RecordBatch], place: Place, shape: Shape) -> Iterator[pa.RecordBatch]:
+def check_batches(batches: Iterable[pa.RecordBatch], place: FilesLocation, shape: TableShape) -> Iterator[pa.RecordBatch]:
     """What is to be said of each object: that it was looked at or why not, what is wrong with it, and which rows it marks as deleted."""
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
-        seen = [one for entry in batch.to_pylist() for one in look_at_object(objects, spread_partition(entry, shape), shape)]
+        seen = [one for entry in batch.to_pylist() for one in check_object(objects, spread_partition(entry, shape), shape)]
         yield pa.RecordBatch.from_pylist([dict(zip(SEEN_SCHEMA.names, one, strict=True)) for one in seen], SEEN_SCHEMA)
 
 
-def look_at_object(objects: Objects, entry: Mapping[str, Any], shape: Shape) -> Iterator[Seen]:
+def check_object(objects: TableObjects, entry: Mapping[str, Any], shape: TableShape) -> Iterator[Seen]:
     """The same of one."""
     path: str = entry["path"]
     yield FILE, path, "", None
     try:
         with objects.files.open_input_file(path.removeprefix("file://").removeprefix("s3://")) as source:
             yield from ((PROBLEM, path, text, None) for text in _check_size(source.size(), entry))
-            yield from _look_twice(source, entry, shape)
+            yield from _check_content(source, entry, shape)
     except FileNotFoundError:
         yield PROBLEM, path, "is missing", None
-    except (_Damaged, pa.ArrowException, BadRequest, struct.error) as error:
+    except (_DamagedFile, pa.ArrowException, BadRequest, struct.error) as error:
         yield PROBLEM, path, f"cannot be read: {error}", None
     except Exception as error:  # noqa: BLE001  one odd file, or a store that does not give it, must not end the look at all the others
         yield UNSEEN, path, f"could not be looked at: {type(error).__name__}: {error}", None
@@ -64,7 +64,7 @@ def _check_size(size: int, entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"has {size} bytes, DuckLake says {entry['lake_bytes']}"
 
 
-class _Damaged(Exception):
+class _DamagedFile(Exception):
     """The bytes are there, and they are no such file."""
 
 
@@ -93,41 +93,41 @@ class _Watched:
         self.closed = True
 
 
-def _look_twice(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) -> list[Seen]:
+def _check_content(source: pa.NativeFile, entry: Mapping[str, Any], shape: TableShape) -> list[Seen]:
     """Arrow has one error for bytes that are damaged and bytes that nobody gives: after it, a second look tells them apart."""
     try:
-        return list(_look_inside(source, entry, shape))
+        return list(_check_content_once(source, entry, shape))
     except OSError:
         watched: Any = _Watched(source)
         watched.seek(0)
         try:
-            return list(_look_inside(pa.PythonFile(watched, "r"), entry, shape))
+            return list(_check_content_once(pa.PythonFile(watched, "r"), entry, shape))
         except OSError as error:
             if watched.has_failed:
                 raise
-            raise _Damaged(str(error)) from error
+            raise _DamagedFile(str(error)) from error
 
 
-def _look_inside(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[Seen]:
+def _check_content_once(source: pa.NativeFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[Seen]:
     path: str = entry["path"]
     if (entry["file_format"] or entry["lake_format"] or "").lower() == "puffin":
         marked = [read_vector(_read_blob(source, entry), entry["referenced_data_file"] or entry["lake_data_path"])]
-        yield from _say_marked(path, marked, entry)
+        yield from _report_marked(path, marked, entry)
         return
     with pq.ParquetFile(source) as file:
         if entry["lake_footer"] and entry["lake_footer"] != file.metadata.serialized_size:
             yield PROBLEM, path, f"has a footer of {file.metadata.serialized_size} bytes, DuckLake says {entry['lake_footer']}", None
         if entry["content"] == POSITIONS or entry["lake_kind"] == "delete":
-            yield from _say_marked(path, read_positions(file), entry)
+            yield from _report_marked(path, read_positions(file), entry)
             return
         if entry["lake_rows"] is not None and entry["lake_rows"] != file.metadata.num_rows:
             yield PROBLEM, path, f"has {file.metadata.num_rows} rows, DuckLake says {entry['lake_rows']}", None
         if entry["content"] == DATA:
-            found = chain(check_parquet(file, entry, shape), check_told(file, entry, shape))
+            found = chain(check_parquet(file, entry, shape), check_lake_facts(file, entry, shape))
             yield from ((PROBLEM, path, text, None) for text in found)
 
 
-def _say_marked(path: str, marked: list[Marked], entry: Mapping[str, Any]) -> Iterator[Seen]:
+def _report_marked(path: str, marked: list[Marked], entry: Mapping[str, Any]) -> Iterator[Seen]:
     yield from ((PROBLEM, path, text, None) for text in check_count(marked, entry))
     for one in marked:
         # DuckLake knows by its row which file is meant; the path in its file may be another spelling.

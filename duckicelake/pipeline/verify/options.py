@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """One call of the job. No tables: all of them; neither a snapshot nor every one: as they are now."""
 
-    tables: tuple[Ident, ...] = ()
+    tables: tuple[TableIdent, ...] = ()
     snapshot_id: int | None = None
     every_snapshot: bool = False
     files: bool = False

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from duckicelake.pipeline.reports import format_report
-from duckicelake.pipeline.verify.tally import Part
+from duckicelake.pipeline.verify.tally import GroupDifference
 
 
-class Verdict(StrEnum):
+class VerifyVerdict(StrEnum):
     """How a look ended."""
 
     planned = "planned"
@@ -25,12 +25,12 @@ class Finding:
 
     table: str
     what: str
-    verdict: Verdict
+    verdict: VerifyVerdict
     snapshot_id: int | None = None
     iceberg_rows: int = 0
     ducklake_rows: int = 0
     files: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GroupDifference, ...] = ()
     only_in_iceberg: tuple[str, ...] = ()
     only_in_ducklake: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -39,13 +39,13 @@ class Finding:
     def describe(self) -> list[str]:
         """The finding in words: one line, and more when something is wrong."""
         where = f"{self.table} {self.what}".rstrip()
-        if self.verdict is Verdict.planned:
+        if self.verdict is VerifyVerdict.planned:
             return [f"{where}: would be looked at"]
-        if self.verdict is Verdict.expired:
+        if self.verdict is VerifyVerdict.expired:
             return [f"{where}: passed over: DuckLake has expired it"]
-        if self.verdict is Verdict.unknown:
+        if self.verdict is VerifyVerdict.unknown:
             return [f"{where}: could not look: {self.message}", *(f"  {problem}" for problem in self.problems)]
-        if self.verdict is Verdict.same:
+        if self.verdict is VerifyVerdict.same:
             is_rows = not self.what.startswith("files")
             return [f"{where}: {self.iceberg_rows} rows, the same" if is_rows else f"{where}: {self.files}, all as they are said to be"]
         if self.problems:
@@ -67,21 +67,21 @@ class VerifyReport:
     message: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> VerifyVerdict:
         """The worst of all: a difference counts more than what could not be looked at. A look at nothing shows nothing to be the same."""
         found = {finding.verdict for finding in self.findings}
-        if Verdict.differs in found:
-            return Verdict.differs
-        if Verdict.unknown in found or self.message:
-            return Verdict.unknown
+        if VerifyVerdict.differs in found:
+            return VerifyVerdict.differs
+        if VerifyVerdict.unknown in found or self.message:
+            return VerifyVerdict.unknown
         if not found:
-            return Verdict.nothing
-        return Verdict.planned if Verdict.planned in found else Verdict.same
+            return VerifyVerdict.nothing
+        return VerifyVerdict.planned if VerifyVerdict.planned in found else VerifyVerdict.same
 
     @property
     def status(self) -> int:
         """The status for the shell: 0 same, or a lake without tables, 1 differs, 3 could not look."""
-        return {Verdict.differs: 1, Verdict.unknown: 3}.get(self.verdict, 0)
+        return {VerifyVerdict.differs: 1, VerifyVerdict.unknown: 3}.get(self.verdict, 0)
 
     def format_json(self) -> str:
         """The report for machines."""
@@ -89,6 +89,6 @@ class VerifyReport:
 
     def describe(self) -> list[str]:
         """The report for people."""
-        counts = {verdict: sum(finding.verdict is verdict for finding in self.findings) for verdict in Verdict}
+        counts = {verdict: sum(finding.verdict is verdict for finding in self.findings) for verdict in VerifyVerdict}
         said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing to look at"
         return [*(line for finding in self.findings for line in finding.describe()), said]

@@ -46,7 +46,7 @@ class GroupField:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CompareSpec:
     """What of the rows counts: the columns, and what they are grouped by; `by_bins`: by their numbers instead."""
 
     fields: tuple[NestedField, ...]
@@ -77,7 +77,7 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Tally:
+class Checksums:
     """Checksums of rows, by bin or by group. A bin follows from the row's number, so different rows are in bins that differ."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
@@ -89,12 +89,12 @@ class Tally:
     def rows(self) -> int:
         return int(self.counts.sum()) + sum(group.rows for group in self.groups.values())
 
-    def add(self, rows: pa.RecordBatch, look: Look) -> None:
+    def add(self, rows: pa.RecordBatch, look: CompareSpec) -> None:
         """Count the rows of a batch."""
         numbers = hash_rows(rows, look.fields)
         sums = Sums(np.ones(rows.num_rows, np.int64), numbers, numbers)
         if look.by_bins:
-            self.add_bins(find_bins(numbers), sums)
+            self.add_bins(compute_bins(numbers), sums)
         elif rows.num_rows:
             values: Any = [rows.column(rows.schema.get_field_index(part.column)) for part in look.groups]
             self.add_groups(look.groups, values, sums)
@@ -129,7 +129,7 @@ class Tally:
         self.labels[key] = label
 
 
-def find_bins(numbers: Hashes) -> NDArray[np.int64]:
+def compute_bins(numbers: Hashes) -> NDArray[np.int64]:
     """The bin of each row."""
     return (numbers >> np.uint64(BIN_SHIFT)).astype(np.int64)
 
@@ -165,27 +165,27 @@ def _describe(values: Any, part: GroupField) -> str:
     return f"{part.transform}({part.column})={value[: _SHOWN[part.transform]]}"
 
 
-def tally(batches: Iterable[pa.RecordBatch], look: Look) -> Tally:
+def checksum_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Checksums:
     """The checksums of all rows of the batches, which are forgotten one after the other."""
-    found = Tally()
+    found = Checksums()
     for batch in batches:
         found.add(batch, look)
     return found
 
 
-def pick_batches(batches: Iterable[pa.RecordBatch], look: Look, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def pick_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """The rows of some bins, each with its number; those of a batch that are the same, once."""
     names = [item.name for item in look.fields]
     for batch in _name(batches, look):
         numbers = hash_rows(batch, look.fields)
-        places = np.flatnonzero(np.isin(find_bins(numbers), bins))
+        places = np.flatnonzero(np.isin(compute_bins(numbers), bins))
         found, firsts, rows = np.unique(numbers[places], return_index=True, return_counts=True)
         texts = [_format_row(batch.slice(int(place), 1).select(names)) for place in places[firsts]]
         columns = [pa.array(found.view(np.int64)), pa.array(rows.astype(np.int64)), pa.array(texts, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, schema=PICKED_SCHEMA)
 
 
-def _name(batches: Iterable[pa.RecordBatch], look: Look) -> Iterator[pa.RecordBatch]:
+def _name(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Iterator[pa.RecordBatch]:
     return (batch.rename_columns([item.name for item in look.fields]) for batch in batches)
 
 
@@ -197,7 +197,7 @@ def _format_row(row: pa.RecordBatch) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupDifference:
     """A partition or a bin of which both sides do not say the same."""
 
     name: str
@@ -205,18 +205,18 @@ class Part:
     ducklake_rows: int
 
 
-def compare(iceberg: Tally, ducklake: Tally) -> tuple[Part, ...]:
+def compare(iceberg: Checksums, ducklake: Checksums) -> tuple[GroupDifference, ...]:
     """Where both differ, by whatever they were counted; nothing when all rows are the same."""
     labels, none = iceberg.labels | ducklake.labels, Total()
     keys = sorted((key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)), key=lambda key: labels[key])
-    parts = tuple(Part(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
+    parts = tuple(GroupDifference(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
     return parts + tuple(
-        Part(f"bucket {key} of {BINS}", int(iceberg.counts[key]), int(ducklake.counts[key]))
+        GroupDifference(f"bucket {key} of {BINS}", int(iceberg.counts[key]), int(ducklake.counts[key]))
         for key in find_different_bins(iceberg, ducklake)
     )
 
 
-def find_different_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
+def find_different_bins(iceberg: Checksums, ducklake: Checksums) -> list[int]:
     """The bins that hold rows which only one side has, or has more often."""
     return np.flatnonzero((iceberg.counts != ducklake.counts) | (iceberg.sums != ducklake.sums)).tolist()
 

@@ -9,7 +9,7 @@ from duckicelake.catalog.manifest_import.operations import BulkPlan, encode_plan
 from duckicelake.catalog.manifest_import.submissions import SubmittedManifest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.pipeline.publish.making import Place, Task
+from duckicelake.pipeline.publish.making import LakeLocation, Task
 from duckicelake.pipeline.spark import RestCatalog
 from tests.support.lakes import FreshLake
 
@@ -46,11 +46,11 @@ class Batch:
         return replace(self, made=[{**first, "told": {**first["told"], **changes}}, *others])
 
 
-def open_place(lake: FreshLake) -> Place:
+def open_place(lake: FreshLake) -> LakeLocation:
     """Where executors find the lake."""
     keys = lake.store
     store = RestCatalog("", "", keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key)
-    return Place(lake.dsn, lake.metadata_schema, store)
+    return LakeLocation(lake.dsn, lake.metadata_schema, store)
 
 
 def make(lake: FreshLake, warehouse: Warehouse) -> Batch:

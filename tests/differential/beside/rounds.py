@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import Done
+from duckicelake.pipeline.maintain.report import StepResult
 from tests.differential.checks.manifests import list_snapshots
 from tests.differential.checks.rows import check_lake_snapshots, check_snapshots
 from tests.differential.checks.snapshots import check_refs
@@ -29,7 +29,7 @@ PYICEBERG_WRITES = 2
 """The highest version of tables."""
 
 
-def make_eager_desk(served: Served, spark: Spark) -> MaintainDesk:
+def make_eager_desk(served: Served, spark: Spark) -> MaintainContext:
     """What a round works with: the shared Spark, and no pity on orphans."""
     desk = make_eager(make_desk(served, lambda _: None))
     return replace(desk, open_spark=lambda: nullcontext(spark.session), catalog=spark.add(served.rest_catalog()))
@@ -113,14 +113,14 @@ class Stage:
         except Exception as error:
             # The job would take it for its own.
             raise AssertionError(f"before «{text}»: {error}") from error
-        self.is_flushed = text.startswith(Kind.flush)
+        self.is_flushed = text.startswith(StepKind.flush)
 
 
-def run_round(desk: MaintainDesk, policy: dict[str, Any], hear: Callable[[str], None]) -> Sequence[Done]:
+def run_round(desk: MaintainContext, policy: dict[str, Any], hear: Callable[[str], None]) -> Sequence[StepResult]:
     """One round; its steps."""
     options = MaintainOptions(policies=Policies(EAGER | policy))
     with letting_go():
         try:
-            return maintain(replace(desk, tell=hear), options).steps
+            return maintain(replace(desk, progress=hear), options).steps
         finally:
             gc.collect()

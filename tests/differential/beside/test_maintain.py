@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given, seed
 
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.reports import Verdict
 from tests.differential.beside.rounds import Stage, make_eager_desk, run_round
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
@@ -81,7 +81,7 @@ def prove_beside(history: History, sessions: Sessions, spark: Spark) -> list[str
 def test_nothing_is_removed_that_anybody_needs(sessions: Sessions, spark: Spark) -> None:
     """Histories go on between all that rounds of the job do, and every reader shows their rows at every snapshot that is left."""
     said = [line for first in CHOSEN for line in prove_beside(choose(first), sessions, spark)]
-    for kind in Kind:
+    for kind in StepKind:
         assert any(f" {kind} " in line and not line.endswith(" 0") for line in said), (kind, said)
 
 

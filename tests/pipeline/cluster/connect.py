@@ -14,7 +14,7 @@ import pyspark
 from duckicelake.embedded.home import LOWEST_PORT, is_free
 from duckicelake.pipeline.connect import EXTENSIONS
 from duckicelake.pipeline.jars import fetch_jars
-from duckicelake.pipeline.java import find_java_home
+from duckicelake.pipeline.java import get_java_home
 from duckicelake.pipeline.libraries import iceberg_jars
 from tests.pipeline.cluster.standalone import CALM_JAVA, end
 from tests.support.java import jar_cache
@@ -58,7 +58,7 @@ def start_connect(
 ) -> Generator[ConnectServer]:
     """A server that listens; ended with the block."""
     folder.mkdir(parents=True)
-    home, java_home = Path(pyspark.__file__).parent, find_java_home(os.environ, jar_cache())
+    home, java_home = Path(pyspark.__file__).parent, get_java_home(os.environ, jar_cache())
     jars = fetch_jars((*iceberg_jars(), *JARS), jar_cache() / "jars", [str(java_home / "bin" / "java")], lambda _: None)
     port = next(port for port in range(LOWEST_PORT - 6000 + os.getpid() % 3000, LOWEST_PORT) if is_free(port))
     settings = CONF | {"spark.connect.grpc.binding.port": str(port), "spark.local.dir": str(folder / "local")} | dict(conf or {})

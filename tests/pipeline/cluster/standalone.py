@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from duckicelake.embedded.home import LOWEST_PORT, is_free
-from duckicelake.pipeline.java import find_java_home
+from duckicelake.pipeline.java import get_java_home
 from tests.support.java import calm_java, jar_cache
 from tests.support.shared_stack import ROOT
 from tests.support.waiting import wait_for
@@ -60,7 +60,7 @@ def _start(running: ExitStack, folder: Path, name: str, *arguments: str) -> None
     home = Path(pyspark.__file__).parent
     environ = {
         "PATH": os.environ["PATH"],
-        "JAVA_HOME": str(find_java_home(os.environ, jar_cache())),
+        "JAVA_HOME": str(get_java_home(os.environ, jar_cache())),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",

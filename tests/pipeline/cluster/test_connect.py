@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.connect import find_place
+from duckicelake.pipeline.connect import get_host_port
 from duckicelake.translate.namespaces import to_schema_name
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
@@ -91,7 +91,7 @@ def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer,
 )
 def test_a_place_is_told_without_secrets(url: str, place: str) -> None:
     """Host and port, and nothing else of the connection string."""
-    assert find_place(url) == place
+    assert get_host_port(url) == place
 
 
 @pytest.mark.parametrize(

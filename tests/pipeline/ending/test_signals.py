@@ -17,7 +17,7 @@ from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.ingest.report import PUBLISHED, Stopwatch
 from duckicelake.pipeline.reports import Interrupted
 from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
+from duckicelake.pipeline.verify.report import Finding, VerifyReport, VerifyVerdict
 from tests.pipeline.stopped import BusySpark, opening
 from tests.support.spark import Spark
 from tests.support.waiting import wait_for
@@ -39,7 +39,10 @@ def test_a_run_that_did_all_its_work_ends_as_it_says(stop: Stop, statuses: list[
 
 def test_a_difference_wins_over_a_stop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever waits for status 1 has it; that other tables were not looked at is said too."""
-    found = (Finding("a.b", "now", Verdict.differs), Finding("c.d", "now", Verdict.unknown, message="stopped by SIGTERM before: c.d now"))
+    found = (
+        Finding("a.b", "now", VerifyVerdict.differs),
+        Finding("c.d", "now", VerifyVerdict.unknown, message="stopped by SIGTERM before: c.d now"),
+    )
     stop, call = Stop("SIGTERM", has_skipped_step=True), verify.VerifyCall(VerifyOptions(()), SparkSettings(), dry_run=False, report=None)
     monkeypatch.setattr(verify, "run_or_report", lambda *_: VerifyReport(found))
     assert verify.report_verify(call, lambda: pytest.fail("nobody asks"), stop) == 1
@@ -98,8 +101,8 @@ def test_time_is_that_of_steps_that_were_begun() -> None:
     stop = Stop("Ctrl-C")
     watch = Stopwatch(stop.interrupting(list[str]().append))
     with pytest.raises(Interrupted):
-        watch.tell("write")
-    watch.tell(PUBLISHED)
+        watch.start_step("write")
+    watch.start_step(PUBLISHED)
     assert list(watch.read()) == [PUBLISHED]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from duckicelake.pipeline.follow import FollowOptions, follow
-from duckicelake.pipeline.ingest.job import Desk, ingest
-from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
+from duckicelake.pipeline.ingest.job import JobContext, ingest
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.pipeline.dying import Moment, dying, run_module
@@ -41,7 +41,7 @@ class Doom:
     def read_options(self) -> dict[str, Any]:
         """What is asked of the job, by name."""
         key = tuple(self.key.split(",")) if self.key else ()
-        named = {"mode": Mode(self.mode), "key": key, "evolve": Evolve(self.evolve), "order_by": self.order_by, "schema": self.schema}
+        named = {"mode": IngestMode(self.mode), "key": key, "evolve": Evolve(self.evolve), "order_by": self.order_by, "schema": self.schema}
         of_source = {"reading": self.reading, "incremental_by": self.incremental_by}
         return {"source": self.source, "table": parse_ident(self.table), **named, **of_source}
 
@@ -61,7 +61,7 @@ def main(doom: Doom) -> None:
     ):
         add_catalog(spark, "lake", catalog)
         with dying(Moment(doom.step, doom.delay_seconds)) as tell:
-            desk = Desk(spark, "lake", lambda: open_rest(catalog), tell)
+            desk = JobContext(spark, "lake", lambda: open_rest(catalog), tell)
             if doom.batches:
                 how = FollowOptions(batch_files=1, settle_seconds=0, max_batches=doom.batches)
                 follow(desk, options, how, lambda _: False, lambda _: None)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection
 
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow
-from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.job import JobContext, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.report import Report, Run
+from duckicelake.pipeline.ingest.report import IngestReport, Run
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
 from tests.support.readers import Served
@@ -48,10 +48,10 @@ class Mill:
         pq.write_table(pa.table(columns), path)
         return path
 
-    def run(self, *, dry_run: bool = False, tell: Progress | None = None, run: Run | None = None, **options: Any) -> Report:
+    def run(self, *, dry_run: bool = False, tell: Progress | None = None, run: Run | None = None, **options: Any) -> IngestReport:
         """Run the job on the folder."""
         asked = IngestOptions(**{"source": str(self.folder), "table": TABLE} | options)
-        desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell or self.told.append)
+        desk = JobContext(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell or self.told.append)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
@@ -70,7 +70,7 @@ class Mill:
         """Follow the folder, every file as soon as it is there; the report, and those of each look that did something."""
         looks: list[FollowReport] = []
         open_it = connect or (lambda: open_rest(self.served.rest_catalog()))
-        desk = Desk(self.spark.session, self.catalog, open_it, self.told.append)
+        desk = JobContext(self.spark.session, self.catalog, open_it, self.told.append)
         asked = IngestOptions(**{"source": str(self.folder), "table": TABLE} | dict(options or {}))
         limits = FollowOptions(**{"settle_seconds": 0.0} | how)
         with warnings.catch_warnings():

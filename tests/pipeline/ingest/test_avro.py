@@ -9,9 +9,9 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import EvolutionRefused
-from duckicelake.pipeline.ingest.options import Evolve, Mode
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.avro import look_at
+from duckicelake.pipeline.ingest.sources.avro import read_avro_headers
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -58,15 +58,15 @@ def test_a_file_that_was_cut_says_so(tmp_path: Path, lost: int) -> None:
     """Wherever that was, but for the end of a block, which is the end of another file."""
     path = write_ids(tmp_path / "a.avro", 1, 2, 3)
     whole = path.read_bytes()
-    looks = look_at([to_taken(path)], lambda _: path.open("rb"), counts=True)
+    looks = read_avro_headers([to_taken(path)], lambda _: path.open("rb"), counts=True)
     assert [look.rows for look in looks.values()] == [3]
     path.write_bytes(whole[:-lost])
     for counts in (True, False):
         if lost == 19:
-            assert look_at([to_taken(path)], lambda _: path.open("rb"), counts=counts)
+            assert read_avro_headers([to_taken(path)], lambda _: path.open("rb"), counts=counts)
             continue
         with pytest.raises(BadRequest, match=r"a\.avro cannot be read as Avro.*cut"):
-            look_at([to_taken(path)], lambda _: path.open("rb"), counts=counts)
+            read_avro_headers([to_taken(path)], lambda _: path.open("rb"), counts=counts)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_no_avro_says_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.avro"
     path.write_bytes(content)
     with pytest.raises(BadRequest, match=r"a\.avro cannot be read as Avro"):
-        look_at([to_taken(path)], lambda _: path.open("rb"), counts=True)
+        read_avro_headers([to_taken(path)], lambda _: path.open("rb"), counts=True)
 
 
 @pytest.mark.spark
@@ -121,10 +121,10 @@ def test_avro_knows_the_other_modes(mill: Mill) -> None:
     """Rows without a key go to the quarantine, rows of known keys are updated; columns that do not go together are named."""
     fields = [{"name": "id", "type": ["null", "int"]}, {"name": "name", "type": "string"}]
     write_avro(mill.folder / "a.avro", fields, [{"id": 1, "name": "a"}, {"id": None, "name": "b"}])
-    done = mill.run(mode=Mode.upsert, key=("id",))
+    done = mill.run(mode=IngestMode.upsert, key=("id",))
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (2, 1, 1)
     write_avro(mill.folder / "b.avro", fields, [{"id": 1, "name": "c"}, {"id": 2, "name": "d"}])
-    mill.run(mode=Mode.upsert, key=("id",))
+    mill.run(mode=IngestMode.upsert, key=("id",))
     assert mill.rows() == [(1, "c"), (2, "d")]
     assert mill.rows("trips__quarantine", "raw") == [('{"id":null,"name":"b"}',)]
     write_ids(mill.folder / "c.avro", 1)

@@ -18,8 +18,8 @@ from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_
 from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, follow
-from duckicelake.pipeline.ingest.job import Desk
-from duckicelake.pipeline.ingest.options import IngestOptions, Mode
+from duckicelake.pipeline.ingest.job import JobContext
+from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, is_stale
 from duckicelake.pipeline.reports import Interrupted
@@ -251,8 +251,8 @@ def test_an_interrupted_run_says_so_and_takes_nothing(served: Served, tmp_path: 
 
 def test_partitions_are_not_overwritten_batch_by_batch() -> None:
     """Files of one partition in two batches would leave the rows of the second."""
-    options = IngestOptions("folder", parse_ident("a.b"), mode=Mode.overwrite_partitions)
-    desk = Desk(SimpleNamespace(), "c", lambda: Rest("", None), lambda _: None)
+    options = IngestOptions("folder", parse_ident("a.b"), mode=IngestMode.overwrite_partitions)
+    desk = JobContext(SimpleNamespace(), "c", lambda: Rest("", None), lambda _: None)
     report = follow(desk, options, FollowOptions(), lambda _: True, lambda _: None)
     assert report.status is Status.failed
     assert "each would overwrite what the ones before brought" in report.message

@@ -11,8 +11,8 @@ import pytest
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, ServiceUnavailable
 from duckicelake.pipeline.ingest import publishing
 from duckicelake.pipeline.ingest.job import begin
-from duckicelake.pipeline.ingest.options import IngestOptions, Mode
-from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions
+from duckicelake.pipeline.ingest.report import IngestReport, Status
 from duckicelake.pipeline.rest import Rest, open_rest
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.killed.leaving import check_left
@@ -129,7 +129,7 @@ def test_a_merge_starts_anew(mill: Mill) -> None:
         if step == "publish" and pending:
             mill.duck.execute(pending.pop())
 
-    assert mill.run(tell=tell, mode=Mode.upsert, key=("id",)).attempts == 2
+    assert mill.run(tell=tell, mode=IngestMode.upsert, key=("id",)).attempts == 2
     assert mill.rows() == [(1, "new"), (2, "new"), (3, "c")]
 
 
@@ -138,7 +138,7 @@ def test_a_merge_starts_anew(mill: Mill) -> None:
 def test_of_two_runs_at_once_one_takes_the_files(mill: Mill, when: str) -> None:
     """The other one finds nothing left, whenever it comes between."""
     fill(mill)
-    others: list[Report] = []
+    others: list[IngestReport] = []
 
     def tell(step: str) -> None:
         if step == when and not others:

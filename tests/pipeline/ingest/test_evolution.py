@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.evolution import Change, EvolutionRefused, adopt, apply_changes, fits, is_promotion, plan_evolution
+from duckicelake.pipeline.ingest.evolution import ColumnChange, EvolutionRefused, adopt, apply_changes, fits, is_promotion, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve
 from tests.support.spark import Spark
 
@@ -156,4 +156,4 @@ def test_what_was_changed_needs_nothing_more(spark: Spark) -> None:
     for form, wider in itertools.product(TYPES, TYPES):
         if is_promotion(form, wider):
             assert apply_changes(columns(c=form), plan_evolution(columns(c=form), columns(c=wider), Evolve.widen)) == columns(c=wider)
-    assert apply_changes(current, [Change(("valid_from",), "bigint", is_new=False)]) == current
+    assert apply_changes(current, [ColumnChange(("valid_from",), "bigint", is_new=False)]) == current

@@ -11,8 +11,8 @@ import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
-from duckicelake.pipeline.ingest.job import Desk
-from duckicelake.pipeline.ingest.options import Batch, IngestOptions, Mode
+from duckicelake.pipeline.ingest.job import JobContext
+from duckicelake.pipeline.ingest.options import Batch, IngestMode, IngestOptions
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.listing import choose_files
 from duckicelake.pipeline.ingest.sources.reading import Taken
@@ -146,7 +146,7 @@ def test_a_look_that_nobody_can_be_told_of_counts() -> None:
 
     nothing: Any = None
     with pytest.raises(FollowBroken) as broken:
-        follow(Desk(nothing, "none", connect, list[str]().append), IngestOptions("files", TABLE), FollowOptions(), nothing, hear)
+        follow(JobContext(nothing, "none", connect, list[str]().append), IngestOptions("files", TABLE), FollowOptions(), nothing, hear)
     assert isinstance(broken.value.__cause__, BrokenPipeError)
     assert (broken.value.report.message, broken.value.report.failures) == ("away", 2)
 
@@ -167,7 +167,7 @@ def test_what_does_not_pass_ends_the_run(error: Exception, failures: int) -> Non
 
     looks: list[FollowReport] = []
     nothing: Any = None
-    desk = Desk(nothing, "none", connect, list[str]().append)
+    desk = JobContext(nothing, "none", connect, list[str]().append)
     done = follow(desk, IngestOptions("files", TABLE), FollowOptions(), lambda _: len(looks) == 5, looks.append)
     assert (done.status, done.failures, str(error) in done.message) == (Status.failed, failures, True)
 
@@ -175,8 +175,8 @@ def test_what_does_not_pass_ends_the_run(error: Exception, failures: int) -> Non
 def test_partitions_are_not_overwritten_batch_by_batch() -> None:
     """Each batch would overwrite what the ones before brought, so nothing is taken."""
     nothing: Any = None
-    options, looks = IngestOptions("files", TABLE, mode=Mode.overwrite_partitions), list[FollowReport]()
-    done = follow(Desk(nothing, "none", nothing, nothing), options, FollowOptions(), nothing, looks.append)
+    options, looks = IngestOptions("files", TABLE, mode=IngestMode.overwrite_partitions), list[FollowReport]()
+    done = follow(JobContext(nothing, "none", nothing, nothing), options, FollowOptions(), nothing, looks.append)
     assert (done.status, done.batches, looks) == (Status.failed, 0, [])
     assert done.message.startswith("--follow takes files in batches, and each would overwrite what the ones before brought")
     with pytest.raises(BadRequest, match="--follow takes files in batches"):

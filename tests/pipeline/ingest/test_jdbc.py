@@ -14,9 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.job import SparkFailed
-from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestOptions, Mode, read_options
+from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestMode, IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, choose_options, find_bookmark, name_database, read_address
+from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, build_bookmark, choose_options, name_database, read_address
 from duckicelake.pipeline.ingest.sources.reading import NoSource
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
@@ -176,9 +176,9 @@ def test_everything_is_appended_once(mill: Mill) -> None:
     other = TABLE.beside("_2")
     for note in ("x", "y"):
         shop.conn.execute("UPDATE shop.orders SET note = %s WHERE id = 1", [note])
-        mill.run(source=shop.uri, reading=query, table=other, mode=Mode.upsert, key=("id",))
+        mill.run(source=shop.uri, reading=query, table=other, mode=IngestMode.upsert, key=("id",))
         assert mill.rows("trips_2") == [(1, note), (2, "n")]
-    dimension = {"table": TABLE.beside("_3"), "mode": Mode.scd2, "key": ("id",), "order_by": "made"}
+    dimension = {"table": TABLE.beside("_3"), "mode": IngestMode.scd2, "key": ("id",), "order_by": "made"}
     mill.run(**shop.options(**dimension))
     shop.conn.execute("UPDATE shop.orders SET note = 'z', made = made + interval '1 day' WHERE id = 1")
     assert mill.run(**shop.options(**dimension)).rows_out == 1
@@ -208,11 +208,11 @@ def test_a_database_is_followed_before_it_has_rows(mill: Mill) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
-@pytest.mark.parametrize("mode", [Mode.append, Mode.upsert])
-def test_what_is_read_whole_and_has_no_rows_is_taken_once(mill: Mill, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [IngestMode.append, IngestMode.upsert])
+def test_what_is_read_whole_and_has_no_rows_is_taken_once(mill: Mill, mode: IngestMode) -> None:
     """Until it has some, which come in then; and once more when it has none any more, if it is read each time."""
     shop = Shop(mill)
-    options = shop.options(mode=mode, key=("id",) if mode is Mode.upsert else ())
+    options = shop.options(mode=mode, key=("id",) if mode is IngestMode.upsert else ())
 
     def run_twice() -> list[tuple[Status, int]]:
         return [(done.status, done.rows_out) for done in (mill.run(**options), mill.run(**options))]
@@ -221,13 +221,13 @@ def test_what_is_read_whole_and_has_no_rows_is_taken_once(mill: Mill, mode: Mode
     shop.add(1)
     assert mill.run(**options).rows_out == 1
     shop.conn.execute("DELETE FROM shop.orders")
-    if mode is Mode.upsert:
+    if mode is IngestMode.upsert:
         assert run_twice() == [(Status.done, 0), (Status.nothing_new, 0)]
     else:
         with pytest.raises(BadRequest, match="was taken whole before"):
             mill.run(**options)
     assert mill.rows(columns="id") == [(1,)]
-    assert mill.rows("trips__ingested", "rows") == [(0,)] * (2 if mode is Mode.upsert else 1) + [(1,)]
+    assert mill.rows("trips__ingested", "rows") == [(0,)] * (2 if mode is IngestMode.upsert else 1) + [(1,)]
 
 
 @pytest.mark.long
@@ -261,7 +261,7 @@ def test_new_rows_are_known_by_a_timestamp(mill: Mill) -> None:
     shop = Shop(mill)
     shop.add(1)
     shop.conn.execute("INSERT INTO shop.orders VALUES (NULL, '2026-03-02', 1, 'bad')")
-    options = shop.options(incremental_by="made", mode=Mode.upsert, key=("id",))
+    options = shop.options(incremental_by="made", mode=IngestMode.upsert, key=("id",))
     done = mill.run(**options)
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (2, 1, 1)
     shop.conn.execute("INSERT INTO shop.orders VALUES (1, '2026-03-02 00:00:00.000001', 9, 'new')")
@@ -368,7 +368,7 @@ def test_what_the_options_become(tmp_path: Path) -> None:
         choose_options("jdbc:mysql://h/d", {"dbtable": "a"})
     assert choose_options("jdbc:mysql://h/d", {"dbtable": "a", "driver": "com.example.D"})["driver"] == "com.example.D"
     with pytest.raises(BadRequest, match="is string: rows are new by whole numbers"):
-        find_bookmark(StructType([StructField("name", StringType())]), "NAME", "x")
+        build_bookmark(StructType([StructField("name", StringType())]), "NAME", "x")
     with pytest.raises(BadRequest, match="--incremental-by says which"):
         IngestOptions("jdbc:sqlite:x", TABLE, form=Format.jdbc, batch=Batch("x", 1, 1, 1))
 
@@ -392,4 +392,4 @@ def test_times_of_sqlite_are_no_bookmarks(url: str, is_refused: bool) -> None:
     """SQLite compares them as the texts or numbers that they are stored as."""
     columns = StructType([StructField("at", TimestampNTZType())])
     with pytest.raises(BadRequest, match="SQLite") if is_refused else nullcontext():
-        find_bookmark(columns, "at", url)
+        build_bookmark(columns, "at", url)

@@ -14,13 +14,13 @@ import pytest
 from pyarrow import ArrowNotImplementedError
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.ingest.job import check_pair, check_target, explain
-from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
+from duckicelake.pipeline.ingest.job import check_pair, check_target, explain_spark
+from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
-from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
+from duckicelake.pipeline.ingest.report import IngestReport, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
 from duckicelake.pipeline.ingest.sources import files
-from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
+from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, list_path_columns
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.ingest.staging import (
     BRANCH_PREFIX,
@@ -35,7 +35,7 @@ from duckicelake.pipeline.ingest.staging import (
 from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged, check_moved
 from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
+from duckicelake.pipeline.rest import Rest, TableHead, TableIdent, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, end_process
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
@@ -44,7 +44,7 @@ from tests.support.waiting import wait_for
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 NOBODY = RestCatalog("http://127.0.0.1:1", "lake")
-STAGED = Staged(Ident(("raw",), "t"), "uuid", None, "ingest_x", 7, {"added-records": "3"})
+STAGED = Staged(TableIdent(("raw",), "t"), "uuid", None, "ingest_x", 7, {"added-records": "3"})
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,13 @@ def test_a_conflict_is_asked_of_the_ledger(served: Served) -> None:
     with pytest.raises(CommitFailed):
         commit_once(lambda: rest, stale, lambda: False)
     commit_once(lambda: rest, stale, lambda: True)
-    assert rest.load(Ident(("raw",), "none")) is None
+    assert rest.load(TableIdent(("raw",), "none")) is None
     with pytest.raises(NoSuchTable):
-        rest.load_whole(Ident(("none",), "none"))
+        rest.load_whole(TableIdent(("none",), "none"))
     assert rest.base.endswith(f"/v1/{WAREHOUSE}")
 
 
-def format_branch(ident: Ident, branch: str, snapshot_id: int | None) -> dict[str, Any]:
+def format_branch(ident: TableIdent, branch: str, snapshot_id: int | None) -> dict[str, Any]:
     """A branch put at a snapshot, or removed."""
     moved = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot_id}
     update = moved if snapshot_id is not None else {"action": "remove-snapshot-ref", "ref-name": branch}
@@ -218,7 +218,7 @@ class Overtaken(Rest):
 
     changes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def load(self, ident: Ident) -> TableHead | None:
+    def load(self, ident: TableIdent) -> TableHead | None:
         """The table, as it is before the changes."""
         found = Rest.load(self, ident)
         while self.changes:
@@ -277,11 +277,11 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     """A key belongs to an upsert, and an upsert to a key."""
     ident = parse_ident("a.b")
     with pytest.raises(BadRequest, match="needs --key"):
-        IngestOptions("x", ident, mode=Mode.upsert)
+        IngestOptions("x", ident, mode=IngestMode.upsert)
     with pytest.raises(BadRequest, match="belong to --mode upsert and scd2"):
         IngestOptions("x", ident, key=("id",))
     with pytest.raises(BadRequest, match="scd2 needs --order-by"):
-        IngestOptions("x", ident, mode=Mode.scd2, key=("id",))
+        IngestOptions("x", ident, mode=IngestMode.scd2, key=("id",))
     with pytest.raises(BadRequest, match="^attempts begin at 1$"):
         IngestOptions("x", ident, attempts=0)
     assert read_pairs(["sep==", "a="]) == {"sep": "=", "a": ""}
@@ -292,8 +292,8 @@ def test_the_report_is_json_and_knows_its_time() -> None:
     heard: list[str] = []
     watch = Stopwatch(heard.append)
     for step in ("list", "publish", "list"):
-        watch.tell(step)
-    report = Report("r", "a.b", "x", "append", Status.done, rows_in=3, seconds=watch.read())
+        watch.start_step(step)
+    report = IngestReport("r", "a.b", "x", "append", Status.done, rows_in=3, seconds=watch.read())
     told = json.loads(report.format_json())
     assert (told["job"], told["status"], told["rows_in"]) == ("ingest", "done", 3)
     assert list(told["seconds"]) == ["list", "publish"]
@@ -326,18 +326,18 @@ IndexError: there is none
 
 def test_traces_of_python_are_left_out() -> None:
     """Those of workers, which end with what is wrong, also within Java's."""
-    assert explain(RuntimeError(WORKERS)) == "IndexError: there is none"
+    assert explain_spark(RuntimeError(WORKERS)) == "IndexError: there is none"
     inner = WORKERS[WORKERS.index("Traceback") :]
     trace = f"[FAILED] cannot write\n\tat a.b.C\nCaused by: x.PythonException: {inner}\tat d.e.F\n"
-    assert explain(RuntimeError(trace)) == "[FAILED] cannot write\nCaused by: x.PythonException: IndexError: there is none"
+    assert explain_spark(RuntimeError(trace)) == "[FAILED] cannot write\nCaused by: x.PythonException: IndexError: there is none"
 
 
 def test_javas_traces_are_left_out() -> None:
     """What is wrong is said first, and by the last cause."""
     trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"
-    assert explain(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"
+    assert explain_spark(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"
     call = "An error occurred while calling o8.append.\n: a.RESTException: GET\n\tSuppressed: b.Original: trace\nCaused by: c: gone\n"
-    assert explain(RuntimeError(call)) == "a.RESTException: GET\nCaused by: c: gone"
+    assert explain_spark(RuntimeError(call)) == "a.RESTException: GET\nCaused by: c: gone"
 
 
 @pytest.mark.parametrize(
@@ -371,10 +371,10 @@ def test_a_line_is_looked_at_only_where_it_must_end_a_row() -> None:
 
 def test_names_in_paths_are_columns() -> None:
     """Those of folders, and not of files."""
-    assert find_path_columns(["day=1/city=x/a.csv", "day=2/city=y/b=c.csv"]) == ("day", "city")
+    assert list_path_columns(["day=1/city=x/a.csv", "day=2/city=y/b=c.csv"]) == ("day", "city")
     with pytest.raises(BadRequest, match=r"b=c.csv has \(\) as columns in its path, day=1/a.csv has \(day\)"):
-        find_path_columns(["b=c.csv", "day=1/a.csv"])
-    assert find_path_columns(["a=b.csv"]) == ()
+        list_path_columns(["b=c.csv", "day=1/a.csv"])
+    assert list_path_columns(["a=b.csv"]) == ()
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:

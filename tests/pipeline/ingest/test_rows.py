@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.evolution import EvolutionRefused
-from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, Mode
+from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestMode
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.rows import goes_on
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
@@ -215,17 +215,17 @@ def test_partitions_are_overwritten(mill: Mill) -> None:
         mill.run(changed=Changed.take, **shape | {"partition_by": parse_partitions("city")}, source=str(mill.write("z.csv", "id,city\n")))
     (mill.folder / "z.csv").unlink()
     mill.write("b.csv", "id,city\n2,y\n4,y\n")
-    mill.run(mode=Mode.overwrite_partitions, **shape)
+    mill.run(mode=IngestMode.overwrite_partitions, **shape)
     mill.write("c.csv", "id,city\n2,y\n3,y\n4,y\n")
-    done = mill.run(mode=Mode.overwrite_partitions, **shape)
+    done = mill.run(mode=IngestMode.overwrite_partitions, **shape)
     assert done.rows_out == 3
     assert mill.rows() == [(1, "x"), (2, "y"), (3, "y"), (4, "y")]
     assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
     mill.write("d.csv", "id,city\nbad,y\n")
-    assert mill.run(mode=Mode.overwrite_partitions, **shape).rows_quarantined == 1
+    assert mill.run(mode=IngestMode.overwrite_partitions, **shape).rows_quarantined == 1
     assert len(mill.rows()) == 4
     with pytest.raises(BadRequest, match="no partitions"):
-        mill.run(mode=Mode.overwrite_partitions, table=TABLE.beside("_2"))
+        mill.run(mode=IngestMode.overwrite_partitions, table=TABLE.beside("_2"))
 
 
 @pytest.mark.long
@@ -236,11 +236,11 @@ def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     mill.ask("ALTER TABLE raw.trips SET PARTITIONED BY (city, year(day))")
     mill.ask("INSERT INTO raw.trips VALUES (100, 'x', '2026-02-02'), (101, 'x', '2025-02-02'), (102, NULL, '2026-02-02')")
     mill.write("a.csv", "id,city,day\n103,x,2026-03-03\n104,,2026-03-03\n")
-    assert mill.run(mode=Mode.overwrite_partitions).rows_out == 2
+    assert mill.run(mode=IngestMode.overwrite_partitions).rows_out == 2
     rows = [*((i, "y") for i in range(1, 30, 3)), (101, "x"), (103, "x"), (104, None)]
     assert mill.rows(columns="id, city") == rows
     mill.write("b.csv", "id,city,day\n105,z,2026-04-04\n")
-    assert mill.run(mode=Mode.overwrite_partitions).rows_out == 1
+    assert mill.run(mode=IngestMode.overwrite_partitions).rows_out == 1
     assert mill.rows(columns="id, city") == [*rows, (105, "z")]
 
 
@@ -252,7 +252,7 @@ def test_a_bad_row_overwrites_nothing(mill: Mill) -> None:
     mill.ask("ALTER TABLE raw.trips SET PARTITIONED BY (city)")
     mill.ask("INSERT INTO raw.trips VALUES (1, 'x'), (2, 'y'), (3, 'z')")
     mill.write("a.csv", "id,city\nbad,x\n4,y\n")
-    assert mill.run(mode=Mode.overwrite_partitions).rows_quarantined == 1
+    assert mill.run(mode=IngestMode.overwrite_partitions).rows_quarantined == 1
     assert mill.rows() == [(1, "x"), (3, "z"), (4, "y")]
 
 
@@ -269,7 +269,7 @@ def test_a_bad_row_has_no_key(mill: Mill, name: str, text: str) -> None:
     mill.ask("CREATE SCHEMA raw")
     mill.ask("CREATE TABLE raw.trips AS SELECT i AS id, i AS seen FROM range(1, 3) r(i)")
     mill.write(name, text)
-    done = mill.run(mode=Mode.upsert, key=("id",))
+    done = mill.run(mode=IngestMode.upsert, key=("id",))
     assert (done.rows_in, done.rows_out, done.rows_quarantined, done.rows_superseded) == (4, 2, 2, 0)
     assert mill.rows() == [(1, 3), (2, 2), (3, 4)]
 
@@ -283,24 +283,24 @@ def test_partitions_of_uuids_are_not_told_apart_by_text(mill: Mill) -> None:
     mill.ask("INSERT INTO raw.trips VALUES (1, '00000000-0000-0000-0000-00000000000a')")
     mill.write("a.csv", "id,code\n2,00000000-0000-0000-0000-00000000000A\n")
     with pytest.raises(BadRequest, match="which Spark cannot tell by a UUID"):
-        mill.run(mode=Mode.overwrite_partitions, schema="id BIGINT, code STRING")
+        mill.run(mode=IngestMode.overwrite_partitions, schema="id BIGINT, code STRING")
     assert mill.rows(columns="id") == [(1,)]
 
 
 def test_rows_are_known_by_their_key(mill: Mill) -> None:
     """Known ones are updated and others inserted; of several the last counts; a key must have values."""
     mill.write("a.csv", "id,name,at\n1,a,1\n2,b,1\n")
-    mill.run(mode=Mode.upsert, key=("id",))
+    mill.run(mode=IngestMode.upsert, key=("id",))
     mill.write("b.csv", "id,name,at\n2,c,2\n2,d,3\n3,e,1\n,f,1\n")
     with pytest.raises(BadRequest, match="several rows have the key id = 2: --order-by"):
-        mill.run(mode=Mode.upsert, key=("id",))
-    done = mill.run(mode=Mode.upsert, key=("id",), order_by="at")
+        mill.run(mode=IngestMode.upsert, key=("id",))
+    done = mill.run(mode=IngestMode.upsert, key=("id",), order_by="at")
     assert (done.rows_in, done.rows_out, done.rows_quarantined, done.rows_superseded) == (4, 2, 1, 1)
     assert mill.rows() == [(1, "a", 1), (2, "d", 3), (3, "e", 1)]
     assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
     mill.write("c.csv", "id,name,at\n3,g,5\n3,h,5\n")
     with pytest.raises(BadRequest, match="they do not differ in at"):
-        mill.run(mode=Mode.upsert, key=("id",), order_by="at")
+        mill.run(mode=IngestMode.upsert, key=("id",), order_by="at")
 
 
 def test_orc_and_folders_of_values_are_read(mill: Mill) -> None:
@@ -324,7 +324,7 @@ def test_too_many_bad_rows_stop_the_run(mill: Mill) -> None:
 
 def test_versions_say_when_they_held(mill: Mill) -> None:
     """Several in one file, then a later one; what changes nothing makes none; what comes late stops the run."""
-    options = {"mode": Mode.scd2, "key": ("id",), "order_by": "at"}
+    options = {"mode": IngestMode.scd2, "key": ("id",), "order_by": "at"}
     mill.write("a.csv", "id,name,at\n1,a,2026-01-01\n1,b,2026-02-01\n1,b,2026-03-01\n2,x,2026-01-01\n3,y,\n")
     first = mill.run(**options)
     assert (first.rows_in, first.rows_out, first.rows_quarantined, first.rows_superseded) == (5, 3, 1, 1)
@@ -354,5 +354,5 @@ def test_a_key_that_the_table_has_twice_stops_an_upsert(mill: Mill) -> None:
     mill.run()
     mill.write("b.csv", "id,name\n1,c\n")
     with pytest.raises(BadRequest, match="several rows of one key"):
-        mill.run(mode=Mode.upsert, key=("id",))
+        mill.run(mode=IngestMode.upsert, key=("id",))
     assert mill.rows() == [(1, "a"), (1, "b")]

@@ -5,9 +5,9 @@ import sys
 from functools import partial
 
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
-from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.job import JobContext
 from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.job import VerifyContext, verify
 from duckicelake.pipeline.verify.options import VerifyOptions
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import Doom, open_place, opening_early
@@ -18,9 +18,9 @@ def main(doom: Doom) -> None:
     facts, home = open_place(doom)
     catalog = to_catalog(facts)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
-        desk = Desk(spark, CATALOG, lambda: open_rest(catalog), tell)
+        desk = JobContext(spark, CATALOG, lambda: open_rest(catalog), tell)
         verify(
-            VerifyDesk(desk, partial(open_duckdb, facts, home, read_only=True), facts.ducklake_metadata_schema),
+            VerifyContext(desk, partial(open_duckdb, facts, home, read_only=True), facts.ducklake_metadata_schema),
             VerifyOptions(**doom.options),
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.job import JobContext, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.rest import open_rest
@@ -49,7 +49,7 @@ def run_until(mill: Mill, wired: Wired, wire: Wire, step: str) -> str:
         if told == step:
             wire.cut()
 
-    desk = Desk(mill.spark.session, mill.spark.add(catalog), lambda: open_rest(catalog), tell)
+    desk = JobContext(mill.spark.session, mill.spark.add(catalog), lambda: open_rest(catalog), tell)
     with letting_go(), pytest.raises(CatalogError) as failed:
         ingest(desk, IngestOptions(str(mill.folder), TABLE))
     assert "Suppressed" not in failed.value.message

@@ -16,12 +16,12 @@ from duckicelake.commands.jobs.maintain import open_postgres, sweep
 from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import Done, MaintainReport
+from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
@@ -34,14 +34,14 @@ DEAD = "ingest_20200101T000000_dead_1"
 """The branch of a run of `ingest` that died long ago."""
 
 
-def make_desk(served: Served, tell: Progress) -> MaintainDesk:
+def make_desk(served: Served, tell: Progress) -> MaintainContext:
     """What a run on a served lake works with, but for Spark."""
     [lake] = make_settings(served.lake).lakes()
 
     def open_spark() -> AbstractContextManager[SparkSession]:
         raise NoJava("there is no Spark here")
 
-    return MaintainDesk(
+    return MaintainContext(
         connect=lambda: open_rest(served.rest_catalog()),
         open_postgres=lambda: open_postgres(lake),
         lake=DuckLake(served.lake.duckdb),
@@ -61,7 +61,7 @@ class Swept(DuckLake):
         return DuckLake.remove_orphans(self, before + FUTURE)
 
 
-def make_eager(desk: MaintainDesk) -> MaintainDesk:
+def make_eager(desk: MaintainContext) -> MaintainContext:
     """The same without pity on orphans."""
     return replace(desk, lake=Swept(desk.lake.open_lake), sweep=lambda before, spared: desk.sweep(before + FUTURE, spared))
 
@@ -115,6 +115,6 @@ def grow_branch(table: Table, branch: str, rows: pa.Table | None = None) -> None
     table.append(rows or table.schema().as_arrow().empty_table(), {RUN_ID: "20200101T000000_dead"}, branch)
 
 
-def find(report: MaintainReport, is_it: Callable[[Done], bool]) -> list[Done]:
+def find(report: MaintainReport, is_it: Callable[[StepResult], bool]) -> list[StepResult]:
     """The steps of a report that are meant."""
     return [step for step in report.steps if is_it(step)]

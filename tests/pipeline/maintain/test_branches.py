@@ -11,11 +11,11 @@ import pytest
 from duckicelake.pipeline.ancestry import walk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import Done, MaintainReport
+from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
+from duckicelake.pipeline.rest import Rest, TableIdent, open_rest, parse_ident
 from tests.differential.beside.rounds import EAGER, make_eager_desk
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, find, make_desk
@@ -47,14 +47,14 @@ def test_branches_of_dead_runs_go(served: Served) -> None:
     named = [{"action": "set-snapshot-ref", "ref-name": name, "type": "branch", "snapshot-id": head.main} for name in (DEAD, YOUNG)]
     rest.commit([{"identifier": {"namespace": ["main"], "name": "t"}, "requirements": [], "updates": named}])
     duck.execute("INSERT INTO t VALUES (2)")
-    [planned] = find(run(served, dry_run=True), lambda step: step.kind is Kind.branches)
+    [planned] = find(run(served, dry_run=True), lambda step: step.kind is StepKind.branches)
     assert (planned.subject, planned.verdict, planned.reason) == ("main.t", Verdict.planned, "1 branches of dead runs of ingest")
-    [done] = find(run(served), lambda step: step.kind is Kind.branches)
+    [done] = find(run(served), lambda step: step.kind is StepKind.branches)
     assert done.describe() == "main.t: branches: 1 branches of dead runs removed"
     after = rest.load(ident)
     assert after is not None
     assert after.refs.keys() == {"main", YOUNG}
-    assert find(run(served), lambda step: step.kind is Kind.branches) == []
+    assert find(run(served), lambda step: step.kind is StepKind.branches) == []
 
 
 def append(served: Served, branch: str) -> int:
@@ -87,7 +87,7 @@ def test_what_is_named_in_the_last_moment_stays(served: Served, monkeypatch: pyt
         commit(served, {"action": "remove-snapshot-ref", "ref-name": branch})
     look, tags = Rest.load_every, ["precious"]
 
-    def look_and_be_overtaken(rest: Rest, ident: Ident) -> Any:
+    def look_and_be_overtaken(rest: Rest, ident: TableIdent) -> Any:
         found = look(rest, ident)
         if tags:
             commit(served, name(tags.pop(), head, "tag"))
@@ -107,26 +107,26 @@ def test_who_writes_all_the_time_does_not_keep_snapshots(served: Served, monkeyp
     commit(served, {"action": "remove-snapshot-ref", "ref-name": "staged"})
     look, rows, duck = Rest.load_every, list(range(OVERTAKEN)), served.lake.duckdb()
 
-    def look_and_be_overtaken(rest: Rest, ident: Ident) -> Any:
+    def look_and_be_overtaken(rest: Rest, ident: TableIdent) -> Any:
         found = look(rest, ident)
         if rows:
             duck.execute("INSERT INTO raw.trips VALUES (?)", [rows.pop()])
         return found
 
     monkeypatch.setattr(Rest, "load_every", look_and_be_overtaken)
-    [done] = find(run(served), lambda step: step.kind is Kind.forget)
+    [done] = find(run(served), lambda step: step.kind is StepKind.forget)
     assert (done.verdict, done.removed, done.attempts) == (Verdict.done, 1, OVERTAKEN + 1)
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE raw.trips", "ALTER TABLE raw.trips RENAME TO others"], ids=["drop", "rename"])
-@pytest.mark.parametrize("kind", [Kind.branches, Kind.flush, Kind.forget])
-def test_a_table_that_goes_meanwhile_is_passed_over(served: Served, kind: Kind, change: str) -> None:
+@pytest.mark.parametrize("kind", [StepKind.branches, StepKind.flush, StepKind.forget])
+def test_a_table_that_goes_meanwhile_is_passed_over(served: Served, kind: StepKind, change: str) -> None:
     """When a step has been told, and before it has an effect: nothing has failed, and nothing is said to be done."""
     begin(served, "staged")
     commit(served, {"action": "remove-snapshot-ref", "ref-name": "staged"})
     commit(served, name(DEAD, open_rest(served.rest_catalog()).load_every(TABLE)["current-snapshot-id"]))
     told: list[str] = []
-    beginning = {Kind.branches: "drop branches"}.get(kind, str(kind))
+    beginning = {StepKind.branches: "drop branches"}.get(kind, str(kind))
 
     def tell(step: str) -> None:
         if step.startswith(beginning):
@@ -186,7 +186,7 @@ def test_what_ingest_made_goes_with_its_files(served: Served, spark: Spark, tmp_
     commit(served, {"action": "set-snapshot-ref", "ref-name": "kept", "type": "tag", "snapshot-id": tagged})
     chain = {one["snapshot-id"] for one in walk(open_rest(served.rest_catalog()).load_every(TABLE), tagged)}
     done = [step for _ in range(2) for step in keep(served, spark)]
-    forgotten = [step.describe() for step in done if step.kind is Kind.forget]
+    forgotten = [step.describe() for step in done if step.kind is StepKind.forget]
     assert forgotten == ["raw.trips: forget: 1 snapshots removed", "raw.trips__ingested: forget: 5 snapshots removed"]
     assert set(list_ids(served, "trips")) == chain
     assert mill.rows() == [(number,) for number in range(4)]
@@ -225,7 +225,7 @@ def fill(served: Served, mill: Mill) -> None:
         assert told == {"duckicelake.job": "ingest", "duckicelake.run-id": run.run_id, **versions}
 
 
-def keep(served: Served, spark: Spark) -> Sequence[Done]:
+def keep(served: Served, spark: Spark) -> Sequence[StepResult]:
     """A round that does at once whatever there is to do."""
     with letting_go():
         report = maintain(make_eager_desk(served, spark), MaintainOptions(policies=Policies(EAGER)))

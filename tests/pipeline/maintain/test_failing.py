@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from duckicelake.pipeline.maintain import compacting, rewriting
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.pipeline.maintain.keeper import Keeper
@@ -92,7 +92,7 @@ def test_commits_that_duckdb_overtook_are_made_again(keeper: Keeper, monkeypatch
 
     with meeting_commits(keeper, "t", meet) as meeting:
         steps = meeting.run("main.t", min_files=2).steps
-    assert [(step.kind, step.verdict, step.attempts) for step in steps] == [(Kind.compact, Verdict.done, 2)], steps
+    assert [(step.kind, step.verdict, step.attempts) for step in steps] == [(StepKind.compact, Verdict.done, 2)], steps
     assert keeper.told.count("compact main.t") == 2
     assert keeper.count_files("t") == (1 if group_bytes > 900 else 3)
     assert keeper.ask("SELECT count(*) FROM t") == [(195,)]

@@ -11,17 +11,17 @@ import psycopg
 import pytest
 
 from duckicelake.errors import CatalogError, CommitFailed, ServiceUnavailable
-from duckicelake.pipeline.asking.callers import NOBODY, Caller
+from duckicelake.pipeline.asking.callers import ANONYMOUS, Authenticator
 from duckicelake.pipeline.maintain import job, survey
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.job import QUICK_ATTEMPTS, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, TableFacts
+from duckicelake.pipeline.maintain.planning import LakeSnapshot, StepKind, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import Done
+from duckicelake.pipeline.maintain.report import StepResult
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 INLINED = TableFacts(inlined_rows=3, inlined_batches=1)
@@ -52,7 +52,7 @@ class Lake:
     commits: list[Outcome] = field(default_factory=lambda: [None])
     expiries: list[Outcome] = field(default_factory=lambda: [None])
     sweeps: list[Outcome] = field(default_factory=lambda: [()])
-    caller: Caller = NOBODY
+    caller: Authenticator = ANONYMOUS
     may_share: bool = True
     may_own: bool = True
     scheduled: int = 0
@@ -73,11 +73,11 @@ class Lake:
     def owning(self, _: Any) -> Any:
         yield self.may_own
 
-    def load_whole(self, ident: Ident) -> Any:
+    def load_whole(self, ident: TableIdent) -> Any:
         self.loads.append(ident.name)
         return {"metadata": {"properties": self.tables[ident.name]}}
 
-    def load_every(self, _: Ident) -> Any:
+    def load_every(self, _: TableIdent) -> Any:
         times = [{"snapshot-id": number, "sequence-number": number, "timestamp-ms": 0} for number in range(6)]
         log = [{"snapshot-id": number} for number in range(6)]
         refs = {"main": {"snapshot-id": 5}}
@@ -115,7 +115,7 @@ class Lake:
         """As a connection."""
 
 
-Run = Callable[..., list[Done]]
+Run = Callable[..., list[StepResult]]
 
 
 @pytest.fixture
@@ -142,9 +142,9 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(survey, name, function)
     monkeypatch.setattr(job, "EXPIRED_AT_ONCE", 2)
     stand_in: Any = lake
-    desk = MaintainDesk(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)
+    desk = MaintainContext(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)
 
-    def run(default: dict[str, Any] | None = None, *, dry_run: bool = False, **tables: Any) -> list[Done]:
+    def run(default: dict[str, Any] | None = None, *, dry_run: bool = False, **tables: Any) -> list[StepResult]:
         policies = Policies(default or {}, {f"main.{name}": section for name, section in tables.items()})
         return list(maintain(desk, MaintainOptions(policies=policies), dry_run=dry_run).steps)
 
@@ -179,7 +179,7 @@ def test_a_table_of_inlined_rows_may_vanish_meanwhile(lake: Lake, run: Run) -> N
     lake.facts = [vanished, INLINED, TableFacts()]
     assert [step.verdict for step in run()] == [Verdict.done]
     lake.facts = [vanished]
-    assert [(step.kind, step.verdict) for step in run()] == [(Kind.flush, Verdict.failed), (Kind.compact, Verdict.failed)]
+    assert [(step.kind, step.verdict) for step in run()] == [(StepKind.flush, Verdict.failed), (StepKind.compact, Verdict.failed)]
 
 
 def test_what_is_named_meanwhile_does_not_expire(lake: Lake, run: Run) -> None:
@@ -200,7 +200,7 @@ def test_an_expiry_that_fails_is_planned_anew(lake: Lake, run: Run) -> None:
     assert (lake.asked, done.attempts, len(lake.pauses)) == ([(0, 1), (2, 3), (2, 3), (4,)], 2, 1)
     lake.expiries = [duckdb.IOException("the line broke")]
     [failed] = run(EXPIRING)
-    assert (failed.kind, failed.verdict) == (Kind.expire, Verdict.failed)
+    assert (failed.kind, failed.verdict) == (StepKind.expire, Verdict.failed)
 
 
 def test_where_nothing_may_expire_nothing_is_looked_at_for_it(lake: Lake, run: Run) -> None:
@@ -242,7 +242,7 @@ def test_snapshots_are_forgotten_anew_when_the_table_changed(lake: Lake, run: Ru
         {"type": "assert-table-uuid", "uuid": "u"},
         {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 5},
     ]
-    assert (told.kind, told.verdict, told.attempts) == (Kind.forget, Verdict.done, 3)
+    assert (told.kind, told.verdict, told.attempts) == (StepKind.forget, Verdict.done, 3)
     lake.besides = [frozenset({1})]
     [_, told] = run(EXPIRING)
     assert told.describe() == "main.t: forget: failed: somebody moved a ref"
@@ -258,8 +258,8 @@ def test_one_tables_property_stops_no_other_one(lake: Lake, run: Run) -> None:
     steps = run(EXPIRING | SWEEPING)
     assert [(step.subject, step.kind, step.verdict) for step in steps] == [
         ("main.odd", None, Verdict.failed),
-        ("main.t", Kind.flush, Verdict.done),
-        ("(the lake)", Kind.orphans, Verdict.done),
+        ("main.t", StepKind.flush, Verdict.done),
+        ("(the lake)", StepKind.orphans, Verdict.done),
     ]
     assert lake.asked == ["flush", {("main", "off"), ("main", "odd")}]
 
@@ -273,10 +273,10 @@ def test_a_sweep_that_fails_tells_what_went_before(lake: Lake, run: Run) -> None
 
 
 BEGUN = {
-    Kind.flush: "3 inlined rows, 0 inlined deletes",
-    Kind.expire: "5 of 6 lake snapshots",
-    Kind.forget: "1 of 6 snapshots",
-    Kind.orphans: "what nothing names",
+    StepKind.flush: "3 inlined rows, 0 inlined deletes",
+    StepKind.expire: "5 of 6 lake snapshots",
+    StepKind.forget: "1 of 6 snapshots",
+    StepKind.orphans: "what nothing names",
 }
 """Why a run begins its steps that finds these."""
 
@@ -290,7 +290,7 @@ def test_steps_that_fail_have_the_reason_for_which_they_were_begun(lake: Lake, r
     assert {step.verdict for step in steps} == {Verdict.failed}
     assert {step.kind: step.reason for step in steps} == BEGUN
     lake.facts = [psycopg.errors.UndefinedTable("gone")]
-    assert [(step.kind, step.reason) for step in run()] == [(Kind.flush, ""), (Kind.compact, "")]
+    assert [(step.kind, step.reason) for step in run()] == [(StepKind.flush, ""), (StepKind.compact, "")]
 
 
 def test_steps_that_are_stopped_have_a_reason_too(lake: Lake, run: Run) -> None:
@@ -299,15 +299,15 @@ def test_steps_that_are_stopped_have_a_reason_too(lake: Lake, run: Run) -> None:
     lake.end = ("flush", "expire", "forget", "clean-up", "orphans")
     steps = run(EXPIRING | SWEEPING)
     assert {step.message.partition(":")[0] for step in steps} == {"stopped before"}
-    assert {step.kind: step.reason for step in steps} == BEGUN | {Kind.clean_up: "7 files that no snapshot needs"}
+    assert {step.kind: step.reason for step in steps} == BEGUN | {StepKind.clean_up: "7 files that no snapshot needs"}
 
 
 def test_a_run_that_is_ended_tells_what_went_before(lake: Lake, run: Run) -> None:
     """Files that were removed are in the report, whoever stops it before it looks for more."""
     lake.scheduled, lake.end = 7, "orphans"
     assert [(step.kind, step.verdict, step.removed, step.message) for step in run(SWEEPING)] == [
-        (Kind.clean_up, Verdict.done, 7, ""),
-        (Kind.orphans, Verdict.failed, 0, "stopped before: orphans what nothing names"),
+        (StepKind.clean_up, Verdict.done, 7, ""),
+        (StepKind.orphans, Verdict.failed, 0, "stopped before: orphans what nothing names"),
     ]
 
 
@@ -315,7 +315,7 @@ def test_orphans_of_another_run_are_not_swept(lake: Lake, run: Run) -> None:
     """While one is at work the step is passed over; while one sweeps there is no work at all, but plans are made."""
     lake.may_own = False
     assert [(step.kind, step.verdict, step.message) for step in run(SWEEPING)] == [
-        (Kind.orphans, Verdict.skipped, "another run is at work")
+        (StepKind.orphans, Verdict.skipped, "another run is at work")
     ]
     lake.may_share, lake.facts = False, [INLINED]
     [busy] = run(SWEEPING)

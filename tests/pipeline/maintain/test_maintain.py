@@ -4,7 +4,7 @@ from threading import Thread
 
 import pytest
 
-from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find
 
@@ -50,10 +50,10 @@ def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     planned = keeper.run(dry_run=True)
     assert planned.verdict is Verdict.planned
     assert [(step.subject, step.kind) for step in planned.steps if step.verdict is Verdict.planned] == [
-        ("main.s", Kind.compact),
-        ("main.t", Kind.flush),
-        ("main.t", Kind.compact),
-        ("main.v", Kind.compact),
+        ("main.s", StepKind.compact),
+        ("main.t", StepKind.flush),
+        ("main.t", StepKind.compact),
+        ("main.v", StepKind.compact),
     ]
     assert keeper.count_files("t") == 6
     report = keeper.run()
@@ -90,7 +90,7 @@ def test_a_large_file_with_many_deletes_is_written_anew(keeper: Keeper, is_of_sp
     assert len(rows) == 5000
     assert keeper.run(target_size=target, delete_ratio=0.34).steps == ()
     report = keeper.run(target_size=target)
-    assert [(step.kind, step.verdict, step.removed) for step in report.steps] == [(Kind.compact, Verdict.done, 1)], report.describe()
+    assert [(step.kind, step.verdict, step.removed) for step in report.steps] == [(StepKind.compact, Verdict.done, 1)], report.describe()
     assert keeper.ask(with_deletes) == []
     left = {name for name, *_ in keeper.ask("FROM ducklake_list_files('lake', 't')")}
     assert left & set(files) == set(files) - {worn}
@@ -113,7 +113,7 @@ def test_what_a_tag_names_outlives_every_age(keeper: Keeper, keep_refs: bool) ->
     assert report.verdict is Verdict.done, report.describe()
     left = [row[0] for row in keeper.ask("SELECT snapshot_id FROM ducklake_snapshots('lake') ORDER BY ALL")]
     assert (len(left), tagged in left) == ((2, True) if keep_refs else (1, False)), left
-    [cleaned] = find(report, lambda step: step.kind is Kind.clean_up)
+    [cleaned] = find(report, lambda step: step.kind is StepKind.clean_up)
     # those of `s` and `v`, which nobody named, and the seven of `t` where the tag does not hold them
     assert cleaned.removed == (23 if keep_refs else 30), cleaned
     keeper.check_same(every_snapshot=False)

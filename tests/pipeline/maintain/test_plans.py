@@ -18,8 +18,8 @@ from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.maintain.checks import check_possible, spell_order
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
-    Kind,
     LakeSnapshot,
+    StepKind,
     TableFacts,
     plan_compaction,
     plan_expiry,
@@ -29,9 +29,9 @@ from duckicelake.pipeline.maintain.planning import (
 )
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.maintain.rewriting import format_call, format_options, is_passing
-from duckicelake.pipeline.maintain.survey import TableName, choose_tables, find_tables
+from duckicelake.pipeline.maintain.survey import TableName, choose_tables, parse_changed_tables
 from duckicelake.pipeline.rest import parse_ident
-from duckicelake.pipeline.spark import naming_snapshots
+from duckicelake.pipeline.spark import commits_with_properties
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ICEBERG = "org.apache.iceberg.exceptions"
@@ -96,7 +96,7 @@ def test_a_flush_takes_enough_rows() -> None:
     assert plan_flush(facts, replace(POLICY, flush_rows=11)) is None
     step = plan_flush(facts, replace(POLICY, flush_rows=10))
     assert step is not None
-    assert (step.kind, step.rows) == (Kind.flush, 10)
+    assert (step.kind, step.rows) == (StepKind.flush, 10)
     assert plan_flush(replace(facts, withheld="structs"), POLICY) is None
 
 
@@ -163,8 +163,8 @@ def test_removal_goes_by_the_lakes_ages() -> None:
     assert plan_removal(0, Policy(), NOW) == []
     steps = plan_removal(3, Policy(orphan_age=timedelta(hours=5)), NOW)
     assert [(step.kind, step.before) for step in steps] == [
-        (Kind.clean_up, NOW - timedelta(days=2)),
-        (Kind.orphans, NOW - timedelta(hours=5)),
+        (StepKind.clean_up, NOW - timedelta(days=2)),
+        (StepKind.orphans, NOW - timedelta(hours=5)),
     ]
 
 
@@ -188,9 +188,9 @@ def test_the_procedure_chooses_what_was_planned() -> None:
 
 def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
     """Tables by id; names and unknown words are none."""
-    assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
-    assert find_tables(None) == frozenset()
-    assert find_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
+    assert parse_changed_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
+    assert parse_changed_tables(None) == frozenset()
+    assert parse_changed_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
 
 
 def make_table(*columns: str, by: str) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.Monkey
     iceberg = SimpleNamespace(EnvironmentContext=Gone())
     org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
     monkeypatch.setattr(spark, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
-    with pytest.raises(SystemExit), naming_snapshots({"a": "b"}):
+    with pytest.raises(SystemExit), commits_with_properties({"a": "b"}):
         raise SystemExit(0)
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import SortField
+from duckicelake.pipeline.ingest.target import SortTerm
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, Step, TableFacts, plan_expiry
+from duckicelake.pipeline.maintain.planning import LakeSnapshot, Step, StepKind, TableFacts, plan_expiry
 from duckicelake.pipeline.maintain.policy import Policies, Policy, Strategy, parse_age, parse_policies, parse_size
 from duckicelake.pipeline.maintain.rewriting import format_options
 
@@ -41,7 +41,7 @@ def test_the_nearest_word_counts() -> None:
     }
     trips, other = policies.find("raw.trips", properties), policies.find("raw.other", properties)
     assert (other.target_size, other.snapshot_age, other.snapshot_count, other.enabled) == (2048, timedelta(minutes=1), 9, False)
-    assert (trips.strategy, trips.order, trips.snapshot_count) == (Strategy.zorder, (SortField("pickup"), SortField("dropoff")), 3)
+    assert (trips.strategy, trips.order, trips.snapshot_count) == (Strategy.zorder, (SortTerm("pickup"), SortTerm("dropoff")), 3)
     assert Policies().find("a.b", {}) == Policy()
 
 
@@ -191,7 +191,7 @@ def test_no_property_stops_the_lake(properties: dict[str, str]) -> None:
     now = datetime(2026, 3, 1, tzinfo=UTC)
     step = plan_expiry([LakeSnapshot(number, now, frozenset({1})) for number in range(2)], frozenset(), {1: policy}, Policy(), now)
     assert step is None or step.versions == (0,)
-    assert format_options(policy, TableFacts(), Step(Kind.compact, ""))["target-file-size-bytes"] == str(policy.target_size)
+    assert format_options(policy, TableFacts(), Step(StepKind.compact, ""))["target-file-size-bytes"] == str(policy.target_size)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.5, 1e12])

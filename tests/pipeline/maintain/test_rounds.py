@@ -12,14 +12,14 @@ from psycopg import sql
 
 from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline.maintain import compacting, survey
-from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.desk import MaintainContext
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
+from duckicelake.pipeline.maintain.planning import FileGroup, StepKind, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies, Policy, parse_policies
 from duckicelake.pipeline.maintain.rewriting import Rewritten
-from duckicelake.pipeline.maintain.survey import find_tables
+from duckicelake.pipeline.maintain.survey import parse_changed_tables
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import parse_ident
 from tests.pipeline.maintain.keeper import make_desk
@@ -99,7 +99,7 @@ def test_what_duckdb_would_do_wrongly_is_withheld(served: Served, statements: tu
     duck = run(served, *statements)
     before = duck.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
     report = maintain(make_desk(served, list[str]().append), MaintainOptions())
-    assert [(step.kind, step.verdict, step.message) for step in report.steps] == [(Kind.flush, Verdict.skipped, why)]
+    assert [(step.kind, step.verdict, step.message) for step in report.steps] == [(StepKind.flush, Verdict.skipped, why)]
     assert report.status == 0
     assert duck.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall() == before
 
@@ -137,7 +137,7 @@ def test_a_flush_that_duckdb_overtook_brings_no_deleted_row_back(served: Served)
         return Overtaken(served.lake.duckdb(), overtakers.pop()) if overtakers else served.lake.duckdb()
 
     [done] = maintain(replace(desk, lake=DuckLake(open_lake)), MaintainOptions()).steps
-    assert (done.kind, done.verdict, done.attempts) == (Kind.flush, Verdict.done, 2)
+    assert (done.kind, done.verdict, done.attempts) == (StepKind.flush, Verdict.done, 2)
     assert duck.execute("SELECT count(*), min(id) FROM t").fetchall() == [(36, 4)]
     [table_id] = [name.table_id for name in list_tables(desk) if name.table_name == "t"]
     with served.lake.psycopg() as conn:
@@ -161,7 +161,7 @@ def test_a_flush_names_its_run(served: Served) -> None:
     assert set(report.versions) == {"duckicelake", "pyspark", "duckdb"}
 
 
-def list_tables(desk: MaintainDesk) -> list[survey.TableName]:
+def list_tables(desk: MaintainContext) -> list[survey.TableName]:
     """The live tables."""
     with desk.open_postgres() as conn:
         return survey.list_live_tables(conn)
@@ -180,7 +180,7 @@ def test_runs_know_of_each_other(served: Served) -> None:
                 assert not is_own
 
 
-def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | Rewritten]) -> MaintainDesk:
+def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | Rewritten]) -> MaintainContext:
     """A desk whose Spark comes to these ends, one after the other."""
 
     def rewrite(*_: Any) -> Rewritten:
@@ -232,7 +232,7 @@ def test_a_long_history_is_read_piece_by_piece(served: Served, monkeypatch: pyte
 
         def look(changes: str | None) -> frozenset[int]:
             cursors.extend(conn.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
-            return find_tables(changes)
+            return parse_changed_tables(changes)
 
         monkeypatch.setattr(survey, "find_tables", look)
         found = survey.read_snapshots(conn)
@@ -252,7 +252,7 @@ def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, mon
                 conn.execute(END_SHARING)
 
     [failed] = maintain(replace(desk, tell=tell), MaintainOptions((parse_ident("main.t"),))).steps
-    assert (failed.kind, failed.verdict, failed.reason) == (Kind.compact, Verdict.failed, "5 small files, 0 with many deletes")
+    assert (failed.kind, failed.verdict, failed.reason) == (StepKind.compact, Verdict.failed, "5 small files, 0 with many deletes")
     assert "the connection to Postgres that shares the lake broke" in failed.message
 
 
@@ -267,7 +267,7 @@ def test_without_spark_the_rest_is_done(served: Served) -> None:
     """The table that needs it fails; the snapshots of the lake expire all the same."""
     run(served, *FIVE_FILES)
     report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=Policies({"snapshot-age": "0s"})))
-    assert [(step.kind, step.verdict) for step in report.steps] == [(Kind.compact, Verdict.failed), (Kind.expire, Verdict.done)]
+    assert [(step.kind, step.verdict) for step in report.steps] == [(StepKind.compact, Verdict.failed), (StepKind.expire, Verdict.done)]
     assert "there is no Spark here" in report.steps[0].message
     with pytest.raises(NoSuchTable, match=r"There is no table main\.none"):
         maintain(make_desk(served, list[str]().append), MaintainOptions((parse_ident("main.none"),)))

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from duckicelake.commands.jobs.maintain import open_postgres
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.profile.job import ProfileDesk, profile
+from duckicelake.pipeline.profile.job import ProfileContext, profile
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
 from duckicelake.pipeline.rest import open_rest, parse_ident
@@ -35,7 +35,7 @@ class Measurer:
                 raise NoJava("there is no Spark here")
             return nullcontext(self.checker.spark.session)
 
-        desk = ProfileDesk(
+        desk = ProfileContext(
             connect=lambda: open_rest(self.checker.served.rest_catalog()),
             open_postgres=lambda: open_postgres(lake),
             open_spark=open_spark,

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.publish.job import PublishDesk, publish
+from duckicelake.pipeline.publish.job import PublishContext, publish
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.rest import open_rest, parse_ident
@@ -45,7 +45,7 @@ class Press:
             return nullcontext(self.spark.session)
 
         place = open_place(self.served.lake)
-        desk = PublishDesk(lambda: open_rest(self.served.rest_catalog()), place, open_spark, tell or self.told.append)
+        desk = PublishContext(lambda: open_rest(self.served.rest_catalog()), place, open_spark, tell or self.told.append)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)

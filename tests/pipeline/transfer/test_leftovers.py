@@ -16,9 +16,9 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.catalogs import Held
+from duckicelake.pipeline.transfer.catalogs import LoadedTable
 from duckicelake.pipeline.transfer.copies.found import PUBLISHING, STAGED
 from duckicelake.pipeline.transfer.copies.leftovers import clear
 from duckicelake.pipeline.transfer.files import Store, describe_new
@@ -203,7 +203,7 @@ def test_a_place_of_a_rest_catalog_may_be_another_tables(tmp_path: Path, beside:
     for name in beside:
         (tmp_path / "metadata" / name).write_text("{}")
     before = datetime.now(UTC) + timedelta(seconds=2)
-    held = Held(Ident(("ns",), "t"), new, "", {})
+    held = LoadedTable(TableIdent(("ns",), "t"), new, "", {})
     clear(catalog, open_objects(StoreSettings(None, "", None, None)), held, before, is_there=is_there)
     assert {name for name in "ab" if list_files(Path(folders[name][0]).parents[1]) & {f"{folders[name][0]}/x.parquet"}} == left
     assert all((tmp_path / "metadata" / name).exists() for name in beside)

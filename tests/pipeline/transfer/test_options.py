@@ -7,7 +7,7 @@ import typer
 
 from duckicelake.cli_pipeline import build_pipeline
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.transfer.files import join_location
 from duckicelake.pipeline.transfer.options import FOLDERS, Form, read_options
 from tests.pipeline.transfer.ferry import format_given
@@ -65,8 +65,8 @@ def test_a_namespace_may_have_a_dot() -> None:
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x"])
 def test_names_do_not_lead_out_of_a_warehouse(name: str) -> None:
     """A table is in the folder of its name, or nowhere."""
-    assert join_location("/w/", Ident(("a", "b.c"), "t")) == "/w/a/b.c/t"
-    for ident in (Ident(("ns",), name), Ident((name,), "t")):
+    assert join_location("/w/", TableIdent(("a", "b.c"), "t")) == "/w/a/b.c/t"
+    for ident in (TableIdent(("ns",), name), TableIdent((name,), "t")):
         with pytest.raises(BadRequest, match="cannot be the name of a folder"):
             join_location("/w", ident)
 
@@ -79,7 +79,7 @@ def test_properties_come_from_a_file_and_the_call(tmp_path: Any) -> None:
         format_given("s3://bucket/w", ("a.t", "t"), properties=path, property=["warehouse=two", "uri=http://host/a?b=c"])
     )
     assert options.properties == {"s3.region": "x", "warehouse": "two", "uri": "http://host/a?b=c"}
-    assert (options.form, options.tables) == ("hadoop", (Ident(("a",), "t"), Ident((), "t")))
+    assert (options.form, options.tables) == ("hadoop", (TableIdent(("a",), "t"), TableIdent((), "t")))
     path.write_text("s3.region = 'x'\n")
     with pytest.raises(BadRequest, match="s3 must be a text; write names with dots in quotes"):
         read_options(format_given("/w", (), properties=path))

@@ -18,16 +18,16 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.rest import Rest, TableIdent
 from duckicelake.pipeline.spark import LazySpark, RestCatalog
-from duckicelake.pipeline.transfer.bench import LazyBench
+from duckicelake.pipeline.transfer.bench import LazyScratchCatalog
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry
 from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published
 from duckicelake.pipeline.transfer.folders.hive import find_partitions
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
 from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, HAS_TABLES_SQLITE, Database, JdbcCatalog, open_database
-from duckicelake.pipeline.transfer.job import TransferDesk, transfer
-from duckicelake.pipeline.transfer.options import Form, Mode, TransferOptions
+from duckicelake.pipeline.transfer.job import TransferContext, transfer
+from duckicelake.pipeline.transfer.options import Form, TransferMode, TransferOptions
 from duckicelake.pipeline.transfer.rest import RestSide, read_keys
 from duckicelake.store.objects import StoreSettings, open_objects
 
@@ -68,9 +68,9 @@ def test_a_catalogs_tables_are_made_where_they_are_missing_alone(tmp_path: Path)
         return conn
 
     catalog = JdbcCatalog(Database("c", "?", HAS_TABLES_SQLITE, connect), STORE, "one", "/w")
-    prepared = catalog.prepare(Ident(("a",), "t"), ASKED)
+    prepared = catalog.prepare(TableIdent(("a",), "t"), ASKED)
     catalog.publish(prepared, prepared.metadata)
-    assert [entry.ident for entry in catalog.list_entries()] == [Ident(("a",), "t")]
+    assert [entry.ident for entry in catalog.list_entries()] == [TableIdent(("a",), "t")]
 
 
 def test_any_name_of_a_file_is_a_database(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_files_that_spark_would_pass_over_are_refused(paths: list[str], stray: s
         find_partitions("/t", paths)
 
 
-def plan(source: Catalog, target: Catalog, form: Form, mode: Mode = Mode.copy) -> list[tuple[str, str]]:
+def plan(source: Catalog, target: Catalog, form: Form, mode: TransferMode = TransferMode.copy) -> list[tuple[str, str]]:
     """What a run would bring, and what it says of each."""
-    bench, told = LazyBench("run", LazySpark(nullcontext[Any])), list[str]()
-    desk = TransferDesk("import", source, target, bench, told.append, lambda _: open_objects(StoreSettings(None, "", None, None)))
+    bench, told = LazyScratchCatalog("run", LazySpark(nullcontext[Any])), list[str]()
+    desk = TransferContext("import", source, target, bench, told.append, lambda _: open_objects(StoreSettings(None, "", None, None)))
     report = transfer(desk, TransferOptions("", form, mode=mode), dry_run=True)
     assert told[1:] == [f"plan {one.subject}" for one in report.moved]
     return [(one.subject, one.message) for one in report.moved]
@@ -215,7 +215,7 @@ def test_a_plan_refuses_to_register_what_has_no_metadata_file(place: str | None)
     answers = {"/namespaces": {"namespaces": [["a"]]}, "/namespaces/a/tables": {"identifiers": [{"namespace": ["a"], "name": "t"}]}}
     with answering(answers | {"/namespaces/a/tables/t": table}) as theirs, answering({}) as ours:
         sides = [RestSide(name, lambda rest=rest: rest, STORE, {}) for name, rest in (("theirs", theirs), ("ours", ours))]
-        found = plan(*sides, Form.rest, Mode.register)
+        found = plan(*sides, Form.rest, TransferMode.register)
     assert found == [("a.t", "" if place else "its catalog does not say where its metadata file is: --mode copy")]
 
 
@@ -229,7 +229,7 @@ def test_an_answer_of_another_shape_is_told(answer: Any) -> None:
         side = RestSide("other", lambda: rest, STORE, {})
         for ask in (side.load, side.load_view):
             with pytest.raises(BadRequest, match="answer"):
-                ask(Entry(Ident(("a",), "t")))
+                ask(Entry(TableIdent(("a",), "t")))
 
 
 def test_an_answer_without_json_leaves_a_commit_unknown() -> None:

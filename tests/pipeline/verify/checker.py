@@ -8,10 +8,10 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.job import JobContext
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import open_rest, parse_ident
-from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.job import VerifyContext, verify
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, VerifyReport
 from tests.support.readers import Served
@@ -36,8 +36,8 @@ class Checker:
         **options: Any,
     ) -> VerifyReport:
         """Run the job."""
-        desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell)
-        own = VerifyDesk(desk, open_lake or self.open_lake, self.served.lake.metadata_schema)
+        desk = JobContext(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell)
+        own = VerifyContext(desk, open_lake or self.open_lake, self.served.lake.metadata_schema)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)

@@ -10,7 +10,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 from duckicelake.pipeline.verify import job
-from duckicelake.pipeline.verify.report import Verdict
+from duckicelake.pipeline.verify.report import VerifyVerdict
 from tests.interop.rich_lake import TRIPS, VISITS
 from tests.interop.types.tables import EXTREMES
 from tests.pipeline.verify.checker import Checker
@@ -47,7 +47,9 @@ def test_every_file_is_what_is_said_of_it(checker: Checker) -> None:
     checker.ask_spark("DELETE FROM {c}.main.vectors WHERE i % 10 = 3")
     checker.run("DELETE FROM vectors WHERE i = 8", "DELETE FROM vectors WHERE i % 2 = 0")
     reports = checker.verify(files=True), checker.verify("main.vectors", files=True, every_snapshot=True)
-    assert [line for report in reports for found in report.findings if found.verdict is not Verdict.same for line in found.describe()] == []
+    assert [
+        line for report in reports for found in report.findings if found.verdict is not VerifyVerdict.same for line in found.describe()
+    ] == []
     counts = {found.table: found.files for found in reports[0].findings}
     assert counts.keys() == {"main.trips", "main.visits", "main.vectors"}
     assert min(counts.values()) > 4
@@ -119,7 +121,7 @@ def test_floats_within_null_structs_are_counted_as_icebergs_writers_do(checker: 
     checker.ask_spark(f"INSERT INTO {{c}}.main.t.branch_next {rows}")
     checker.ask_spark("CALL {c}.system.fast_forward('main.t', 'main', 'next')")
     (found,) = checker.verify("main.t", files=True).findings
-    assert found.verdict is Verdict.same, found
+    assert found.verdict is VerifyVerdict.same, found
 
 
 def lose(checker: Checker) -> None:
@@ -170,7 +172,7 @@ def test_rows_of_a_spoilt_file_point_to_it(checker: Checker, spoil: Callable[[Ch
     path = f"s3://{find_data_file(checker)}"
     spoil(checker)
     found = checker.look("main.t")
-    assert found.verdict is Verdict.unknown
+    assert found.verdict is VerifyVerdict.unknown
     said, *_, pointer = found.message.splitlines()
     assert pointer == "`verify main.t --files` looks at each of its files"
     assert (said == f"{path} is missing") is is_named
@@ -195,7 +197,7 @@ def test_a_falsehood_is_found(checker: Checker, falsify: Callable[[Checker], Non
     checker.run(LINES)
     falsify(checker)
     (found,) = checker.verify("main.t", files=True).findings
-    assert found.verdict is Verdict.differs, found
+    assert found.verdict is VerifyVerdict.differs, found
     assert said in "\n".join(found.problems)
 
 
@@ -263,7 +265,7 @@ def test_files_of_columns_that_spark_does_not_read_are_looked_at(checker: Checke
     checker.run(*TIMES)
     for options in ({}, {"every_snapshot": True}, {"snapshot_id": checker.list_snapshots("times")[-2]}):
         found = checker.look("main.times", files=True, **options)
-        assert (found.verdict, found.files > 3) == (Verdict.same, True), found
+        assert (found.verdict, found.files > 3) == (VerifyVerdict.same, True), found
     checker.corrupt(OF_HOURS)
     (said,) = checker.look("main.times", files=True).problems
     assert said.endswith("column hour has values from 36000000000 to 39480000000, DuckLake says from 10:30:00 to 10:58:00")

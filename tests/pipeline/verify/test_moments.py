@@ -2,8 +2,8 @@
 
 import pytest
 
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.verify.moments import find_table_id, name_metadata
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.verify.snapshot_pairs import name_metadata, read_table_id
 from tests.support.lakes import FreshLake
 
 
@@ -17,6 +17,6 @@ def test_names_are_those_that_duckdb_knows(lake: FreshLake, letters: str) -> Non
         duck.execute(f'CREATE TABLE "{namespace}"."{table}" (id INTEGER)')
     made = [one for (one,) in duck.execute(f"SELECT table_id FROM {meta}.ducklake_table ORDER BY table_id").fetchall()]
     assert len(made) == 4
-    assert [find_table_id(duck, meta, Ident((namespace,), table)) for namespace, table in names] == made
-    assert [find_table_id(duck, meta, Ident((namespace,), table.replace("T", "t"))) for namespace, table in names] == made
-    assert find_table_id(duck, meta, Ident(("ö",), "ÄT")) == -1
+    assert [read_table_id(duck, meta, TableIdent((namespace,), table)) for namespace, table in names] == made
+    assert [read_table_id(duck, meta, TableIdent((namespace,), table.replace("T", "t"))) for namespace, table in names] == made
+    assert read_table_id(duck, meta, TableIdent(("ö",), "ÄT")) == -1

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.verify.report import Verdict
+from duckicelake.pipeline.verify.report import VerifyVerdict
 from tests.pipeline.ingest.mill import Mill, open_mill
 from tests.pipeline.profile.measurer import Measurer
 from tests.pipeline.verify.checker import Checker
@@ -38,11 +38,11 @@ def test_what_ingest_filled_is_the_same_at_every_snapshot(checker: Checker, mill
     for target in (snapshots[2], snapshots[1]):
         checker.ask_spark(f"CALL {{c}}.system.rollback_to_snapshot('raw.trips', {target})")
     ever = checker.verify("raw.trips", "raw.trips__ingested", every_snapshot=True)
-    assert [line for found in ever.findings if found.verdict is not Verdict.same for line in found.describe()] == []
+    assert [line for found in ever.findings if found.verdict is not VerifyVerdict.same for line in found.describe()] == []
     assert [found.iceberg_rows for found in ever.findings] == [1, 2, 3, 4, 5, 6, 2, 1, 2, 3, 3]
     for name in ("trips", "trips__ingested"):
         one = checker.look(f"raw.{name}", snapshot_id=list_log(mill, name)[0])
-        assert (one.verdict, one.iceberg_rows) == (Verdict.same, 1)
+        assert (one.verdict, one.iceberg_rows) == (VerifyVerdict.same, 1)
     [profiled] = Measurer(checker).run("raw.trips__ingested").tables
     assert sum(size.files for size in profiled.sizes) == 3
     assert all(column.bytes for column in profiled.columns)
@@ -58,7 +58,7 @@ def test_columns_are_renamed_before_main_moves(checker: Checker) -> None:
         checker.ask_spark(f"ALTER TABLE {{c}}.main.t RENAME COLUMN {old} TO {new}")
     checker.ask_spark("CALL {c}.system.fast_forward('main.t', 'main', 'next')")
     ever = checker.verify("main.t", every_snapshot=True)
-    assert [line for found in ever.findings if found.verdict is not Verdict.same for line in found.describe()] == []
+    assert [line for found in ever.findings if found.verdict is not VerifyVerdict.same for line in found.describe()] == []
     assert [found.iceberg_rows for found in ever.findings] == [1, 10, 10]
 
 
@@ -73,11 +73,11 @@ def test_what_ducklake_has_expired_is_passed_over_and_told(checker: Checker, mil
     report = checker.verify(every_snapshot=True)
     assert report.status == 0, report.describe()
     assert f"main.t at snapshot {current}: passed over: DuckLake has expired it" in report.describe()
-    assert [found.table for found in report.findings if found.verdict is Verdict.same] == [
+    assert [found.table for found in report.findings if found.verdict is VerifyVerdict.same] == [
         *("main.later", "main.t", "raw.trips", "raw.trips__ingested"),
     ]
     one = checker.look("main.t", snapshot_id=current)
-    assert one.verdict is Verdict.unknown
+    assert one.verdict is VerifyVerdict.unknown
     assert f"DuckLake has expired snapshot {current}" in one.message
 
 

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
 from duckicelake.pipeline import older
-from duckicelake.pipeline.verify.counting import format_number, pick_rows, tally_rows
+from duckicelake.pipeline.verify.counting import checksum_rows, format_number, pick_rows
 from duckicelake.pipeline.verify.hashing import hash_rows
-from duckicelake.pipeline.verify.tally import GroupField, Look, compare, find_different_bins, tally
+from duckicelake.pipeline.verify.tally import CompareSpec, GroupField, checksum_batches, compare, find_different_bins
 from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -118,12 +118,12 @@ LONG = PrimitiveType("long")
 KINDS = ("plain", "list", "lists", "map", "maps", "struct", "structs")
 
 
-def make(forms: list[IcebergType], seed: int) -> tuple[pa.Table, Look]:
+def make(forms: list[IcebergType], seed: int) -> tuple[pa.Table, CompareSpec]:
     """Rows of columns of these types."""
     chance = random.Random(seed)
     fields = tuple(NestedField(place, f"c{place}", form, False) for place, form in enumerate(forms, 1))
     columns = [pa.array([draw(field.type, chance) for _ in range(ROWS)], to_arrow(field.type)) for field in fields]
-    return pa.Table.from_arrays(columns, names=[field.name for field in fields]), Look(fields)
+    return pa.Table.from_arrays(columns, names=[field.name for field in fields]), CompareSpec(fields)
 
 
 def read(spark: Spark, table: pa.Table, folder: Path) -> DataFrame:
@@ -153,12 +153,12 @@ def test_the_type_of_iceberg_decides(spark: Spark) -> None:
     """Whatever width Spark has read a value in."""
     shown = "CAST(-7 AS TINYINT)", "5", "CAST(0.5 AS FLOAT)", "CAST(1.50 AS DECIMAL(4, 2))", "array(CAST(3 AS SMALLINT))"
     types = [*map(to_leaf, ("int", "long", "double", "decimal(20, 2)")), ListType(9, LONG, False)]
-    look = Look(tuple(NestedField(place, name, form, False) for place, (name, form) in enumerate(zip("abcde", types, strict=True))))
+    look = CompareSpec(tuple(NestedField(place, name, form, False) for place, (name, form) in enumerate(zip("abcde", types, strict=True))))
     values = pa.record_batch(
         [pa.array([-7]), pa.array([5]), pa.array([0.5]), pa.array([Decimal("1.50")]), pa.array([[3]])], names=[*"abcde"]
     )
     with letting_go():
-        assert compare(tally_rows(spark.session.sql(f"SELECT {', '.join(shown)}"), look), tally([values], look)) == ()
+        assert compare(checksum_rows(spark.session.sql(f"SELECT {', '.join(shown)}"), look), checksum_batches([values], look)) == ()
 
 
 def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
@@ -168,10 +168,14 @@ def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
     parts = [*((name, "identity") for name in LEAVES), *stamps, ("timestamp", "hour"), ("timestamptz", "hour")]
     groups = [GroupField(f"c{[*LEAVES].index(name) + 1}", to_leaf(name), by) for name, by in parts]
     # Each with another one, so that half as many queries do.
-    looks = [look, Look(look.fields, by_bins=True), *(Look(look.fields, pair) for pair in zip(groups[::2], groups[1::2], strict=False))]
+    looks = [
+        look,
+        CompareSpec(look.fields, by_bins=True),
+        *(CompareSpec(look.fields, pair) for pair in zip(groups[::2], groups[1::2], strict=False)),
+    ]
     with letting_go():
         frame = read(spark, table, tmp_path)
-        found = [(tally_rows(frame, chosen), tally(table.to_batches(), chosen)) for chosen in looks]
+        found = [(checksum_rows(frame, chosen), checksum_batches(table.to_batches(), chosen)) for chosen in looks]
     for theirs, ours in found:
         assert compare(theirs, ours) == ()
         assert (theirs.groups, theirs.labels, theirs.rows) == (ours.groups, ours.labels, ROWS)
@@ -182,10 +186,10 @@ def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
 @pytest.mark.parametrize("by_bins", [pytest.param(False, id="whole"), pytest.param(True, id="bins")])
 def test_no_rows_are_nothing(spark: Spark, by_bins: bool, tmp_path: Path) -> None:
     """An empty table is as empty to Spark."""
-    look = Look((NestedField(1, "c1", LONG, False),), by_bins=by_bins)
+    look = CompareSpec((NestedField(1, "c1", LONG, False),), by_bins=by_bins)
     with letting_go():
-        found = tally_rows(read(spark, pa.table({"c1": pa.array([], pa.int64())}), tmp_path), look)
-    assert (found.rows, found.groups, compare(found, tally([], look))) == (0, {}, ())
+        found = checksum_rows(read(spark, pa.table({"c1": pa.array([], pa.int64())}), tmp_path), look)
+    assert (found.rows, found.groups, compare(found, checksum_batches([], look))) == (0, {}, ())
 
 
 TEXTS, MAPS = ListType(920, PrimitiveType("string"), False), MapType(921, PrimitiveType("string"), 922, LONG, False)
@@ -208,8 +212,8 @@ def test_rows_are_found_where_lists_and_maps_hold_nothing(spark: Spark, ddl: str
     """Where all of a batch are NULL or empty, Java hands over no offsets of what they would hold."""
     empty = f"CAST({'map' if isinstance(form, MapType) else 'array'}() AS {ddl})"
     rows = spark.session.sql(f"SELECT * FROM VALUES (1L, CAST(NULL AS {ddl})), (2L, {empty}) t(a, m)").coalesce(1)
-    look = Look((NestedField(1, "a", LONG, False), NestedField(3, "m", form, False)), by_bins=True)
+    look = CompareSpec((NestedField(1, "a", LONG, False), NestedField(3, "m", form, False)), by_bins=True)
     with letting_go():
-        bins = find_different_bins(tally_rows(rows, look), tally([], look))
+        bins = find_different_bins(checksum_rows(rows, look), checksum_batches([], look))
         picked = [row["text"] for row in pick_rows(rows, look, bins)]
     assert sorted(text[: len('{"a": 1')] for text in picked) == ['{"a": 1', '{"a": 2']

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from duckicelake.pipeline.objects import Objects
+from duckicelake.pipeline.objects import TableObjects
 from duckicelake.pipeline.verify import objects
-from duckicelake.pipeline.verify.footers import Shape
-from duckicelake.pipeline.verify.objects import DATA, FILE, PROBLEM, UNSEEN, look_at_object
-from duckicelake.pipeline.verify.report import Finding, Verdict
+from duckicelake.pipeline.verify.footers import TableShape
+from duckicelake.pipeline.verify.objects import DATA, FILE, PROBLEM, UNSEEN, check_object
+from duckicelake.pipeline.verify.report import Finding, VerifyVerdict
 
 SAID = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format", "content_offset"))
 PARQUET = {**SAID, "file_format": "PARQUET", "content": None}
@@ -70,7 +70,7 @@ def write_rows(tmp_path: Path) -> Path:
 def test_a_store_that_does_not_give_a_file_is_no_difference(entry: dict[str, Any], reads: int, error: OSError, tmp_path: Path) -> None:
     """Nobody looked at it, whatever the store's reason is."""
     store: Any = Failing(error, reads)
-    found = list(look_at_object(Objects(store), {**entry, "path": f"file://{write_rows(tmp_path)}"}, Shape({}, {})))
+    found = list(check_object(TableObjects(store), {**entry, "path": f"file://{write_rows(tmp_path)}"}, TableShape({}, {})))
     assert [kind for kind, *_ in found] == [FILE, UNSEEN]
     assert str(error) in found[1][2]
 
@@ -78,7 +78,9 @@ def test_a_store_that_does_not_give_a_file_is_no_difference(entry: dict[str, Any
 def test_a_file_that_the_store_does_not_have_is_a_difference(tmp_path: Path) -> None:
     """Which is known for certain."""
     entry = {**PARQUET, "path": f"file://{tmp_path}/gone.parquet"}
-    assert list(look_at_object(Objects(LocalFileSystem()), entry, Shape({}, {})))[1:] == [(PROBLEM, entry["path"], "is missing", None)]
+    assert list(check_object(TableObjects(LocalFileSystem()), entry, TableShape({}, {})))[1:] == [
+        (PROBLEM, entry["path"], "is missing", None)
+    ]
 
 
 @pytest.mark.parametrize("damage", [pytest.param(0, id="magic"), pytest.param(12, id="footer")])
@@ -87,7 +89,7 @@ def test_a_damaged_file_is_a_difference(damage: int, tmp_path: Path) -> None:
     path = write_rows(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - damage - 8] + b"\xff" * 8 + whole[len(whole) - damage :])
-    seen = list(look_at_object(Objects(LocalFileSystem()), {**PARQUET, "path": f"file://{path}"}, Shape({}, {})))
+    seen = list(check_object(TableObjects(LocalFileSystem()), {**PARQUET, "path": f"file://{path}"}, TableShape({}, {})))
     assert [(kind, text.partition(":")[0]) for kind, _, text, _ in seen] == [(FILE, ""), (PROBLEM, "cannot be read")]
 
 
@@ -99,7 +101,7 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
 
     monkeypatch.setattr(objects, "check_parquet", fail)
     entry = {**PARQUET, "path": f"file://{write_rows(tmp_path)}", "content": DATA}
-    assert list(look_at_object(Objects(LocalFileSystem()), entry, Shape({}, {}))) == [
+    assert list(check_object(TableObjects(LocalFileSystem()), entry, TableShape({}, {}))) == [
         (FILE, entry["path"], "", None),
         (UNSEEN, entry["path"], "could not be looked at: TypeError: nobody thought of that", None),
     ]
@@ -108,6 +110,6 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
 def test_files_that_nobody_could_look_at_are_named() -> None:
     """Below the line that says that there are some."""
     finding = Finding(
-        "main.t", "files now", Verdict.unknown, problems=("f.parquet could not be looked at",), message="at some of its files"
+        "main.t", "files now", VerifyVerdict.unknown, problems=("f.parquet could not be looked at",), message="at some of its files"
     )
     assert finding.describe() == ["main.t files now: could not look: at some of its files", "  f.parquet could not be looked at"]

@@ -9,7 +9,7 @@ from pyspark.errors import SparkRuntimeException
 
 from duckicelake.errors import Unsupported
 from duckicelake.pipeline.verify import job
-from duckicelake.pipeline.verify.report import Verdict
+from duckicelake.pipeline.verify.report import VerifyVerdict
 from tests.interop.rich_lake import MEASURES, ODD_NAMES, TRIPS, VISITS
 from tests.interop.types.tables import COLUMNS, EXTREMES
 from tests.pipeline.verify.checker import Checker
@@ -49,7 +49,7 @@ def test_every_snapshot_of_every_table_is_the_same(checker: Checker) -> None:
     before = checker.list_snapshots("vectors")[-2]
     checker.ask_spark(f"CALL {{c}}.system.rollback_to_snapshot('main.vectors', {before})")
     ever, now = checker.verify("main.trips", "main.grown", "main.vectors", every_snapshot=True), checker.verify()
-    assert [line for found in (*ever.findings, *now.findings) if found.verdict is not Verdict.same for line in found.describe()] == []
+    assert [line for found in (*ever.findings, *now.findings) if found.verdict is not VerifyVerdict.same for line in found.describe()] == []
     assert (ever.status, now.status) == (0, 0)
     rows = {found.table: found.iceberg_rows for found in now.findings}
     assert (rows["main.vectors"], rows["main.empty"], len(rows)) == (81, 0, 9)
@@ -67,7 +67,7 @@ def test_every_type_that_spark_reads_is_compared(checker: Checker) -> None:
     for shown, rows in ((many, "range(12)"), (few, "range(6)")):
         checker.run(f"INSERT INTO t SELECT {', '.join(shown.format(v=value) for value in drawn)} FROM {rows} r(n)")
     report = checker.verify(every_snapshot=True)
-    assert [finding.verdict for finding in report.findings] == [Verdict.same] * 3, report
+    assert [finding.verdict for finding in report.findings] == [VerifyVerdict.same] * 3, report
     assert [finding.ducklake_rows for finding in report.findings] == [12, 18, 18]
 
 
@@ -93,14 +93,14 @@ def test_a_row_that_one_side_alone_has_is_shown(checker: Checker, monkeypatch: p
     ).fetchone() or ("",)
     checker.corrupt(f"UPDATE {name} SET end_snapshot = begin_snapshot WHERE id = 100")
     found = checker.look("main.t")
-    assert (found.verdict, found.iceberg_rows, found.ducklake_rows) == (Verdict.differs, 62, 61)
+    assert (found.verdict, found.iceberg_rows, found.ducklake_rows) == (VerifyVerdict.differs, 62, 61)
     assert [(part.name, part.iceberg_rows, part.ducklake_rows) for part in found.parts] == [("day=2026-02-01", 1, 0)]
     assert found.only_in_iceberg == ('{"id": 100, "name": "extra", "day": "2026-02-01"}',)
     assert found.only_in_ducklake == ()
     for error in (SparkRuntimeException, Unsupported):
         monkeypatch.setattr(job, "pick_rows", partial(fail, error("too big")))
         unshown = checker.look("main.t")
-        assert (unshown.verdict, unshown.parts, unshown.only_in_iceberg) == (Verdict.differs, found.parts, ())
+        assert (unshown.verdict, unshown.parts, unshown.only_in_iceberg) == (VerifyVerdict.differs, found.parts, ())
         pointed = "\n" + job.POINTER.format("main.t") if error is SparkRuntimeException else ""
         assert unshown.message == f"the rows cannot be shown: too big{pointed}"
 

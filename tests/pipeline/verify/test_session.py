@@ -9,7 +9,7 @@ import pytest
 from duckdb.func import PythonUDFType
 from duckdb.sqltypes import BIGINT
 
-from duckicelake.pipeline.verify.job import BATCH_ROWS, Session
+from duckicelake.pipeline.verify.job import BATCH_ROWS, LakeSession
 from tests.support.waiting import wait_for
 
 FAILS_LATE = "SELECT CASE WHEN i = 400000 THEN error('boo') ELSE i END AS i FROM range(1000000) r(i)"
@@ -34,7 +34,7 @@ class Streaming:
 
 def test_an_error_in_the_middle_of_a_stream_is_duckdbs() -> None:
     """Arrow hands it on as one of the operating system, which is what Spark's are taken for when its Java is gone."""
-    session = Session(duckdb.connect)
+    session = LakeSession(duckdb.connect)
     # Of several threads DuckDB 1.5.5 now and then tells of one that it interrupted, not of the one that failed.
     session.get().execute("SET threads = 1")
     with pytest.raises(duckdb.Error) as caught:
@@ -50,7 +50,7 @@ def test_an_error_in_the_middle_of_a_stream_is_duckdbs() -> None:
 def test_a_stream_may_break_a_session(said: str, is_closed: bool) -> None:
     """As any other statement may: it is opened anew then."""
     streaming: Any = Streaming(said)
-    session = Session(lambda: streaming)
+    session = LakeSession(lambda: streaming)
     with pytest.raises(duckdb.Error) as caught:
         list(session.read("SELECT 1"))
     assert session.explain(caught.value) == f"DuckDB: {said}"
@@ -65,7 +65,7 @@ def test_the_next_rows_are_read_while_some_are_looked_at() -> None:
         made.append(len(places))
         return places
 
-    with closing(Session(duckdb.connect)) as session:
+    with closing(LakeSession(duckdb.connect)) as session:
         session.get().execute("SET streaming_buffer_size = '1KB'")
         session.get().create_function("note", note, [BIGINT], BIGINT, type=PythonUDFType.ARROW)
         rows = session.read(f"SELECT note(range) FROM range({32 * BATCH_ROWS})")
@@ -78,5 +78,5 @@ def test_the_next_rows_are_read_while_some_are_looked_at() -> None:
 @pytest.mark.parametrize("reads_again", [False, True])
 def test_what_is_read_once_is_not_kept(reads_again: bool) -> None:
     """DuckDB's cache of files costs more than it saves when nothing is read twice."""
-    with closing(Session(duckdb.connect, reads_again=reads_again)) as session:
+    with closing(LakeSession(duckdb.connect, reads_again=reads_again)) as session:
         assert session.get().execute("SELECT current_setting('enable_external_file_cache')").fetchone() == (reads_again,)

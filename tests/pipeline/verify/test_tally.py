@@ -12,15 +12,23 @@ import pytest
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
-from duckicelake.pipeline.verify import tally as tally_module
-from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look
+from duckicelake.pipeline.verify import checksum_batches as tally_module
+from duckicelake.pipeline.verify.columns import build_compare_spec, check_readable, format_select
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
-from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
-from duckicelake.pipeline.verify.tally import GroupField, Look, Part, compare, find_examples, pick_batches, tally
+from duckicelake.pipeline.verify.report import Finding, VerifyReport, VerifyVerdict
+from duckicelake.pipeline.verify.tally import (
+    CompareSpec,
+    GroupDifference,
+    GroupField,
+    checksum_batches,
+    compare,
+    find_examples,
+    pick_batches,
+)
 
 INT, DATE, STAMP = PrimitiveType("int"), PrimitiveType("date"), PrimitiveType("timestamp")
 FIELDS = (NestedField(1, "i", INT, False), NestedField(2, "at", STAMP, False))
-WHOLE, BINS, MONTHLY = Look(FIELDS), Look(FIELDS, by_bins=True), Look(FIELDS, (GroupField("at", STAMP, "month"),))
+WHOLE, BINS, MONTHLY = CompareSpec(FIELDS), CompareSpec(FIELDS, by_bins=True), CompareSpec(FIELDS, (GroupField("at", STAMP, "month"),))
 ROWS: list[dict[str, Any]] = [{"i": i, "at": datetime(1969 + i % 3, 1 + i % 4, 2)} for i in range(300)]  # noqa: DTZ001  as in the table
 GIVEN = {"every_snapshot": False, "files": False, "examples": 5}
 
@@ -36,11 +44,11 @@ def find_others(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list
 
 
 @pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
-def test_order_and_batches_do_not_matter(look: Look) -> None:
+def test_order_and_batches_do_not_matter(look: CompareSpec) -> None:
     """Rows come in any order and in any pieces."""
     shuffled = random.Random(1).sample(ROWS, len(ROWS))
-    pieces = tally((batch(shuffled[start : start + 70]) for start in range(0, 300, 70)), look)
-    assert compare(pieces, tally([batch(ROWS)], look)) == ()
+    pieces = checksum_batches((batch(shuffled[start : start + 70]) for start in range(0, 300, 70)), look)
+    assert compare(pieces, checksum_batches([batch(ROWS)], look)) == ()
     assert pieces.rows == 300
     assert len(pieces.groups) == {WHOLE: 1, BINS: 0, MONTHLY: 12}[look]
 
@@ -62,8 +70,8 @@ def test_order_and_batches_do_not_matter(look: Look) -> None:
 def test_a_difference_is_seen_with_its_rows(changed: list[dict[str, Any]]) -> None:
     """As a whole, by partition and by bin, and the rows are found in the bins that differ."""
     for look in (WHOLE, MONTHLY):
-        assert compare(tally([batch(ROWS)], look), tally([batch(changed)], look))
-    parts = compare(tally([batch(ROWS)], BINS), tally([batch(changed)], BINS))
+        assert compare(checksum_batches([batch(ROWS)], look), checksum_batches([batch(changed)], look))
+    parts = compare(checksum_batches([batch(ROWS)], BINS), checksum_batches([batch(changed)], BINS))
     assert 1 <= len(parts) <= 6
     bins = [int(part.name.split()[1]) for part in parts]
     picked = [[row for found in pick_batches([batch(rows)], BINS, bins) for row in found.to_pylist()] for rows in (ROWS, changed)]
@@ -98,16 +106,18 @@ def test_no_more_rows_are_picked_than_memory_holds(most: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
-def test_pairs_are_seen(look: Look) -> None:
+def test_pairs_are_seen(look: CompareSpec) -> None:
     """Two of one row are not two of another, though both are nothing by exclusive or."""
     one, other = ([*ROWS, ROWS[place], ROWS[place]] for place in (5, 17))
-    assert compare(tally([batch(one[:200]), batch(one[200:])], look), tally([batch(other[:100]), batch(other[100:])], look))
+    assert compare(
+        checksum_batches([batch(one[:200]), batch(one[200:])], look), checksum_batches([batch(other[:100]), batch(other[100:])], look)
+    )
 
 
 def test_partitions_that_differ_have_names() -> None:
     """Also those before 1970 and of NULL."""
-    one, other = tally([batch(ROWS)], MONTHLY), tally([batch([*ROWS[1:], {"i": 7, "at": None}])], MONTHLY)
-    assert compare(one, other) == (Part("at=NULL", 0, 1), Part("month(at)=1969-01", 25, 24))
+    one, other = checksum_batches([batch(ROWS)], MONTHLY), checksum_batches([batch([*ROWS[1:], {"i": 7, "at": None}])], MONTHLY)
+    assert compare(one, other) == (GroupDifference("at=NULL", 0, 1), GroupDifference("month(at)=1969-01", 25, 24))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +126,9 @@ def test_partitions_that_differ_have_names() -> None:
 )
 def test_dates_are_grouped_by_every_transform(transform: str, label: str) -> None:
     """Two days of one year, month or day are together."""
-    look = Look((NestedField(1, "d", DATE, False),), (GroupField("d", DATE, transform),))
+    look = CompareSpec((NestedField(1, "d", DATE, False),), (GroupField("d", DATE, transform),))
     rows = pa.record_batch([pa.array([date(1969, 12, 31), date(1969, 12, 31), date(1970, 1, 1), None])], names=["d"])
-    found = tally([rows], look)
+    found = checksum_batches([rows], look)
     assert {found.labels[key]: total.rows for key, total in found.groups.items()}[label] == 2
     assert len(found.groups) == 3
 
@@ -128,7 +138,7 @@ def test_what_is_compared_follows_from_the_schema() -> None:
     schema = Schema(0, (NestedField(1, 'a"b', INT, True), NestedField(2, "u", parse_type("uuid"), False)))
     assert format_select(schema, "t", 7) == 'SELECT CAST("a""b" AS INTEGER) AS "a""b", CAST("u" AS VARCHAR) AS "u" FROM t AT (VERSION => 7)'
     spec = {"fields": [{"source-id": 1, "transform": "bucket[4]"}, {"source-id": 2, "transform": "identity"}]}
-    assert [group.column for group in make_look(schema, spec).groups] == ["u"]
+    assert [group.column for group in build_compare_spec(schema, spec).groups] == ["u"]
     check_readable(schema)
     with pytest.raises(Unsupported, match="column t is time, which Spark does not read"):
         check_readable(Schema(0, (NestedField(1, "t", PrimitiveType("time"), False),)))
@@ -167,15 +177,17 @@ def test_contradicting_options_are_refused() -> None:
 
 def test_the_worst_finding_decides() -> None:
     """A difference before what could not be seen, and that before all is well."""
-    same, unknown, differs = (Finding("a.b", "now", verdict) for verdict in (Verdict.same, Verdict.unknown, Verdict.differs))
+    same, unknown, differs = (
+        Finding("a.b", "now", verdict) for verdict in (VerifyVerdict.same, VerifyVerdict.unknown, VerifyVerdict.differs)
+    )
     statuses = [VerifyReport(found).status for found in ((same,), (same, unknown), (unknown, differs), ())]
     assert statuses == [0, 3, 1, 0]
     assert VerifyReport(message="nobody answers").status == 3
-    assert [VerifyReport(found).verdict for found in ((same,), ())] == [Verdict.same, Verdict.nothing]
+    assert [VerifyReport(found).verdict for found in ((same,), ())] == [VerifyVerdict.same, VerifyVerdict.nothing]
     assert VerifyReport((same, unknown)).describe()[-1] == "1 same, 1 could-not-look"
 
 
 def test_why_no_rows_are_shown_is_said() -> None:
     """Below the difference, which it is nonetheless."""
-    found = Finding("a.b", "now", Verdict.differs, iceberg_rows=2, ducklake_rows=1, message="boo")
+    found = Finding("a.b", "now", VerifyVerdict.differs, iceberg_rows=2, ducklake_rows=1, message="boo")
     assert found.describe() == ["a.b now: differs: 2 rows in Iceberg, 1 in DuckLake", "  boo"]

@@ -7,13 +7,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.rows import REASON, SHOWN, Checked, Count
-from duckicelake.pipeline.ingest.sources.files import LETTERS, FileReading, find_alike, find_option
-from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, Reading, find_place
+from duckicelake.pipeline.ingest.rows import REASON, SHOWN, CheckedRows, RowCount
+from duckicelake.pipeline.ingest.sources.files import LETTERS, FileReading, find_option, get_decodable
+from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, Reading, build_row_position
 from duckicelake.pipeline.ingest.staging import Stage, Staged
 from duckicelake.pipeline.ingest.target import format_create, quote_ident
 from duckicelake.pipeline.ingest.writing import check_count
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 
 LINE = "line"
 """The column that quarantines of earlier versions lack."""
@@ -28,7 +28,7 @@ _ROW_LIKE = {Format.csv: r"[^\x00-\x20]", Format.json: r"[^ \t\r]"}
 """What a line must have to be one for Spark."""
 
 
-def find_apart(reading: Reading, counts: Mapping[str, Count]) -> Reading:
+def keep_bad_files(reading: Reading, counts: Mapping[str, RowCount]) -> Reading:
     """The files that have bad rows, alone; what does not number its rows by itself has Spark number them."""
     if not isinstance(reading, FileReading):
         return reading
@@ -36,15 +36,15 @@ def find_apart(reading: Reading, counts: Mapping[str, Count]) -> Reading:
     return replace(reading, files=bad, is_numbered=reading.form is not Format.parquet)
 
 
-def list_bad(checked: Checked, reading: Reading, run_id: str) -> DataFrame:
+def select_bad(checked: CheckedRows, reading: Reading, run_id: str) -> DataFrame:
     """The bad rows of what was read apart, as the quarantine has them."""
-    rows, nowhere = checked.tell(), F.lit(None).cast("bigint")
+    rows, nowhere = checked.describe_bad(), F.lit(None).cast("bigint")
     is_bad = F.col(REASON).isNotNull()
     if not isinstance(reading, FileReading) or not reading.is_numbered:
         placed = rows.where(is_bad).withColumns({_NUMBER: F.col(ROW), LINE: nowhere})
     else:
         numbered = _number(rows, is_bad, SHOWN, REASON)
-        placed = _find_lines(numbered, reading) if _has_lines(reading) else numbered.where(is_bad).withColumn(LINE, nowhere)
+        placed = _add_lines(numbered, reading) if _has_lines(reading) else numbered.where(is_bad).withColumn(LINE, nowhere)
     return placed.select(
         F.col(SHOWN).alias("raw"),
         F.col(REASON).alias("reason"),
@@ -56,7 +56,7 @@ def list_bad(checked: Checked, reading: Reading, run_id: str) -> DataFrame:
     )
 
 
-def write_quarantine(stage: Stage, ident: Ident, rows: DataFrame, count: int) -> Staged:
+def write_quarantine(stage: Stage, ident: TableIdent, rows: DataFrame, count: int) -> Staged:
     """Write bad rows to a branch of the quarantine, which is made first, or gets the column that it lacks.
 
     Raises: BadRequest: what was written is not what was counted
@@ -86,7 +86,7 @@ def _number(rows: DataFrame, is_apart: Column, *kept: str) -> DataFrame:
     return of_block.withColumn(_NUMBER, F.col(_ID) - begin + F.coalesce(earlier, F.lit(0)))
 
 
-def _find_lines(numbered: DataFrame, reading: FileReading) -> DataFrame:
+def _add_lines(numbered: DataFrame, reading: FileReading) -> DataFrame:
     """Numbered rows by their lines, from 1: as many further down as there are lines before that are no rows.
 
     NULL for files in which what seems to be rows is not as many as Spark reads, or in which that may be by chance.
@@ -112,7 +112,7 @@ def _find_lines(numbered: DataFrame, reading: FileReading) -> DataFrame:
 
 def _read_lines(reading: FileReading) -> DataFrame:
     """The lines of text that Spark passes over by their number in the file, and how many others each block has."""
-    value, comment = F.col("value"), _find_comment(reading)
+    value, comment = F.col("value"), _get_comment(reading)
     is_skipped, doubt = ~value.rlike(_ROW_LIKE[reading.form]), F.lit(False)
     if reading.form is Format.json:
         # A list is as many rows as it has elements; before it, or alone, there may be a comment.
@@ -120,7 +120,10 @@ def _read_lines(reading: FileReading) -> DataFrame:
     elif comment:
         is_skipped |= value.startswith(comment)
     lines = reading.read_texts().select(
-        F.col("_metadata.file_path").alias(FILE), find_place().alias(ROW), is_skipped.alias(_SKIPPED), (doubt & ~is_skipped).alias(_DOUBT)
+        F.col("_metadata.file_path").alias(FILE),
+        build_row_position().alias(ROW),
+        is_skipped.alias(_SKIPPED),
+        (doubt & ~is_skipped).alias(_DOUBT),
     )
     return _number(lines, F.col(_SKIPPED), _DOUBT)
 
@@ -128,10 +131,10 @@ def _read_lines(reading: FileReading) -> DataFrame:
 def _has_lines(reading: FileReading) -> bool:
     """Whether rows are lines as editors have them, and it can be said which lines Spark passes over."""
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
-    is_known = encoding in ("utf-8", "utf8") or find_alike(encoding) == LETTERS
+    is_known = encoding in ("utf-8", "utf8") or get_decodable(encoding) == LETTERS
     is_line = find_option(reading.options, "multiLine") != "true" and find_option(reading.options, "lineSep") in (None, "\n")
-    return reading.form.is_text and is_known and is_line and _find_comment(reading).isascii()
+    return reading.form.is_text and is_known and is_line and _get_comment(reading).isascii()
 
 
-def _find_comment(reading: FileReading) -> str:
+def _get_comment(reading: FileReading) -> str:
     return next((str(text) for name, text in reading.options.items() if name.lower() == "comment"), "")

@@ -25,46 +25,46 @@ Opening = Callable[[Taken], BinaryIO]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AvroHeader:
     """What a file says of itself: the schema that it was written with, and its rows, where they were counted."""
 
     schema: bytes
     rows: int | None
 
 
-class _Damaged(Exception):
+class _DamagedAvro(Exception):
     """What is wrong with a file."""
 
 
-def look_at(files: Sequence[Taken], opening: Opening, *, counts: bool) -> Mapping[str, Look]:
+def read_avro_headers(files: Sequence[Taken], opening: Opening, *, counts: bool) -> Mapping[str, AvroHeader]:
     """What each file says of itself, by URI; `counts`: go through its blocks, without their rows.
 
     Raises: BadRequest: one is no Avro file, or was cut
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        looks = pool.map(partial(_look, opening, counts), files)
+        looks = pool.map(partial(_read_avro, opening, counts), files)
         return dict(zip((file.uri for file in files), looks, strict=True))
 
 
-def _look(opening: Opening, counts: bool, file: Taken) -> Look:
+def _read_avro(opening: Opening, counts: bool, file: Taken) -> AvroHeader:
     try:
         with opening(file) as source:
             size = source.seek(0, os.SEEK_END)
             source.seek(0)
             schema, sync = _read_header(source)
             if counts:
-                return Look(schema, _count_rows(source, sync, size))
+                return AvroHeader(schema, _count_rows(source, sync, size))
             source.seek(max(size - SYNC_BYTES, 0))
             if source.read(SYNC_BYTES) != sync:
-                raise _Damaged("it does not end where a block ends: it was cut")
-            return Look(schema, None)
-    except (_Damaged, OSError) as error:
+                raise _DamagedAvro("it does not end where a block ends: it was cut")
+            return AvroHeader(schema, None)
+    except (_DamagedAvro, OSError) as error:
         raise BadRequest(f"{file.path} cannot be read as Avro: {error}; nothing was taken") from error
 
 
 def _read_header(source: BinaryIO) -> tuple[bytes, bytes]:
     if source.read(len(MAGIC)) != MAGIC:
-        raise _Damaged("it does not begin as one")
+        raise _DamagedAvro("it does not begin as one")
     metadata: dict[bytes, bytes] = {}
     while count := _read_long(source):
         if count < 0:
@@ -80,10 +80,10 @@ def _count_rows(source: BinaryIO, sync: bytes, size: int) -> int:
     while source.tell() < size:
         count, length = _read_long(source), _read_long(source)
         if count < 0 or length < 0:
-            raise _Damaged("a block is damaged")
+            raise _DamagedAvro("a block is damaged")
         source.seek(length, os.SEEK_CUR)
         if _read_exactly(source, SYNC_BYTES) != sync:
-            raise _Damaged("a block is damaged")
+            raise _DamagedAvro("a block is damaged")
         rows += count
     return rows
 
@@ -97,15 +97,15 @@ def _read_long(source: BinaryIO) -> int:
             return (value >> 1) ^ -(value & 1)
         shift += 7
         if shift > 63:
-            raise _Damaged("a number has too many bytes")
+            raise _DamagedAvro("a number has too many bytes")
 
 
 def _read_exactly(source: BinaryIO, length: int) -> bytes:
     if length < 0:
-        raise _Damaged("a length is below 0")
+        raise _DamagedAvro("a length is below 0")
     content = source.read(length)
     if len(content) != length:
-        raise _Damaged("it was cut")
+        raise _DamagedAvro("it was cut")
     return content
 
 

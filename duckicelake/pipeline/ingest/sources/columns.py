@@ -12,8 +12,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Evolve, Format
 from duckicelake.pipeline.ingest.sources.files import FileReading, find_option
-from duckicelake.pipeline.ingest.sources.footers import list_taken, refusing_unread
-from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, name_column
+from duckicelake.pipeline.ingest.sources.footers import list_taken, refusing_unread_types
+from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, list_path_values, name_column
 from duckicelake.pipeline.ingest.sources.reading import FILE, Reading
 
 _SHOWN = 100
@@ -26,24 +26,24 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
     """
     if not isinstance(reading, FileReading):
         return _choose_columns(reading, given, target, evolve)
-    with refusing_unread(reading.spark, reading.form, partial(list_taken, reading.files, reading.store)):
+    with refusing_unread_types(reading.spark, reading.form, partial(list_taken, reading.files, reading.store)):
         return _choose_columns(reading, given, target, evolve)
 
 
 def _choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
     _check_path_values(reading)
-    _check_alone(reading)
+    _check_path_conflicts(reading)
     if reading.form.is_text:
         if given is not None:
             _check_paths(reading.path_columns, given)
         columns = _choose_text_columns(reading, target, evolve) if given is None else given
         if reading.form is Format.json:
-            _check_capitals(columns if given is None else _find_own(reading), columns)
+            _check_capitals(columns if given is None else _read_own_columns(reading), columns)
         _check_header(reading, columns)
         if given is not None or target is not None:
             _check_times(reading, columns)
         return columns
-    own = reading.find_columns()
+    own = reading.read_columns()
     if isinstance(reading, FileReading):
         if {*own.names} <= {*reading.path_columns}:
             raise BadRequest(f"{reading.files[0].path} has no column, and so have all of the files: leave them out")
@@ -64,17 +64,17 @@ def _check_header(reading: Reading, columns: StructType) -> None:
         raise BadRequest(
             f"the headers of {first.path} and {other.path} differ, and have columns without a name or twice the same: take them apart"
         )
-    named = [name for name in reading.find_columns(looks_at_values=False).names if name not in reading.path_columns]
+    named = [name for name in reading.read_columns(looks_at_values=False).names if name not in reading.path_columns]
     asked = [name for name in columns.names if name not in reading.path_columns]
     if [name.lower() for name in named] != [name.lower() for name in asked]:
         shown = f"the header of {first.path} has columns without a name or twice the same, which are named ({', '.join(named)})"
         raise BadRequest(f"{shown}: the columns asked for are ({', '.join(asked)})")
 
 
-def _find_own(reading: Reading) -> StructType:
+def _read_own_columns(reading: Reading) -> StructType:
     """The columns of the files; none where Spark cannot say, as of an object with a name twice, of which readers tell."""
     try:
-        return reading.find_columns(looks_at_values=False)
+        return reading.read_columns(looks_at_values=False)
     except AnalysisException:
         return StructType([])
 
@@ -122,7 +122,7 @@ def _check_path_values(reading: Reading) -> None:
             raise BadRequest(f"{said}: give it one (NULL is {empty}={NO_VALUE}); nothing was taken")
 
 
-def _check_alone(reading: Reading) -> None:
+def _check_path_conflicts(reading: Reading) -> None:
     """Raises: BadRequest: a column is in the paths and in the files too, and they do not say the same."""
     if not isinstance(reading, FileReading) or not reading.path_columns:
         return
@@ -138,7 +138,7 @@ def _check_alone(reading: Reading) -> None:
     if other is not None or reading.form in (Format.csv, Format.avro):
         name = other or next(iter(both))
         raise BadRequest(f"column {name} is in the files and in their paths ({names[name.lower()]}=…), {remedy}")
-    told = [(file.uri, *(_find_value(file.path, name) for name in both.values())) for file in reading.files]
+    told = [(file.uri, *(_get_path_value(file.path, name) for name in both.values())) for file in reading.files]
     said = reading.spark.createDataFrame(told, ", ".join([f"{FILE} string", *(f"p{place} string" for place, _ in enumerate(both))]))
     differs = F.lit(False)
     for place, name in enumerate(both):
@@ -152,14 +152,14 @@ def _check_alone(reading: Reading) -> None:
         raise BadRequest(f"{unquote(wrong[FILE])} has a row of {wrong['row'][:_SHOWN]}, and its path says otherwise, {remedy}")
 
 
-def _find_value(path: str, column: str) -> str | None:
-    values = find_path_values([path], [column])[column]
+def _get_path_value(path: str, column: str) -> str | None:
+    values = list_path_values([path], [column])[column]
     value = next(iter(values), None)
     return None if value in (None, NO_VALUE) else unquote(value)
 
 
 def _choose_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:
-    found = _find_text_columns(reading, target, evolve)
+    found = _read_text_columns(reading, target, evolve)
     if not {*found.names} <= {*reading.path_columns}:
         return adopt(found, target, evolve)
     if target is None:
@@ -170,14 +170,14 @@ def _choose_text_columns(reading: Reading, target: StructType | None, evolve: Ev
     return target
 
 
-def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:
+def _read_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:
     if reading.form is Format.csv and target is not None and evolve is not Evolve.widen:
-        named, known = reading.find_columns(looks_at_values=False), {name.lower() for name in target.names}
+        named, known = reading.read_columns(looks_at_values=False), {name.lower() for name in target.names}
         if all(name.lower() in known for name in named.names):
             return named
     # Where new columns are refused, the table says what values are.
     is_said = reading.form is Format.json and target is not None and evolve is Evolve.fail
-    return reading.find_columns(looks_at_values=not is_said)
+    return reading.read_columns(looks_at_values=not is_said)
 
 
 def _check_paths(columns: Sequence[str], given: StructType) -> None:

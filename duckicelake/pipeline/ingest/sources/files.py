@@ -24,13 +24,13 @@ from duckicelake.pipeline.ingest.sources.listing import (
     check_places,
     check_shown,
     choose_files,
-    find_root,
+    get_local_path,
+    get_root_uri,
     list_by_spark,
     list_files,
-    name_here,
 )
-from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, find_place, holding_nothing
-from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths, telling_capitals_apart
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, build_row_position, holding_unchanged
+from duckicelake.pipeline.ingest.sources.shapes import ColumnSet, group_shapes, list_paths, matching_case, read_json_paths
 
 _GLOB = "{}[]*?\\"
 _RESERVED = (
@@ -84,7 +84,7 @@ class FileReading:
     options: Mapping[str, Any]
     listing: Listing
     path_columns: Sequence[str] = ()
-    looks: Mapping[str, avro.Look] | None = None
+    looks: Mapping[str, avro.AvroHeader] | None = None
     store: s3.S3Store | None = None
     has_odd_header: bool = False
     is_numbered: bool = False
@@ -97,31 +97,31 @@ class FileReading:
         """How many files, and how large."""
         return f"take {len(self.files)} files of {self.form}, {sum(file.size_bytes or 0 for file in self.files)} bytes"
 
-    def find_columns(self, *, looks_at_values: bool = True) -> StructType:
+    def read_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the files say of their columns, or what their values look like."""
         inferred = {"inferSchema": str(looks_at_values).lower(), "mergeSchema": "true", "columnNameOfCorruptRecord": RAW}
-        with telling_capitals_apart(self.spark) if self.form is Format.json else nullcontext():
+        with matching_case(self.spark) if self.form is Format.json else nullcontext():
             found = self._load(self.paths, inferred).schema
             if looks_at_values and self.form is Format.json:
                 found = looks.keep_digits(found, self._read_as, self.path_columns)
         if self.form is Format.avro:
-            found = self._find_avro_columns(found)
+            found = self._merge_avro_columns(found)
         found = StructType([field for field in found.fields if field.name != RAW])
         if looks_at_values and self.form is Format.csv:
-            found = looks.keep_texts(found, self._find_texts(found))
-        said = looks.find_path_values([file.path for file in self.files], self.path_columns)
+            found = looks.keep_texts(found, self._list_texts(found))
+        said = looks.list_path_values([file.path for file in self.files], self.path_columns)
         return looks.keep_texts(found, looks.list_path_texts(found, said))
 
     def adopt_paths(self, found: StructType, known: StructType | None) -> StructType:
         """The columns found, those of paths as they are known: what stands there is a text, or a number if it has only digits."""
-        said = looks.find_path_values([file.path for file in self.files], self.path_columns)
+        said = looks.list_path_values([file.path for file in self.files], self.path_columns)
         return looks.adopt_paths(found, {} if known is None else {field.name.lower(): field.dataType for field in known.fields}, said)
 
-    def _find_texts(self, found: StructType) -> set[str]:
+    def _list_texts(self, found: StructType) -> set[str]:
         """The columns of CSV that seem to be numbers or moments, and have a value that is a text."""
         doubtful = looks.list_doubtful(found, knows_times=find_option(self.options, "timestampFormat") is not None)
         named = [field for field in doubtful if field.name not in self.path_columns]
-        return looks.find_texts(self._read_as(looks.keep_texts(found, found.names)), named) if named else set()
+        return looks.list_text_columns(self._read_as(looks.keep_texts(found, found.names)), named) if named else set()
 
     def find_times(self, columns: StructType) -> Row | None:
         """A row of text with a time without a day where the columns say timestamp, and its file. Spark takes it for one of today."""
@@ -156,7 +156,7 @@ class FileReading:
             return None
         names, value = [name.lower() for name in self.path_columns], F.lower("value")
         is_named = [value.contains(f'"{name}"') for name in names]
-        keys = F.explode(F.map_keys(F.from_json("value", "map<string,string>", self._find_json_options()))).alias("key")
+        keys = F.explode(F.map_keys(F.from_json("value", "map<string,string>", self._list_json_options()))).alias("key")
         found = self._read_texts().where(reduce(Column.__or__, is_named)).select(keys)
         other = found.where(F.lower("key").isin(names) & ~F.col("key").isin(*self.path_columns)).first()
         return None if other is None else other["key"]
@@ -172,14 +172,14 @@ class FileReading:
         reader = self.spark.read.format(self.form).options(**how)
         return (reader if columns is None else reader.schema(columns)).load(self.paths)
 
-    def _find_avro_columns(self, found: StructType) -> StructType:
+    def _merge_avro_columns(self, found: StructType) -> StructType:
         """Of every schema that the files were written with one file is asked; the columns of paths come last."""
         columns = StructType([])
         for kind in self._group_alike().values():
-            columns = avro.merge_columns(columns, self._find_own(kind[0]), kind[0].path)
+            columns = avro.merge_columns(columns, self._read_own_columns(kind[0]), kind[0].path)
         return StructType([*columns.fields, *(field for field in found.fields if field.name in self.path_columns)])
 
-    def _find_own(self, file: Taken) -> StructType:
+    def _read_own_columns(self, file: Taken) -> StructType:
         """The columns of one file."""
         how = {"inferSchema": "false", "columnNameOfCorruptRecord": RAW}
         own = self._load([escape_pattern(file.path)], how).schema
@@ -194,16 +194,18 @@ class FileReading:
             kinds.setdefault(said.get(file.uri, file.uri.encode()), []).append(file)
         return kinds
 
-    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+    def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
         """What each file has of the columns that it is read by; CSV files of one run are of one header."""
         if self.form is Format.csv:
-            return [Shape(frozenset(list_paths(columns)))]
+            return [ColumnSet(frozenset(list_paths(columns)))]
         of_paths = [(name.lower(),) for name in self.path_columns]
         if self.form is Format.json and self._are_texts():
-            found = find_in_json(self._read_texts(), columns, self._find_json_options())
+            found = read_json_paths(self._read_texts(), columns, self._list_json_options())
             return group_shapes({file.uri: {*found.get(file.path, ()), *of_paths} for file in self.files})
         kinds = self._group_alike().values()
-        return [Shape(frozenset([*list_paths(self._find_own(kind[0])), *of_paths]), [file.uri for file in kind]) for kind in kinds]
+        return [
+            ColumnSet(frozenset([*list_paths(self._read_own_columns(kind[0])), *of_paths]), [file.uri for file in kind]) for kind in kinds
+        ]
 
     def _are_texts(self) -> bool:
         """Whether they can be looked into as texts: in UTF-8, and not larger than memory where they are read whole."""
@@ -221,19 +223,19 @@ class FileReading:
         how = {name: text for name, text in self.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
         return self.spark.read.options(**how).text(self.paths, wholetext=whole)
 
-    def _find_json_options(self) -> dict[str, str]:
+    def _list_json_options(self) -> dict[str, str]:
         return {name: str(text) for name, text in self.options.items() if not name.startswith("fs.")}
 
     def read(self, columns: StructType) -> DataFrame:
         """The rows; of text as the columns say, with lines that say otherwise in the column RAW."""
         meta = F.col("_metadata")
-        row = meta["row_index"] if self.form is Format.parquet else find_place() if self.is_numbered else F.lit(None).cast("bigint")
+        row = meta["row_index"] if self.form is Format.parquet else build_row_position() if self.is_numbered else F.lit(None).cast("bigint")
         return self._read(columns).select("*", meta["file_path"].alias(FILE), row.alias(ROW))
 
     def _read(self, columns: StructType) -> DataFrame:
         reader = self.spark.read.format(self.form).options(**self.options)
         if self.form is Format.avro or (self.path_columns and not self.form.is_text):
-            return reader.schema(self.adopt_paths(self.find_columns(), columns)).load(self.paths)
+            return reader.schema(self.adopt_paths(self.read_columns(), columns)).load(self.paths)
         if not self.form.is_text:
             return reader.option("mergeSchema", "true").load(self.paths)
         wanted = StructType([*(StructField(field.name, field.dataType) for field in columns.fields), StructField(RAW, StringType())])
@@ -256,7 +258,7 @@ class FileReading:
 
     def holding(self) -> AbstractContextManager[Reading]:
         """Files are looked at afterwards."""
-        return holding_nothing(self)
+        return holding_unchanged(self)
 
     def check_still(self) -> None:
         """Raises: SourceMoved: a file changed or vanished"""
@@ -281,30 +283,30 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     check_places(files)
     form = choose_format(options.form, files)
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
-    base = find_root(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
-    columns = find_path_columns([file.path.partition(base)[2] for file in files])
-    told = _look_at_avro(files, store) if form is Format.avro else None
-    reading = FileReading(spark, form, files, how | ({_BASE: find_root(source)} if columns else {}), listing, columns, told, store)
+    base = get_root_uri(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
+    columns = list_path_columns([file.path.partition(base)[2] for file in files])
+    told = _read_avro_files(files, store) if form is Format.avro else None
+    reading = FileReading(spark, form, files, how | ({_BASE: get_root_uri(source)} if columns else {}), listing, columns, told, store)
     is_odd = form is Format.csv and find_option(how, "header") == "true" and is_odd_header(reading.read_header(files[0]))
     # Spark's own check of headers knows nothing of the names that it gives itself.
     return replace(reading, options=dict(reading.options) | {"enforceSchema": "true"}, has_odd_header=True) if is_odd else reading
 
 
-def _look_at_avro(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.Look] | None:
+def _read_avro_files(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.AvroHeader] | None:
     """What the files say of themselves, None where only Spark reaches them."""
     if store is not None:
-        return avro.look_at(files, partial(avro.open_object, store.open_files()), counts=False)
+        return avro.read_avro_headers(files, partial(avro.open_object, store.open_files()), counts=False)
     paths = {file.uri: path for file in files if (path := find_local_path(file.path)) is not None}
     if len(paths) < len(files):
         return None
-    return avro.look_at(files, lambda file: paths[file.uri].open("rb"), counts=True)
+    return avro.read_avro_headers(files, lambda file: paths[file.uri].open("rb"), counts=True)
 
 
 def find_local_path(uri: str) -> Path | None:
     """Return where a file lies on this machine, None when it does not."""
     if not uri.startswith("file:"):
         return None
-    path = Path(name_here(uri))
+    path = Path(get_local_path(uri))
     return path if path.is_file() else None
 
 
@@ -348,7 +350,7 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     encoding = find_option(given, "encoding") or find_option(given, "charset") or "utf-8"
     if form is Format.json and encoding not in ("utf-8", "utf8"):
         is_whole = find_option(given, "multiLine") == "true"
-        if not find_alike(encoding) or (encoding in _WIDE and not is_whole):
+        if not get_decodable(encoding) or (encoding in _WIDE and not is_whole):
             raise BadRequest(
                 f"of JSON in {encoding.upper()} nobody could say whether a line goes on after its first value; write it in UTF-8"
             )
@@ -365,7 +367,7 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     return how
 
 
-def find_alike(encoding: str) -> str:
+def get_decodable(encoding: str) -> str:
     """An encoding that Spark decodes, in which what JSON is made of stands at the same places; empty when there is none."""
     return LETTERS if _OF_OCTETS.fullmatch(encoding) else encoding.upper() if encoding in _WIDE else ""
 
@@ -381,7 +383,7 @@ def find_option(options: Mapping[str, Any], name: str) -> str | None:
     return next((str(text).lower() for one, text in options.items() if one.lower() == name.lower()), None)
 
 
-def find_path_columns(paths: Iterable[str]) -> tuple[str, ...]:
+def list_path_columns(paths: Iterable[str]) -> tuple[str, ...]:
     """The columns that names like `day=2026-03-01` make, in paths below a folder.
 
     Raises: BadRequest: some files have them and others do not; Spark would pass over rows

@@ -41,7 +41,7 @@ Unread = tuple[str, tuple[str, str]]
 
 
 @contextmanager
-def refusing_unread(spark: SparkSession, form: Format, list_files: Callable[[], Iterable[tuple[str, Opening]]]) -> Generator[None]:
+def refusing_unread_types(spark: SparkSession, form: Format, list_files: Callable[[], Iterable[tuple[str, Opening]]]) -> Generator[None]:
     """A block in which Spark looks for the columns of files, which are listed by name when it cannot.
 
     Raises: BadRequest: one has a column that Spark does not read

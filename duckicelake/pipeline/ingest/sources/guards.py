@@ -14,7 +14,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ValueCheck:
     """What must be true of a value, as SQL; what is said of a row where it is not, and what to do where such a row stops the run."""
 
     holds: str
@@ -31,7 +31,7 @@ class Guard:
 
     table: str
     columns: StructType
-    checks: Mapping[str, Sequence[Check]] = field(repr=False)
+    checks: Mapping[str, Sequence[ValueCheck]] = field(repr=False)
 
     def list_reasons(self, column: str) -> list[str]:
         """What is said of rows that are bad for this column, if they are for no other that was looked at before."""

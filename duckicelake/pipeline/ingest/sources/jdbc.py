@@ -26,13 +26,13 @@ from pyspark.sql.types import (
 )
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
+from duckicelake.pipeline.ingest.options import Changed, Format, IngestMode, IngestOptions
 from duckicelake.pipeline.ingest.sources import postgres, sqlite
 from duckicelake.pipeline.ingest.sources.guards import Guard
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, NoSource, Reading, Taken
-from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
+from duckicelake.pipeline.ingest.sources.shapes import ColumnSet, list_paths
 from duckicelake.pipeline.ingest.target import quote
-from duckicelake.pipeline.older import hide_moment, hold, parse_ddl
+from duckicelake.pipeline.older import block_pushdown, checkpoint_rows, parse_ddl
 
 DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """Those that we fetch; others are given."""
@@ -59,12 +59,12 @@ class Bookmark:
     type: DataType
     value: str | None
 
-    def find_new(self, rows: DataFrame) -> DataFrame:
+    def select_new(self, rows: DataFrame) -> DataFrame:
         """Rows behind the greatest value, and those of which nobody can say whether they are."""
         if self.value is None:
             return rows
         column = F.col(quote(self.column))
-        return rows.where((hide_moment(column, self.type) > F.lit(self.value).cast(self.type)) | column.isNull())
+        return rows.where((block_pushdown(column, self.type) > F.lit(self.value).cast(self.type)) | column.isNull())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ class JdbcReading:
         """The rows that are to be taken, not yet read."""
         rows = self.spark.read.format("jdbc").options(**self.options).load()
         rows = rows if self.guard is None else self.guard.convert(rows)
-        return rows if self.bookmark is None else self.bookmark.find_new(rows)
+        return rows if self.bookmark is None else self.bookmark.select_new(rows)
 
-    def find_columns(self, *, looks_at_values: bool = True) -> StructType:
+    def read_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the database says of its columns."""
         return self.load().drop(WRONG, RAW).schema
 
@@ -107,9 +107,9 @@ class JdbcReading:
         rows = self.load() if self.held is None else self.held
         return rows.select("*", F.lit(self.name).alias(FILE), F.lit(None).cast("bigint").alias(ROW))
 
-    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+    def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
         """What was asked for."""
-        return [Shape(frozenset(list_paths(columns)))]
+        return [ColumnSet(frozenset(list_paths(columns)))]
 
     def count(self) -> Mapping[str, int] | None:
         """The rows that are held are counted by Spark."""
@@ -122,13 +122,13 @@ class JdbcReading:
         Raises: BadRequest: some have no value in the column that says which are new, or one that Spark reads as a lesser one
         """
         with self._sharing() as reading:
-            held = hold(reading.load())
-            taken = reading._find_taken(held)
-            reading._check_passed(taken.watermark)
+            held = checkpoint_rows(reading.load())
+            taken = reading._build_taken(held)
+            reading._check_watermark(taken.watermark)
             held = held if self.guard is None else self.guard.sift(held, self.name)
         yield replace(self, held=held, files=[taken])
 
-    def _find_taken(self, held: DataFrame) -> Taken:
+    def _build_taken(self, held: DataFrame) -> Taken:
         if self.bookmark is None:
             return Taken(self.name)
         column = F.col(quote(self.bookmark.column))
@@ -143,7 +143,7 @@ class JdbcReading:
             )
         return Taken(self.name, watermark_column=self.bookmark.column, watermark=found["greatest"] or self.bookmark.value)
 
-    def _check_passed(self, greatest: str | None) -> None:
+    def _check_watermark(self, greatest: str | None) -> None:
         """Raises: BadRequest: to the database rows are new that are not for Spark: they would be taken again by every run."""
         if self.bookmark is None or greatest is None:
             return
@@ -200,7 +200,7 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
     if before is not None and not _is_open(reading.name, before, options):
         return None
     if options.incremental_by is not None:
-        reading = replace(reading, bookmark=find_bookmark(reading.find_columns(), options.incremental_by, reading.name))
+        reading = replace(reading, bookmark=build_bookmark(reading.read_columns(), options.incremental_by, reading.name))
     if before is None:
         return reading
     reading, may_be_known = _recall(reading, before)
@@ -211,7 +211,7 @@ def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
     """Whether rows may be taken. Raises: BadRequest: they were taken otherwise before, and appended they would come twice."""
     asked, taken = (options.incremental_by or "").lower(), before.where("rows > 0")
     others = taken.where(F.lower(F.coalesce("watermark_column", F.lit(""))) != asked) if asked else taken
-    earlier = others.limit(1).collect() if options.mode is Mode.append and options.changed is not Changed.take else []
+    earlier = others.limit(1).collect() if options.mode is IngestMode.append and options.changed is not Changed.take else []
     if earlier and options.changed is Changed.skip:
         return False
     if earlier:
@@ -224,7 +224,7 @@ def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
     return True
 
 
-def find_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
+def build_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
     """The column that says which rows are new. Raises: BadRequest: it is not there, or its values have no order that all share."""
     own = next((field for field in columns.fields if field.name.lower() == column.lower()), None)
     if own is None:
@@ -253,7 +253,7 @@ def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
     """The options of Spark's reader. Raises: BadRequest: no table and no query, or both; nobody knows a driver"""
     kind = url.split(":")[1].lower() if url.count(":") > 1 else ""
     how = {name.lower(): text for name, text in given.items()}
-    table = _find_table(how)
+    table = _get_table(how)
     if "driver" not in how and kind not in DRIVERS:
         raise BadRequest(f"no driver is known for jdbc:{kind}: give its jar, --conf spark.jars=…, and its class, --option driver=…")
     ours = {"driver": DRIVERS.get(kind, ""), "fetchsize": _FETCH_ROWS, "prefertimestampntz": "true"}
@@ -261,7 +261,7 @@ def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
     return ours | others | {"url": url, "dbtable": table}
 
 
-def _find_table(how: Mapping[str, str]) -> str:
+def _get_table(how: Mapping[str, str]) -> str:
     """What stands behind FROM; a query in brackets, so that it can be read in parts too."""
     table, query = how.get("dbtable"), how.get("query")
     if (table is None) == (query is None):
@@ -290,7 +290,7 @@ def _guard_sqlite(reading: JdbcReading, first: str | None) -> JdbcReading:
     said = parse_ddl(how["customschema"]) if "customschema" in how else StructType()
     types = {field.name.lower(): field.dataType for field in said.fields} if isinstance(said, StructType) else {}
     whole = {name: text for name, text in how.items() if name not in _OF_PARTS}
-    guarded = sqlite.guard(how["dbtable"], replace(reading, options=whole).find_columns(), types, first)
+    guarded = sqlite.guard_sqlite(how["dbtable"], replace(reading, options=whole).read_columns(), types, first)
     column = next((one for one in guarded.columns.fields if one.name.lower() == how.get("partitioncolumn", "").lower()), None)
     if column is not None and not isinstance(column.dataType, NumericType):
         raise BadRequest(f"partitionColumn {column.name} is {column.dataType.simpleString()}: SQLite has parts by numbers alone")
@@ -300,7 +300,7 @@ def _guard_sqlite(reading: JdbcReading, first: str | None) -> JdbcReading:
 def _guard_postgres(reading: JdbcReading, first: str | None) -> JdbcReading:
     how = reading.options
     bare = [name.lower() for name in (first, how.get("partitioncolumn")) if name is not None]
-    guarded = postgres.guard(how["dbtable"], reading.find_columns(), bare)
+    guarded = postgres.guard_postgres(how["dbtable"], reading.read_columns(), bare)
     return reading if guarded is None else replace(reading, guard=guarded, options=dict(how) | {"dbtable": guarded.table})
 
 

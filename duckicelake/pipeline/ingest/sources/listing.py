@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Batch, Changed
 from duckicelake.pipeline.ingest.sources.reading import NoSource, SourceMoved, Taken
-from duckicelake.pipeline.older import find_condition
+from duckicelake.pipeline.older import get_condition
 
 LISTED = "uri string, size_bytes bigint, modified_ms bigint, etag string"
 Listing = Callable[[], DataFrame]
@@ -86,9 +86,9 @@ def check_shown(source: str) -> None:
 
 def check_places(files: Sequence[Taken]) -> None:
     """Raises: BadRequest: a file here is a Delta table's, or has a colon in its name, which Hadoop takes for the end of a scheme"""
-    logs = _find_logs(files)
+    logs = _list_delta_logs(files)
     for file in files if logs else ():
-        check_counted(name_here(file.path), logs)
+        check_counted(get_local_path(file.path), logs)
     stray = next((file.path for file in files if file.uri.startswith("file:") and ":" in os.path.basename(file.path)), None)
     if stray is not None:
         raise BadRequest(f"Spark cannot read {stray}, because its name has a colon, and no file was taken: rename it")
@@ -103,9 +103,9 @@ def check_counted(file: str, folders: Iterable[str]) -> None:
         )
 
 
-def _find_logs(files: Iterable[Taken]) -> set[str]:
+def _list_delta_logs(files: Iterable[Taken]) -> set[str]:
     """The folders with logs of Delta in which files of this machine lie, however deep."""
-    above = {os.path.dirname(name_here(file.path)) for file in files if file.uri.startswith("file:")}
+    above = {os.path.dirname(get_local_path(file.path)) for file in files if file.uri.startswith("file:")}
     return {str(folder) for one in above for folder in (Path(one), *Path(one).parents) if (folder / DELTA_LOG).is_dir()}
 
 
@@ -113,11 +113,11 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
     """The files of a path, folder or pattern, on any file system that Spark knows. Raises: NoSource"""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
-        found = reader.load(find_root(source))
+        found = reader.load(get_root_uri(source))
         # Spark Connect looks no earlier than it has to.
         _ = found.schema
     except AnalysisException as error:
-        if find_condition(error) == _PATH_NOT_FOUND:
+        if get_condition(error) == _PATH_NOT_FOUND:
             raise NoSource(f"there is no {source}") from error
         raise
     meta = F.col("_metadata")
@@ -129,11 +129,11 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
     )
 
 
-def name_here(path: str) -> str:
+def get_local_path(path: str) -> str:
     """The path of a file on this machine, which Spark writes with one slash behind `file:`, or three."""
     return "/" + path.removeprefix("file:").lstrip("/")
 
 
-def find_root(source: str) -> str:
+def get_root_uri(source: str) -> str:
     """A source as a URI, or a whole path on this machine."""
     return source if "://" in source or source.startswith("file:") else os.path.abspath(source)

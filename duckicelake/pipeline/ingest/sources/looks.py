@@ -43,7 +43,7 @@ def list_doubtful(columns: StructType, *, knows_times: bool) -> list[StructField
     return [field for field in columns.fields if isinstance(field.dataType, kinds)]
 
 
-def find_texts(texts: DataFrame, doubtful: Iterable[StructField]) -> set[str]:
+def list_text_columns(texts: DataFrame, doubtful: Iterable[StructField]) -> set[str]:
     """Those of the doubtful columns that have a value which is a text; `texts` has them as such."""
     patterns = {field.name: _CODE if isinstance(field.dataType, DoubleType) else _TIME for field in doubtful}
     if not patterns:
@@ -127,7 +127,7 @@ def _are_digits(found: DataType, form: DataType, told: Iterable[str]) -> bool:
     return most > 0 and isinstance(found, StringType) and is_told
 
 
-def find_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:
+def list_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:
     """What paths say of their columns."""
     found: dict[str, set[str]] = {name: set() for name in columns}
     for path in paths:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, DataType, DateType, StructField, StructType, TimestampNTZType, TimestampType
 
-from duckicelake.pipeline.ingest.sources.guards import Check, Guard, quote_literal, quote_name
+from duckicelake.pipeline.ingest.sources.guards import Guard, ValueCheck, quote_literal, quote_name
 from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
@@ -12,7 +12,7 @@ _FINITE = ("date", "timestamp", "timestamptz")
 """What Spark 4.1 says that Postgres calls a column which may be asked whether it is finite."""
 
 
-def guard(table: str, columns: StructType, bare: Sequence[str]) -> Guard | None:
+def guard_postgres(table: str, columns: StructType, bare: Sequence[str]) -> Guard | None:
     """A table with checks, None where no column has days or moments; `columns` are what Spark makes of it.
 
     The columns `bare`, in small letters, by which the database chooses rows, are looked at first, and stay as they are, for its indexes.
@@ -42,9 +42,9 @@ def _has_times(form: DataType) -> bool:
     return _has_times(form.elementType) if isinstance(form, ArrayType) else isinstance(form, _TIMES)
 
 
-def _check_finite(one: StructField) -> Check:
+def _check_finite(one: StructField) -> ValueCheck:
     name = quote_name(one.name)
     # Of lists, times of day, and what is only said to be a date, nobody can ask this: their texts tell.
     holds = f"isfinite({name})" if one.metadata.get("jdbcClientType") in _FINITE else f"strpos({name}::text, 'infinity') = 0"
     what = "dates or moments" if isinstance(one.dataType, ArrayType) else "a date" if isinstance(one.dataType, DateType) else "a moment"
-    return Check(holds, f"column {one.name} must have {what}, and no infinity")
+    return ValueCheck(holds, f"column {one.name} must have {what}, and no infinity")

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.sources.shapes import Shape
+from duckicelake.pipeline.ingest.sources.shapes import ColumnSet
 
 RAW = "__duckicelake_raw"
 """The column in which Spark leaves a line that it could not read."""
@@ -21,7 +21,7 @@ WRONG = "__duckicelake_wrong"
 """The column in which a database says what is wrong with a row; RAW has it then as it is there. Neither is there if no row is bad."""
 
 FILE, ROW = "__duckicelake_file", "__duckicelake_row"
-"""The columns that say where a row comes from: a source's URI, and its number there, where that is known; or its place, by `find_place`."""
+"""The columns that say where a row comes from: its source's URI, and its number there if known, else `build_row_position`."""
 
 Same = TypeVar("Same")
 
@@ -77,11 +77,11 @@ class Reading(Protocol):
         """What is taken, in words."""
         ...
 
-    def find_columns(self, *, looks_at_values: bool = True) -> StructType:
+    def read_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the source says of its columns, or what its values look like."""
         ...
 
-    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+    def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
         """What each file has of the columns that it is read by."""
         ...
 
@@ -102,12 +102,12 @@ class Reading(Protocol):
         ...
 
 
-def find_place() -> Column:
+def build_row_position() -> Column:
     """Of a file that Spark reads: which block of it, and numbers that grow by one from each row of that to the next, as it reads them."""
     return F.struct(F.col("_metadata.file_block_start").alias("block"), F.monotonically_increasing_id().alias("id"))
 
 
 @contextmanager
-def holding_nothing(reading: Same) -> Generator[Same]:
+def holding_unchanged(reading: Same) -> Generator[Same]:
     """A block for what does not change by itself."""
     yield reading

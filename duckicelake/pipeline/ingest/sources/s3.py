@@ -27,7 +27,7 @@ _PLAIN = "/-_.~!*'()@,;:$&+="
 
 
 @dataclass(frozen=True, slots=True)
-class S3Keys:
+class S3Credentials:
     """Who asks for objects; a token goes with keys that end."""
 
     key_id: str
@@ -43,7 +43,7 @@ class S3Store:
     """A store, and whose keys open it. `endpoint` None: Amazon's own."""
 
     client: Any
-    keys: S3Keys
+    keys: S3Credentials
     region: str
     endpoint: str | None
 
@@ -133,7 +133,7 @@ def open_store(options: Mapping[str, str]) -> S3Store:
         raise BadRequest("there are no keys to S3: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write --properties")
     endpoint: str = client.meta.endpoint_url
     is_other = _OF_AWS.search(urlsplit(endpoint).hostname or "") is None
-    return S3Store(client, S3Keys(keys.access_key, keys.secret_key, keys.token), region, endpoint if is_other else None)
+    return S3Store(client, S3Credentials(keys.access_key, keys.secret_key, keys.token), region, endpoint if is_other else None)
 
 
 def name_source(source: str) -> str:

@@ -22,7 +22,7 @@ _CASE = "spark.sql.caseSensitive"
 
 
 @contextmanager
-def telling_capitals_apart(spark: SparkSession) -> Generator[None]:
+def matching_case(spark: SparkSession) -> Generator[None]:
     """Inside, names that differ by their capitals alone are several columns of what Spark finds in JSON, and not the first of them."""
     before = spark.conf.get(_CASE)
     spark.conf.set(_CASE, "true")
@@ -33,7 +33,7 @@ def telling_capitals_apart(spark: SparkSession) -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ColumnSet:
     """What some files have; without `uris` all of them."""
 
     paths: frozenset[Path]
@@ -49,12 +49,12 @@ def list_paths(columns: StructType, above: Path = ()) -> Iterator[Path]:
             yield from list_paths(field.dataType, path)
 
 
-def group_shapes(found: Mapping[str, Collection[Path]]) -> list[Shape]:
+def group_shapes(found: Mapping[str, Collection[Path]]) -> list[ColumnSet]:
     """The shapes of files whose paths are known by URI."""
     alike: dict[frozenset[Path], list[str]] = defaultdict(list)
     for uri, paths in found.items():
         alike[frozenset(paths)].append(uri)
-    return [Shape(paths, uris) for paths, uris in alike.items()]
+    return [ColumnSet(paths, uris) for paths, uris in alike.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Coverage:
     """What of a table's columns files lack: `lacked` by some or all of them, each file's own place in `shapes`."""
 
     lacked: Sequence[Path]
-    shapes: Sequence[Shape]
+    shapes: Sequence[ColumnSet]
 
     @property
     def marks(self) -> list[str]:
@@ -94,7 +94,7 @@ class Coverage:
         )
 
 
-def find_coverage(columns: StructType, shapes: Sequence[Shape]) -> Coverage:
+def compute_coverage(columns: StructType, shapes: Sequence[ColumnSet]) -> Coverage:
     """What files of these shapes lack of a table's columns."""
     lacked = [
         path
@@ -137,7 +137,7 @@ def _fit(value: Column, own: DataType, wanted: DataType) -> Column:
     return value.cast(wanted)
 
 
-def find_in_json(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:
+def read_json_paths(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:
     """What values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list.
 
     Raises: BadRequest: an object has a name twice; Spark takes the one value or the other, or none, as a scan goes

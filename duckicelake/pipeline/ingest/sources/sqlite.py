@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.sources.guards import Check, Guard, quote_literal, quote_name
+from duckicelake.pipeline.ingest.sources.guards import Guard, ValueCheck, quote_literal, quote_name
 from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG
 from duckicelake.pipeline.ingest.target import quote
 
@@ -59,7 +59,7 @@ class SqliteGuard(Guard):
         return rows.select(WRONG, RAW, *own)
 
 
-def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: str | None) -> SqliteGuard:
+def guard_sqlite(table: str, columns: StructType, said: Mapping[str, DataType], first: str | None) -> SqliteGuard:
     """A table with checks; `columns` are what Spark makes of it, `said` the types that were asked for; `first` is looked at first."""
     typed = [replace_type(one, said) for one in columns.fields]
     checks = {one.name: _list_checks(one, is_said=one.name.lower() in said) for one in typed}
@@ -72,7 +72,7 @@ def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: 
     wrong = f"CASE {' '.join(whens)} END" if whens else "NULL"
     values = ", ".join(f"{_format_value(one, checks[one.name])} AS {quote_name(one.name)}" for one in typed)
     raw = f"CASE WHEN ({wrong}) IS NOT NULL THEN {_format_row(list(checks))} END AS {quote_name(RAW)}"
-    schema = ", ".join(f"{quote(one.name)} {_find_read(one.dataType).simpleString()}" for one in typed)
+    schema = ", ".join(f"{quote(one.name)} {_get_read_type(one.dataType).simpleString()}" for one in typed)
     return SqliteGuard(
         f"(SELECT {wrong} AS {quote_name(WRONG)}, {raw}, {values} FROM {table}) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
         StructType([StructField(one.name, one.dataType) for one in typed]),
@@ -95,31 +95,31 @@ def replace_type(one: StructField, said: Mapping[str, DataType]) -> StructField:
     return StructField(one.name, form)
 
 
-def _list_checks(one: StructField, *, is_said: bool) -> list[Check]:
+def _list_checks(one: StructField, *, is_said: bool) -> list[ValueCheck]:
     name, form = quote_name(one.name), one.dataType
     must = f"column {one.name} must have"
     if isinstance(form, WHOLE):
         bound = 1 << (_BITS[type(form)] - 1)
         within = "" if isinstance(form, LongType) else f" AND CAST({name} AS INTEGER) BETWEEN {-bound} AND {bound - 1}"
-        return [Check(f"CAST({name} AS INTEGER) = {name}{within}", f"{must} a whole number ({form.simpleString()})")]
+        return [ValueCheck(f"CAST({name} AS INTEGER) = {name}{within}", f"{must} a whole number ({form.simpleString()})")]
     if isinstance(form, DoubleType | FloatType):
-        return [Check(f"CAST({name} AS REAL) = {name}", f"{must} a number")]
+        return [ValueCheck(f"CAST({name} AS REAL) = {name}", f"{must} a number")]
     if isinstance(form, DecimalType):
         guessed = form == _ANY_NUMBER and not is_said
         remedy = f"If it is none of numbers, say what it is: --option customSchema='{quote(one.name)} STRING'" if guessed else None
-        return [Check(_is_decimal(name, form), f"{must} a number that is {form.simpleString()}", remedy)]
+        return [ValueCheck(_is_decimal(name, form), f"{must} a number that is {form.simpleString()}", remedy)]
     if isinstance(form, BooleanType):
-        return [Check(f"{name} IN (0, 1) OR lower({name}) IN ('true', 'false')", f"{must} 0, 1, true or false")]
+        return [ValueCheck(f"{name} IN (0, 1) OR lower({name}) IN ('true', 'false')", f"{must} 0, 1, true or false")]
     if isinstance(form, StringType):
-        return [Check(f"typeof({name}) <> 'blob'", f"{must} a text, and no BLOB")]
+        return [ValueCheck(f"typeof({name}) <> 'blob'", f"{must} a text, and no BLOB")]
     if isinstance(form, BinaryType):
-        return [Check(f"typeof({name}) IN ('blob', 'text')", f"{must} a BLOB or a text")]
+        return [ValueCheck(f"typeof({name}) IN ('blob', 'text')", f"{must} a BLOB or a text")]
     if isinstance(form, DateType):
         moment = f"--option customSchema='{quote(one.name)} TIMESTAMP_NTZ' reads it with its time, a query with date(…) without"
-        is_day = Check(_is_midnight(name), f"{must} a date without a time of day", None if is_said else moment)
-        return [Check(_is_moment(name), f"{must} a date (YYYY-MM-DD)"), is_day]
+        is_day = ValueCheck(_is_midnight(name), f"{must} a date without a time of day", None if is_said else moment)
+        return [ValueCheck(_is_moment(name), f"{must} a date (YYYY-MM-DD)"), is_day]
     if isinstance(form, TIMES):
-        return [Check(_is_moment(name), f"{must} a moment (YYYY-MM-DD HH:MM:SS)")]
+        return [ValueCheck(_is_moment(name), f"{must} a moment (YYYY-MM-DD HH:MM:SS)")]
     return []
 
 
@@ -154,7 +154,7 @@ def _is_midnight(name: str) -> str:
     )
 
 
-def _format_value(one: StructField, checks: Sequence[Check]) -> str:
+def _format_value(one: StructField, checks: Sequence[ValueCheck]) -> str:
     """A column as Spark is to read it; whole numbers as they are, so that indexes still serve, and NULL where the driver would fail."""
     name, form = quote_name(one.name), one.dataType
     holds = " AND ".join(f"({check.holds})" for check in checks)
@@ -194,7 +194,7 @@ def _join(parts: Sequence[str]) -> str:
     return f"({_join(parts[:half])} || ',' || {_join(parts[half:])})"
 
 
-def _find_read(form: DataType) -> DataType:
+def _get_read_type(form: DataType) -> DataType:
     return StringType() if isinstance(form, TIMES) else form
 
 

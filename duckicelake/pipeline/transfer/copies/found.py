@@ -16,7 +16,7 @@ UNFINISHED = (".part-", ".tmp")
 """How objects are called that were being written on a local disk when their writer died."""
 
 
-class Files(Protocol):
+class CopyFiles(Protocol):
     """The objects of one store, by URI. Raises: CatalogError: it does not do what is asked"""
 
     def list_modified(self, prefix_uri: str) -> Iterator[tuple[str, datetime]]:
@@ -33,7 +33,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class UnfinishedCopy:
     """A copy that is not done: its objects with when they were written, and the metadata of others beside them."""
 
     metadata: Mapping[str, datetime]
@@ -48,15 +48,15 @@ class Begun:
     @property
     def staged(self) -> str | None:
         """The metadata that it was begun with, if they are still there."""
-        return next((uri for uri in self.metadata if name_of(uri) == STAGED), None)
+        return next((uri for uri in self.metadata if get_file_name(uri) == STAGED), None)
 
     @property
     def publishing(self) -> str | None:
         """The object that says where it may have become known, if it came so far."""
-        return next((uri for uri in self.metadata if name_of(uri) == PUBLISHING), None)
+        return next((uri for uri in self.metadata if get_file_name(uri) == PUBLISHING), None)
 
 
-def find_begun(files: Files, place: str) -> list[Begun]:
+def list_unfinished_copies(files: CopyFiles, place: str) -> list[UnfinishedCopy]:
     """The copies in a place that are not done."""
     copies: dict[str, dict[str, datetime]] = {}
     beside: list[str] = []
@@ -64,27 +64,27 @@ def find_begun(files: Files, place: str) -> list[Begun]:
         copy = find_copy(place, uri)
         if copy is not None:
             copies.setdefault(copy, {})[uri] = modified
-        elif not name_of(uri).startswith("."):
+        elif not get_file_name(uri).startswith("."):
             beside.append(uri)
-    begun = {copy: found for copy, found in copies.items() if not {STAGED, PUBLISHING}.isdisjoint(map(name_of, found))}
-    return [Begun(found, dict(files.list_modified(copy_folders(place, copy)[0])), beside) for copy, found in begun.items()]
+    begun = {copy: found for copy, found in copies.items() if not {STAGED, PUBLISHING}.isdisjoint(map(get_file_name, found))}
+    return [UnfinishedCopy(found, dict(files.list_modified(copy_folders(place, copy)[0])), beside) for copy, found in begun.items()]
 
 
-def find_unfinished(files: Files, place: str, before: datetime) -> list[str]:
+def list_partial_files(files: CopyFiles, place: str, before: datetime) -> list[str]:
     """What lies half written beside the metadata since before that time."""
     folder = f"{place}/metadata"
-    names = ((uri, name_of(uri), modified) for uri, modified in files.list_modified(folder))
+    names = ((uri, get_file_name(uri), modified) for uri, modified in files.list_modified(folder))
     return [uri for uri, name, at in names if at < before and name.startswith(UNFINISHED[0]) and name.endswith(UNFINISHED[1])]
 
 
-def name_of(uri: str) -> str:
+def get_file_name(uri: str) -> str:
     """The last part of a URI."""
     return uri.rpartition("/")[2]
 
 
-def remove(files: Files, uris: Collection[str]) -> None:
+def remove(files: CopyFiles, uris: Collection[str]) -> None:
     """Remove objects of a copy; what tells how far it came goes last, so that whoever is killed here is gone on after."""
-    marks = {mark: [uri for uri in uris if name_of(uri) == mark] for mark in (STAGED, PUBLISHING)}
-    files.delete_many([uri for uri in uris if name_of(uri) not in marks])
+    marks = {mark: [uri for uri in uris if get_file_name(uri) == mark] for mark in (STAGED, PUBLISHING)}
+    files.delete_many([uri for uri in uris if get_file_name(uri) not in marks])
     for found in marks.values():
         files.delete_many(found)

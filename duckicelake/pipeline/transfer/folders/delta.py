@@ -12,13 +12,13 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.types import IcebergType
 from duckicelake.pipeline.ingest.sources.s3 import S3Store
 from duckicelake.pipeline.ingest.target import quote
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable
 from duckicelake.pipeline.transfer.files import describe_new
 from duckicelake.pipeline.transfer.folders.delta_columns import MODE, UNMAPPED, check_mapping, make_spec, parse_columns
 from duckicelake.pipeline.transfer.folders.delta_log import DeltaState, read_log
 from duckicelake.pipeline.transfer.folders.delta_rows import read_rows
-from duckicelake.pipeline.transfer.folders.in_place import REMEDY, Lying, describe_files
+from duckicelake.pipeline.transfer.folders.in_place import REMEDY, FolderFile, describe_files
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import LOG, NO_KEYS, is_delta
 from duckicelake.translate.locations import to_canonical
@@ -42,9 +42,9 @@ class DeltaFolders(ReadFolders):
 
     def list_entries(self) -> Iterator[Entry]:
         """Every folder that is a table; the root may be the only one."""
-        yield from self.find_entries(is_delta, lambda name: not name.startswith((".", "_")))
+        yield from self.list_tables_below(is_delta, lambda name: not name.startswith((".", "_")))
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """The table as its log has it now; its state is its version.
 
         Raises: BadRequest, Unsupported: it is damaged, or has what a copy cannot have
@@ -60,26 +60,28 @@ class DeltaFolders(ReadFolders):
         # One table is moved after another, and a state may be large.
         self.states.clear()
         self.states[entry.place] = state
-        return Held(entry.ident, metadata, entry.place, NO_KEYS)
+        return LoadedTable(entry.ident, metadata, entry.place, NO_KEYS)
 
-    def describe_files(self, held: Held) -> list[DataFile]:
+    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
         """What a manifest says of the files that the version has.
 
         Raises: Unsupported: it is not made of whole files alone, under their own names; and what `in_place.describe_files` raises
         """
-        state = self.states[held.metadata_location]
+        state = self.states[loaded.metadata_location]
         check_plain(state)
-        columns = {item.name: item.type for item in get_current_schema(held.metadata).fields}
+        columns = {item.name: item.type for item in get_current_schema(loaded.metadata).fields}
         files = [
-            Lying(to_canonical(path), None, {name: parse_partition(columns[name], state.values[name][number]) for name in state.partitions})
+            FolderFile(
+                to_canonical(path), None, {name: parse_partition(columns[name], state.values[name][number]) for name in state.partitions}
+            )
             for number, path in enumerate(state.paths)
         ]
-        return describe_files(self.open(held.metadata_location), files, held.metadata)
+        return describe_files(self.open(loaded.metadata_location), files, loaded.metadata)
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows of the version that was read, as a view of this session."""
         store = self.open_s3()
-        rows = read_rows(bench.spark, self.states[held.metadata_location], {} if store is None else store.format_settings())
+        rows = read_rows(bench.spark, self.states[loaded.metadata_location], {} if store is None else store.format_settings())
         name = f"delta_{bench.run_id}"
         rows.createOrReplaceTempView(name)
         return quote(name)

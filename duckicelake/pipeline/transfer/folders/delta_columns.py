@@ -57,12 +57,12 @@ def format_physical(schema: Node, mode: str | None) -> dict[str, Any]:
     """The same columns as Spark's JSON has them, under the names, or also the ids, that the files have."""
 
     def rename(item: Node) -> tuple[str, dict[str, Any]]:
-        return find_physical(item, mode), {_SPARK_ID: item["metadata"][_ID]} if mode == BY_ID else {}
+        return get_physical_name(item, mode), {_SPARK_ID: item["metadata"][_ID]} if mode == BY_ID else {}
 
     return _format_type(schema, rename)
 
 
-def find_physical(item: Node, mode: str | None) -> str:
+def get_physical_name(item: Node, mode: str | None) -> str:
     """A column's name in files: what is left of a mapping says nothing where columns are not mapped."""
     return str(item["name"] if mode in UNMAPPED else item["metadata"].get(_PHYSICAL, item["name"]))
 

@@ -60,7 +60,7 @@ class DeltaState:
     """By key of a file the numbers of its deleted rows."""
 
 
-def find_key(path: str) -> str:
+def get_path_key(path: str) -> str:
     """What tells a file from others of its table, however its place is written: the path alone."""
     return _AUTHORITY.sub("", path, count=1)
 
@@ -90,7 +90,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
     partitions = tuple(metadata.partition_columns)
     paths = tuple(_resolve(place, path) for path in files["path"].to_pylist())
     check_paths(place, paths)
-    if len(set(map(find_key, paths))) < len(paths):
+    if len(set(map(get_path_key, paths))) < len(paths):
         raise Unsupported("several of its files have one path in several places: write them to one place (OPTIMIZE)")
     values = {name: tuple(map(format_value, _as_numbers(files[_PREFIX + name]).to_pylist())) for name in partitions}
 
@@ -98,7 +98,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
         if VECTORS not in features:
             return {}
         with explaining(place):
-            return _read_vectors(table, frozenset(map(find_key, paths)))
+            return _read_vectors(table, frozenset(map(get_path_key, paths)))
 
     told = metadata.configuration, metadata.description
     return DeltaState(str(metadata.id), table.version(), schema, partitions, *told, paths, values, read_vectors)
@@ -118,16 +118,16 @@ def _has_whole_parts(names: Collection[str]) -> bool:
 
 def check_paths(place: str, paths: Iterable[str]) -> None:
     """Raises: Unsupported: Spark would pass over a file, find it under another name, or look for it outside of the table's store"""
-    kind = _find_kind(place)
+    kind = _get_store_kind(place)
     for path in paths:
-        *folders, name = find_key(path).removeprefix("/").split("/")
-        if _find_kind(path) != kind:
+        *folders, name = get_path_key(path).removeprefix("/").split("/")
+        if _get_store_kind(path) != kind:
             raise Unsupported(f"its file {path} is not in the table's own store: write the table anew (a deep clone)")
         if _HIDDEN.fullmatch(name) or not {"", ".", ".."}.isdisjoint(folders):
             raise Unsupported(f"its file {path} has a name that Spark passes over, or a path that it changes: write the table anew")
 
 
-def _find_kind(place: str) -> str:
+def _get_store_kind(place: str) -> str:
     found = _SCHEME.match(place)
     return "file" if found is None else found[0].lower().rstrip(":/").replace("s3a", "s3")
 
@@ -167,7 +167,7 @@ def _read_vectors(table: Any, known: frozenset[str]) -> Mapping[str, Positions]:
     for batch in batches:
         for uri, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
             positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-            key = find_key(unquote(uri))
+            key = get_path_key(unquote(uri))
             if key not in known:
                 raise BadRequest(f"its log deletes rows of {uri}, which is none of its files")
             found[key], count = positions, count + len(positions)

@@ -10,8 +10,8 @@ from pyspark.sql.types import DataType, DateType, StructType, TimestampNTZType, 
 
 from duckicelake.pipeline.ingest.sources.files import escape_pattern
 from duckicelake.pipeline.ingest.target import quote
-from duckicelake.pipeline.transfer.folders.delta_columns import BY_ID, MODE, find_physical, format_logical, format_physical
-from duckicelake.pipeline.transfer.folders.delta_log import DeltaState, Positions, find_key
+from duckicelake.pipeline.transfer.folders.delta_columns import BY_ID, MODE, format_logical, format_physical, get_physical_name
+from duckicelake.pipeline.transfer.folders.delta_log import DeltaState, Positions, get_path_key
 
 _KEY, _ROW, _OF = "__duckicelake_key", "__duckicelake_row", "__duckicelake_of"
 _READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
@@ -28,7 +28,7 @@ def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str
     if mode == BY_ID:
         # It changes nothing where no ids are asked for.
         spark.conf.set(_READS_BY_ID, "true")
-    physical = {item["name"]: find_physical(item, mode) for item in state.schema["fields"]}
+    physical = {item["name"]: get_physical_name(item, mode) for item in state.schema["fields"]}
     written = StructType.fromJson(format_physical(state.schema, mode))
     own = StructType([field for field, name in zip(written.fields, physical, strict=True) if name not in state.partitions])
     frame = spark.read.options(**settings).schema(own).parquet(*map(escape_pattern, state.paths))
@@ -36,7 +36,7 @@ def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str
     vectors = state.read_vectors()
     if state.partitions or vectors:
         where = F.col("_metadata")
-        frame = frame.withColumns({_KEY: _find_key(where["file_path"]), _ROW: where["row_index"]})
+        frame = frame.withColumns({_KEY: _build_path_key(where["file_path"]), _ROW: where["row_index"]})
     if vectors:
         frame = frame.join(_list_deleted(spark, vectors), [_KEY, _ROW], "left_anti")
     if state.partitions:
@@ -45,8 +45,8 @@ def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str
     return frame.select(*(values[field.name].cast(field.dataType).alias(field.name) for field in columns.fields))
 
 
-def _find_key(uri: Column) -> Column:
-    """As `find_key` of the log, of a URI as Spark writes it beside rows."""
+def _build_path_key(uri: Column) -> Column:
+    """As `get_path_key` of the log, of a URI as Spark writes it beside rows."""
     plain = F.url_decode(F.replace(uri, F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(plain, _START, "")
 
@@ -58,7 +58,7 @@ def _list_deleted(spark: SparkSession, vectors: Mapping[str, Positions]) -> Data
 
 
 def _list_values(spark: SparkSession, state: DeltaState) -> DataFrame:
-    rows = list(zip(map(find_key, state.paths), *(state.values[name] for name in state.partitions), strict=True))
+    rows = list(zip(map(get_path_key, state.paths), *(state.values[name] for name in state.partitions), strict=True))
     names = ", ".join(f"{_OF}{number} string" for number in range(len(state.partitions)))
     return spark.createDataFrame(rows, f"{_KEY} string, {names}").withColumn(_OF, F.lit(True))
 

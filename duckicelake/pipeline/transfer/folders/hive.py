@@ -15,15 +15,15 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.sources.files import escape_pattern
-from duckicelake.pipeline.ingest.sources.footers import Opening, refusing_unread
+from duckicelake.pipeline.ingest.sources.footers import Opening, refusing_unread_types
 from duckicelake.pipeline.ingest.target import format_columns, quote
 from duckicelake.pipeline.objects import Child
-from duckicelake.pipeline.transfer.bench import Bench, LazyBench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file
-from duckicelake.pipeline.transfer.folders.in_place import Lying, describe_files, find_uri
+from duckicelake.pipeline.transfer.bench import LazyScratchCatalog, ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, parse_table_file
+from duckicelake.pipeline.transfer.folders.in_place import FolderFile, describe_files, format_file_uri
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
-from duckicelake.pipeline.unlike import refusing_unlike
+from duckicelake.pipeline.unlike import refusing_mixed_types
 
 _PARTITION = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
@@ -34,15 +34,15 @@ _STATE_BITS = 62
 class HiveFolders(ReadFolders):
     """A folder with files, or with folders like `day=2026-03-01`, is a table."""
 
-    bench: LazyBench
-    files: dict[str, Sequence[Lying]] = field(default_factory=dict[str, Sequence[Lying]], repr=False)
+    bench: LazyScratchCatalog
+    files: dict[str, Sequence[FolderFile]] = field(default_factory=dict[str, Sequence[FolderFile]], repr=False)
     """Those of the table that was read last, by place."""
 
     def list_entries(self) -> Iterator[Entry]:
         """Every folder that is a table; the root may be the only one."""
-        yield from self.find_entries(lambda children: is_delta(children) or any(map(_is_of_table, children)), _is_shown)
+        yield from self.list_tables_below(lambda children: is_delta(children) or any(map(_is_of_table, children)), _is_shown)
 
-    def load(self, entry: Entry) -> Held:
+    def load(self, entry: Entry) -> LoadedTable:
         """The table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
         objects = self.store.open(entry.place, NO_KEYS)
         if is_delta(objects.list_folder(entry.place)):
@@ -60,27 +60,27 @@ class HiveFolders(ReadFolders):
             metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
         # One table is moved after another, and may have many files.
         self.files.clear()
-        self.files[entry.place] = [Lying(find_uri(entry.place, path), size) for path, size, _ in files]
+        self.files[entry.place] = [FolderFile(format_file_uri(entry.place, path), size) for path, size, _ in files]
         state = int.from_bytes(hashlib.sha256(repr(files).encode()).digest()) >> (256 - _STATE_BITS)
         known = replace(metadata, table_uuid=str(uuid5(NAMESPACE_URL, entry.place)), current_snapshot_id=state)
-        return Held(entry.ident, known, entry.place, NO_KEYS)
+        return LoadedTable(entry.ident, known, entry.place, NO_KEYS)
 
-    def describe_files(self, held: Held) -> list[DataFile]:
+    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
         """What a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
-        return describe_files(self.open(held.metadata_location), self.files[held.metadata_location], held.metadata)
+        return describe_files(self.open(loaded.metadata_location), self.files[loaded.metadata_location], loaded.metadata)
 
-    def open_rows(self, bench: Bench, held: Held) -> str:
+    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
         """The rows as a view of this session."""
-        name = f"hive_{held.metadata.table_uuid.replace('-', '_')}"
-        self._read(bench, held.metadata_location).createOrReplaceTempView(name)
+        name = f"hive_{loaded.metadata.table_uuid.replace('-', '_')}"
+        self._read(bench, loaded.metadata_location).createOrReplaceTempView(name)
         return quote(name)
 
-    def _read(self, bench: Bench, place: str) -> DataFrame:
+    def _read(self, bench: ScratchCatalog, place: str) -> DataFrame:
         store = self.open_s3()
         reader = bench.spark.read.options(**({} if store is None else store.format_settings()))
         # Files of several ages may have several columns.
-        looking = refusing_unread(bench.spark, Format.parquet, partial(self._list_files, place))
-        with refusing_unlike("write these anew, or copy the folder by `ingest`, part by part"), looking:
+        looking = refusing_unread_types(bench.spark, Format.parquet, partial(self._list_files, place))
+        with refusing_mixed_types("write these anew, or copy the folder by `ingest`, part by part"), looking:
             rows = reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
             # Spark Connect looks no earlier than it has to.
             _ = rows.schema
@@ -91,7 +91,7 @@ class HiveFolders(ReadFolders):
         root = place.rpartition("://")[2] + "/"
         for path, _, _ in objects.list_below(place):
             if _is_shown(path.removeprefix(root)):
-                yield path, partial(objects.open, find_uri(place, path))
+                yield path, partial(objects.open, format_file_uri(place, path))
 
 
 def find_partitions(place: str, paths: Sequence[str]) -> list[str]:

@@ -19,8 +19,8 @@ from duckicelake.iceberg.metadata import TableMetadata, get_current_schema, get_
 from duckicelake.iceberg.schema import list_leaf_fields
 from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.objects import Objects
-from duckicelake.pipeline.verify.footers import Column, find_columns
+from duckicelake.pipeline.objects import TableObjects
+from duckicelake.pipeline.verify.footers import Column, read_leaf_columns
 from duckicelake.translate.files import FLOATING, UNBOUNDED
 from duckicelake.translate.name_mapping import FileColumns, NamePath
 from duckicelake.translate.to_ducklake.mapped_files import (
@@ -43,7 +43,7 @@ _END = re.compile(r"([;.] rewrite it)?\.$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class FolderFile:
     """A file where it is; `values` are those of its partition, as far as something else than its path says them."""
 
     uri: str
@@ -61,7 +61,7 @@ class _Wanted:
     partitions: Sequence[NestedField] = field(default_factory=tuple[NestedField, ...])
 
 
-def find_uri(place: str, path: str) -> str:
+def format_file_uri(place: str, path: str) -> str:
     """The URI of a file below a folder, as the store lists it."""
     return f"s3://{path}" if place.startswith("s3") else f"file://{path}"
 
@@ -76,7 +76,7 @@ def check_columns(metadata: TableMetadata) -> None:
         raise Unsupported(f"all of its columns are in names of folders: {REMEDY}")
 
 
-def describe_files(objects: Objects, files: Sequence[Lying], metadata: TableMetadata) -> list[DataFile]:
+def describe_files(objects: TableObjects, files: Sequence[FolderFile], metadata: TableMetadata) -> list[DataFile]:
     """What a manifest of the table says of the files.
 
     Raises: Unsupported: one would not be read alike by all, by its name and column; ServiceUnavailable: the store does not give one
@@ -93,29 +93,29 @@ def describe_files(objects: Objects, files: Sequence[Lying], metadata: TableMeta
         return list(pool.map(partial(_describe, objects, wanted), files))
 
 
-def _describe(objects: Objects, wanted: _Wanted, lying: Lying) -> DataFile:
+def _describe(objects: TableObjects, wanted: _Wanted, folder_file: FolderFile) -> DataFile:
     try:
-        with objects.open(lying.uri) as source:
+        with objects.open(folder_file.uri) as source:
             size = source.size()
-            if lying.size_bytes not in (None, size):
-                raise ServiceUnavailable(f"{lying.uri} is being written: {size} bytes after {lying.size_bytes}. Try again")
+            if folder_file.size_bytes not in (None, size):
+                raise ServiceUnavailable(f"{folder_file.uri} is being written: {size} bytes after {folder_file.size_bytes}. Try again")
             file = pq.ParquetFile(source)
-            return _describe_open(file, DataFile(DATA, lying.uri, "PARQUET", (), file.metadata.num_rows, size), wanted, lying)
+            return _describe_open(file, DataFile(DATA, folder_file.uri, "PARQUET", (), file.metadata.num_rows, size), wanted, folder_file)
     except BadRequest as error:
         raise Unsupported(f"{_END.sub('', error.message)}: {REMEDY}") from error
     except pa.ArrowException as error:
-        raise Unsupported(f"{lying.uri} is no Parquet file that can be read ({error}): remove or rewrite it") from error
+        raise Unsupported(f"{folder_file.uri} is no Parquet file that can be read ({error}): remove or rewrite it") from error
     except OSError as error:
-        raise ServiceUnavailable(f"cannot read {lying.uri}: {error}") from error
+        raise ServiceUnavailable(f"cannot read {folder_file.uri}: {error}") from error
 
 
-def _describe_open(file: pq.ParquetFile, said: DataFile, wanted: _Wanted, lying: Lying) -> DataFile:
+def _describe_open(file: pq.ParquetFile, said: DataFile, wanted: _Wanted, folder_file: FolderFile) -> DataFile:
     found = _list_columns(file.schema_arrow)
     _check_names(said.file_path, found, wanted)
-    partition = tuple(_read_value(lying, column) for column in wanted.partitions)
-    told = _with(said, partition, file, wanted)
-    named = find_names(lying.uri, found, wanted.metadata, wanted.known)
-    untold = list_partition_only(lying.uri, found, wanted.metadata, wanted.metadata.default_spec_id, named)
+    partition = tuple(_read_value(folder_file, column) for column in wanted.partitions)
+    told = _add_statistics(said, partition, file, wanted)
+    named = find_names(folder_file.uri, found, wanted.metadata, wanted.known)
+    untold = list_partition_only(folder_file.uri, found, wanted.metadata, wanted.metadata.default_spec_id, named)
     list_partition_folders(told, untold, wanted.known)
     return told
 
@@ -144,34 +144,34 @@ def _check_names(uri: str, found: FileColumns, wanted: _Wanted) -> None:
             raise Unsupported(f"{uri} has a column {name}, which is spelled otherwise in other files: {REMEDY}")
 
 
-def _read_value(lying: Lying, column: NestedField) -> object:
+def _read_value(folder_file: FolderFile, column: NestedField) -> object:
     """The value of a partition, where every reader of folders makes one thing of it."""
-    if lying.values is not None:
-        return lying.values[column.name]
-    text = list_folder_texts(lying.uri).get(column.name)
+    if folder_file.values is not None:
+        return folder_file.values[column.name]
+    text = list_folder_texts(folder_file.uri).get(column.name)
     if text is None:
-        raise Unsupported(f"{lying.uri} lies in no folder, or in several, that are called '{column.name}=…' and no more: {REMEDY}")
+        raise Unsupported(f"{folder_file.uri} lies in no folder, or in several, that are called '{column.name}=…' and no more: {REMEDY}")
     if text.lower() == "null" or _ESCAPE.search(text):
-        raise Unsupported(f"{lying.uri} lies in '{column.name}={text}', of which readers make several values: {REMEDY}")
+        raise Unsupported(f"{folder_file.uri} lies in '{column.name}={text}', of which readers make several values: {REMEDY}")
     assert isinstance(column.type, PrimitiveType)
     try:
         return parse_text(column.type, text)
     except (ValueError, BadRequest) as error:
         raise Unsupported(
-            f"{lying.uri} lies in '{column.name}={text}', of which not all readers make the same {column.type}: {REMEDY}, and "
+            f"{folder_file.uri} lies in '{column.name}={text}', of which not all readers make the same {column.type}: {REMEDY}, and "
             "--conf spark.sql.sources.partitionColumnTypeInference.enabled=false leaves it a text"
         ) from error
 
 
-def _with(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, wanted: _Wanted) -> DataFile:
+def _add_statistics(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, wanted: _Wanted) -> DataFile:
     """The file with its partition, and what its footer tells of columns. Bounds are left out where readers disagree about order."""
-    found = find_columns(file, wanted.leaves, wanted.known)
+    found = read_leaf_columns(file, wanted.leaves, wanted.known)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     places = {file.schema.column(place).path: place for place in range(file.metadata.num_columns)}
     sizes = {
         field_id: sum(group.column(places[column.name]).total_compressed_size for group in groups) for field_id, column in found.items()
     }
-    bounds = {field_id: _find_bounds(wanted.leaves[field_id], column) for field_id, column in found.items()}
+    bounds = {field_id: _encode_bounds(wanted.leaves[field_id], column) for field_id, column in found.items()}
     return DataFile(
         said.content,
         said.file_path,
@@ -187,7 +187,7 @@ def _with(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, w
     )
 
 
-def _find_bounds(form: PrimitiveType, column: Column) -> tuple[bytes | None, bytes | None]:
+def _encode_bounds(form: PrimitiveType, column: Column) -> tuple[bytes | None, bytes | None]:
     if form.name in FLOATING | UNBOUNDED or column.lower is None:
         return None, None
     return lower_bound(form, column.lower), upper_bound(form, column.upper)

@@ -10,11 +10,11 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.ingest.sources import s3
-from duckicelake.pipeline.objects import Child, Objects
-from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.transfer.bench import Bench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, refuse_views
-from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.objects import Child, TableObjects
+from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.transfer.bench import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, refuse_views
+from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 
@@ -36,7 +36,7 @@ class ReadFolders(ABC):
     def identity(self) -> str:
         return self.root
 
-    def find_entries(self, is_table: Callable[[list[Child]], bool], is_shown: Callable[[str], bool]) -> Iterator[Entry]:
+    def list_tables_below(self, is_table: Callable[[list[Child]], bool], is_shown: Callable[[str], bool]) -> Iterator[Entry]:
         """Every folder that is a table by what lies in it; the root may be the only one. Names that are not shown are passed over.
 
         Raises: BadRequest: there is no such folder
@@ -50,7 +50,7 @@ class ReadFolders(ABC):
             children = objects.list_folder(place)
             if is_table(children):
                 *namespace, name = levels or (place.rpartition("/")[2],)
-                yield Entry(Ident(tuple(level.removesuffix(DATABASE) for level in namespace), name), place=place)
+                yield Entry(TableIdent(tuple(level.removesuffix(DATABASE) for level in namespace), name), place=place)
                 return
             for child in children:
                 if child.is_folder and is_shown(child.name):
@@ -66,39 +66,39 @@ class ReadFolders(ABC):
         """What lies directly in a folder."""
         return [child.name for child in self.open(place).list_folder(place)]
 
-    def open(self, place: str) -> Objects:
+    def open(self, place: str) -> TableObjects:
         """The objects of a folder's store."""
         return self.store.open(place, NO_KEYS)
 
     @abstractmethod
-    def describe_files(self, held: Held) -> list[DataFile]:
+    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
         """What a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """There are none."""
         raise refuse_views("a folder of files")
 
-    def find(self, ident: Ident) -> Held | None:
+    def find(self, ident: TableIdent) -> LoadedTable | None:
         """Nothing is written there."""
         raise _refuse()
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
         """Nothing is written there."""
         raise _refuse()
 
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
         """Nothing is written there."""
         raise _refuse()
 
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
+    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
         """Nothing is written there."""
         raise _refuse()
 
-    def list_places(self, held: Held) -> Iterable[str]:
+    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
         """Nothing is written there."""
         raise _refuse()
 
-    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+    def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
         """Nothing is written there."""
         raise _refuse()
 

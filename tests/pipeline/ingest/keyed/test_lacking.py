@@ -10,8 +10,8 @@ from pyarrow import orc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Evolve, Mode
-from duckicelake.pipeline.ingest.target import add_defaults, find_default, parse_partitions
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode
+from duckicelake.pipeline.ingest.target import add_defaults, format_default, parse_partitions
 from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
@@ -53,12 +53,12 @@ def begin(mill: Mill, with_order: bool = False) -> None:
     if with_order:
         columns["seen"] = pa.array([10, 10], pa.int64())
     mill.write_parquet("begin/a.parquet", **columns)
-    mill.run(source=str(mill.folder / "begin"), mode=Mode.upsert, key=("id",))
+    mill.run(source=str(mill.folder / "begin"), mode=IngestMode.upsert, key=("id",))
 
 
 def take(mill: Mill, name: str, **options: Any) -> Any:
     """Merge what lies in a folder."""
-    return mill.run(**{"source": str(mill.folder / name), "mode": Mode.upsert, "key": ("id",)} | options)
+    return mill.run(**{"source": str(mill.folder / name), "mode": IngestMode.upsert, "key": ("id",)} | options)
 
 
 def test_a_csv_without_a_column_keeps_its_values(mill: Mill) -> None:
@@ -91,7 +91,7 @@ def test_a_new_row_has_the_defaults_of_all_types(mill: Mill) -> None:
     assert head is not None
     known = mill.spark.session.table(f"{mill.catalog}.raw.trips").select(*names).schema
     told = add_defaults(StructType([StructField(field.name, field.dataType) for field in known.fields]), head.defaults)
-    shown = [f"{'hex' if field.dataType == BinaryType() else 'string'}({find_default(field)})" for field in told.fields]
+    shown = [f"{'hex' if field.dataType == BinaryType() else 'string'}({format_default(field)})" for field in told.fields]
     (row,) = mill.spark.arrow(f"SELECT array({', '.join(shown)}) AS shown").to_pylist()
     assert row["shown"] == [text for *_, text in DEFAULTS]
 
@@ -191,7 +191,7 @@ def test_what_only_an_earlier_row_tells_is_not_lost(mill: Mill) -> None:
 @pytest.mark.long
 def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
     """A row that says nothing new of what its file has makes no version; two files of a run follow on one another."""
-    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    how: dict[str, Any] = {"mode": IngestMode.scd2, "order_by": "seen"}
     mill.write_parquet(
         "begin/a.parquet", id=pa.array([1, 2], pa.int64()), seen=pa.array([1, 1], pa.int64()), note=["a", "b"], city=["x", "y"]
     )
@@ -214,7 +214,7 @@ def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
 @pytest.mark.parametrize("lacking", [pytest.param(9, id="another key"), pytest.param(1, id="the same key")])
 def test_rows_that_contradict_each_other_are_refused_whatever_others_lack(mill: Mill, lacking: int) -> None:
     """Each has the value that its own file tells; where they agree, one of that moment whose file lacks the column is no other row."""
-    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    how: dict[str, Any] = {"mode": IngestMode.scd2, "order_by": "seen"}
     for name, note in (("a", "x"), ("b", "y")):
         mill.write_parquet(f"drop/{name}.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5], pa.int64()), note=[note])
     mill.write_parquet("drop/c.parquet", id=pa.array([lacking], pa.int64()), seen=pa.array([5], pa.int64()))
@@ -226,18 +226,18 @@ def test_rows_that_contradict_each_other_are_refused_whatever_others_lack(mill: 
 
 
 WITHIN = [
-    pytest.param(Mode.append, "parquet", id="append"),
-    *(pytest.param(mode, "parquet", id=mode.value, marks=pytest.mark.long) for mode in Mode if mode is not Mode.append),
-    *(pytest.param(Mode.append, form, id=form, marks=pytest.mark.long) for form in ("orc", "avro")),
+    pytest.param(IngestMode.append, "parquet", id="append"),
+    *(pytest.param(mode, "parquet", id=mode.value, marks=pytest.mark.long) for mode in IngestMode if mode is not IngestMode.append),
+    *(pytest.param(IngestMode.append, form, id=form, marks=pytest.mark.long) for form in ("orc", "avro")),
 ]
 
 
 @pytest.mark.parametrize(("mode", "form"), WITHIN)
-def test_structs_with_less_than_those_of_the_table_are_taken(mill: Mill, mode: Mode, form: str) -> None:
+def test_structs_with_less_than_those_of_the_table_are_taken(mill: Mill, mode: IngestMode, form: str) -> None:
     """Also within lists and maps; fields go by name, in whatever order and case. Only `upsert` keeps what one outside of these lacks."""
-    how: dict[str, Any] = {"mode": mode, "key": ("id",) if mode in (Mode.upsert, Mode.scd2) else ()}
-    how |= {"order_by": "seen"} if mode is Mode.scd2 else {}
-    if mode is Mode.overwrite_partitions:
+    how: dict[str, Any] = {"mode": mode, "key": ("id",) if mode in (IngestMode.upsert, IngestMode.scd2) else ()}
+    how |= {"order_by": "seen"} if mode is IngestMode.scd2 else {}
+    if mode is IngestMode.overwrite_partitions:
         how["partition_by"] = parse_partitions("id")
     trip = {"no": 7, "who": "Ada", "legs": [{"km": 1, "by": "bus"}]}
     whole = {"trip": pa.array([trip], DEEP["trip"]), "parts": pa.array([[("a", {"km": 2, "by": "tram"})]], DEEP["parts"])}
@@ -252,17 +252,17 @@ def test_structs_with_less_than_those_of_the_table_are_taken(mill: Mill, mode: M
     report = take(mill, "drop", **how)
     assert (report.rows_in, report.rows_out) == (2, 2)
     first = (1, 1, trip, {"a": {"km": 2, "by": "tram"}})
-    who = "Ada" if mode is Mode.upsert else None
+    who = "Ada" if mode is IngestMode.upsert else None
     legs = [{"km": 3, "by": None}, None]
     later = (1, 2, {"no": 8, "who": who, "legs": legs}, {"b": {"km": 4, "by": None}, "c": None})
-    stays = mode in (Mode.append, Mode.scd2)
+    stays = mode in (IngestMode.append, IngestMode.scd2)
     assert mill.rows(columns="id, seen, trip, parts") == [*([first] if stays else []), later, (2, 2, None, None)]
 
 
 @pytest.mark.long
 def test_versions_are_compared_by_fields_that_come_to_structs(mill: Mill) -> None:
     """In versions that are older than such a field it is NULL, so that a row of NULL says nothing new."""
-    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    how: dict[str, Any] = {"mode": IngestMode.scd2, "order_by": "seen"}
     mill.write_parquet("begin/a.parquet", id=pa.array([1, 2], pa.int64()), seen=[1, 1], place=pa.array([{"city": "Ulm"}] * 2, CITY))
     take(mill, "begin", **how)
     places = pa.array([{"city": "Ulm", "zip": None}, {"city": "Ulm", "zip": "89"}], PLACE)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from duckicelake.pipeline.ingest.making import LEDGER, QUARANTINE
 from duckicelake.pipeline.ingest.staging import RUN_ID, STALE, discard_stale, format_identifier
-from duckicelake.pipeline.rest import Ident, Rest, open_rest
+from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -30,7 +30,7 @@ def check_left(mill: Mill) -> None:
     check_cleared(mill.served)
 
 
-def shorten_log(rest: Rest, ident: Ident) -> None:
+def shorten_log(rest: Rest, ident: TableIdent) -> None:
     """Have a table's metadata name no earlier one but the last, which says the same."""
     for most in ("2", "1", "2", "1"):
         update = {"action": "set-properties", "updates": {"write.metadata.previous-versions-max": most}}

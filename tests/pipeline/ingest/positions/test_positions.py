@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad
-from duckicelake.pipeline.ingest.rows import Count, Demands, check_rows
+from duckicelake.pipeline.ingest.quarantine.table import keep_bad_files, select_bad
+from duckicelake.pipeline.ingest.rows import RowCount, RowRules, check_rows
 from duckicelake.pipeline.ingest.sources.files import FileReading, choose_reading
 from duckicelake.pipeline.ingest.sources.reading import ROW, Taken
 from tests.pipeline.ingest.mill import Mill
@@ -69,7 +69,7 @@ def read(spark: Spark, form: Format, paths: list[Path], given: Mapping[str, str]
     """The files as the job reads them for the quarantine."""
     files = [Taken(path.as_uri().replace("///", "/"), path.stat().st_size) for path in paths]
     reading = FileReading(spark.session, form, files, choose_reading(form, files, given or {}), lambda: [])
-    apart = find_apart(reading, {file.path: Count(1, 1) for file in files})
+    apart = keep_bad_files(reading, {file.path: RowCount(1, 1) for file in files})
     assert isinstance(apart, FileReading)
     return apart
 
@@ -77,7 +77,7 @@ def read(spark: Spark, form: Format, paths: list[Path], given: Mapping[str, str]
 def find_bad(reading: FileReading) -> list[Row]:
     """What the quarantine gets of them."""
     with letting_go():
-        return list_bad(check_rows(reading, COLUMNS, COLUMNS, Demands()), reading, "run").collect()
+        return select_bad(check_rows(reading, COLUMNS, COLUMNS, RowRules()), reading, "run").collect()
 
 
 def make_text(chance: Random, form: Format, *, header: bool, comment: str) -> str:
@@ -237,7 +237,7 @@ def test_files_without_bad_rows_are_not_read_again(spark: Spark, tmp_path: Path)
     for path in paths:
         path.write_text("id,name\nx,a\n")
     reading = read(spark, Format.csv, paths)
-    apart = find_apart(reading, {reading.files[0].path: Count(1, 1), reading.files[1].path: Count(1, 0)})
+    apart = keep_bad_files(reading, {reading.files[0].path: RowCount(1, 1), reading.files[1].path: RowCount(1, 0)})
     assert isinstance(apart, FileReading)
     assert ([file.path for file in apart.files], apart.is_numbered) == ([reading.files[0].path], True)
     path = tmp_path / "a.parquet"

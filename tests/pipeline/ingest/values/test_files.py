@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode
+from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.files import choose_reading, is_odd_header
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
@@ -71,7 +71,7 @@ def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
 def test_what_is_named_has_to_be_there(mill: Mill) -> None:
     """Columns of options, before the table is made and in a plan too; files that Spark passes over or cannot read."""
     path = mill.write("a.csv", "id,name\n1,a\n")
-    key = {"mode": Mode.upsert, "key": ("Id",)}
+    key = {"mode": IngestMode.upsert, "key": ("Id",)}
     wrong: dict[str, dict[str, Any]] = {
         "--key: there is no column nothing": key | {"key": ("id", "nothing")},
         "--order-by: there is no column nothing": key | {"order_by": "nothing"},

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import DateType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Mode
+from duckicelake.pipeline.ingest.options import IngestMode
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.sqlite import guard
+from duckicelake.pipeline.ingest.sources.sqlite import guard_sqlite
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
@@ -120,7 +120,7 @@ def test_a_type_that_was_guessed_stops_the_run(mill: Mill, book: Book) -> None:
 def test_a_wrong_bookmark_stops_the_run(mill: Mill, book: Book) -> None:
     """Nobody could say whether its row was taken; other values of it may be bad, and are so once."""
     book.make("r REAL, id INTEGER", (1.5, 1), ("x", 2))
-    asked = {"incremental_by": "ID", "mode": Mode.upsert, "key": ("id",)}
+    asked = {"incremental_by": "ID", "mode": IngestMode.upsert, "key": ("id",)}
     assert mill.run(**book.options(**asked)).rows_quarantined == 1
     assert mill.run(**book.options(**asked)).status == Status.nothing_new
     book.add(("y", "abc"))
@@ -211,7 +211,7 @@ def test_names_and_many_columns_are_no_matter(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "x.db")) as conn:
         conn.execute("CREATE TABLE t (" + ", ".join(f'"{name}"' for name in quoted) + ")")
         conn.execute(f"INSERT INTO t VALUES ({', '.join('?' for _ in names)})", ["2026-01-01", "soon", *(None for _ in names[2:])])
-        (row,) = conn.execute(f"SELECT * FROM {guard('t', columns, {}, None).table}")
+        (row,) = conn.execute(f"SELECT * FROM {guard_sqlite('t', columns, {}, None).table}")
     assert row[2] == "2026-01-01"
     assert row[0] == "column it's must have a date (YYYY-MM-DD)"
     assert json.loads(row[1])["it's"] == "soon"

@@ -8,7 +8,7 @@ import pyspark
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.sources.looks import adopt_paths, find_path_values, list_path_texts
+from duckicelake.pipeline.ingest.sources.looks import adopt_paths, list_path_texts, list_path_values
 from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.test_avro import write_avro
@@ -148,7 +148,7 @@ def test_what_paths_say_is_a_number_if_it_is_written_like_one() -> None:
     """Else Spark would make another value of it."""
     paths = ["/x/a=1/b=01/c=0/d=-1.50/e=1e5/f=10%3A30/g=__HIVE_DEFAULT_PARTITION__/h=0.5/i=x=y", "/x/a=2/c=7/d=3/g=4/z=1/f=x"]
     columns = parse_columns("a INT, b INT, c BIGINT, d DOUBLE, e DOUBLE, f TIMESTAMP, g INT, h DECIMAL(9,2), i STRING")
-    told = find_path_values([f"{path}/file" for path in paths], columns.names)
+    told = list_path_values([f"{path}/file" for path in paths], columns.names)
     assert told["a"] == {"1", "2"}
     assert told["i"] == {"x=y"}
     assert list(list_path_texts(columns, told)) == ["b", "e", "f"]

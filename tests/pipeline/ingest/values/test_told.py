@@ -9,9 +9,9 @@ import pytest
 
 from duckicelake.commands.jobs.ingest import format_report
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest.job import explain
-from duckicelake.pipeline.ingest.options import Mode
-from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.job import explain_spark
+from duckicelake.pipeline.ingest.options import IngestMode
+from duckicelake.pipeline.ingest.report import IngestReport, Status
 from duckicelake.pipeline.ingest.target import check_partitions, parse_columns, parse_order, parse_partitions
 from tests.pipeline.ingest.mill import Mill
 from tests.support.tiers import long_but
@@ -54,7 +54,7 @@ TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
     ),
     "tied": (
         lambda mill: mill.write("a.csv", "k,ts,v\n1,1,a\n1,1,b\n"),
-        {"mode": Mode.upsert, "key": ("k",), "order_by": "ts"},
+        {"mode": IngestMode.upsert, "key": ("k",), "order_by": "ts"},
         "do not differ in ts; nothing was taken",
     ),
 }
@@ -96,12 +96,12 @@ def test_a_task_that_failed_is_told_by_its_cause() -> None:
     waited, cause = f"{spark}Exception thrown in awaitResult: ", "java.io.IOException: file:/a.orc is not readable"
     aborted = f": {spark}Job aborted due to stage failure: {lost}"
     trace = f"An error occurred while calling o1.orc.\n{aborted}{waited}\n\tat a.b\nCaused by: {cause}\n"
-    assert explain(RuntimeError(trace)) == cause
-    assert explain(RuntimeError(f"{trace}\nDriver stacktrace:\nCaused by: {waited}\nCaused by: {cause}\n")).splitlines()[0] == cause
-    assert explain(RuntimeError(f"{aborted}{cause}\n")) == cause
+    assert explain_spark(RuntimeError(trace)) == cause
+    assert explain_spark(RuntimeError(f"{trace}\nDriver stacktrace:\nCaused by: {waited}\nCaused by: {cause}\n")).splitlines()[0] == cause
+    assert explain_spark(RuntimeError(f"{aborted}{cause}\n")) == cause
 
 
 def test_a_database_has_no_files() -> None:
     """Its rows alone are told."""
-    report = Report("r", "a.b", "jdbc:sqlite:/x", "append", Status.done, rows_in=5, rows_out=5)
+    report = IngestReport("r", "a.b", "jdbc:sqlite:/x", "append", Status.done, rows_in=5, rows_out=5)
     assert format_report(report) == "a.b: 5 rows = 5 in, none quarantined (run r)"

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import orc
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Evolve, Format, Mode
+from duckicelake.pipeline.ingest.options import Evolve, Format, IngestMode
 from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -29,7 +29,7 @@ def make_lists(*octets: bytes) -> pa.ListArray:
     "how",
     [
         pytest.param({}, id="append"),
-        pytest.param({"mode": Mode.upsert, "key": ("id",)}, id="upsert", marks=pytest.mark.long),
+        pytest.param({"mode": IngestMode.upsert, "key": ("id",)}, id="upsert", marks=pytest.mark.long),
         pytest.param({"form": Format.orc}, id="orc", marks=pytest.mark.long),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from duckicelake.errors import CatalogError
 from duckicelake.pipeline.ingest.options import Evolve
-from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.report import IngestReport, Status
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import damage
 from tests.support.tiers import long_but
@@ -26,7 +26,7 @@ def test_the_other_run_may_have_made_the_change(mill: Mill, step: str) -> None:
         mill.write_parquet("a.parquet", id=[1], n=pa.array([1], pa.int32()))
         mill.run()
     mill.write_parquet("b.parquet", id=[2], n=[2**40], more=[7])
-    others: list[Report] = []
+    others: list[IngestReport] = []
 
     def tell(told: str) -> None:
         if told == step and not others:

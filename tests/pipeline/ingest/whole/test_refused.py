@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest.options import Evolve, Mode
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from duckicelake.pipeline.older import KEEPS_READS
 from tests.pipeline.ingest.mill import Mill
@@ -15,8 +15,8 @@ from tests.pipeline.ingest.whole.wrong import TABLES, damage, lacks_utf8
 from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
-KEYED = {"mode": Mode.upsert, "key": ("id",)}
-VERSIONED = {"mode": Mode.scd2, "key": ("id",), "order_by": "seen"}
+KEYED = {"mode": IngestMode.upsert, "key": ("id",)}
+VERSIONED = {"mode": IngestMode.scd2, "key": ("id",), "order_by": "seen"}
 
 
 def describe(mill: Mill) -> tuple[Any, Any]:
@@ -100,7 +100,7 @@ def test_what_was_foreseen_is_counted_once(mill: Mill) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", [{"mode": Mode.append}, KEYED], ids=["append", "upsert"])
+@pytest.mark.parametrize("mode", [{"mode": IngestMode.append}, KEYED], ids=["append", "upsert"])
 def test_what_comes_between_is_counted_again(mill: Mill, mode: dict[str, Any]) -> None:
     """Rows that are there after the count decide what a merge does; a column that has a default then is in each row."""
     mill.write_parquet("a.parquet", id=[1], note=["a"])

@@ -9,8 +9,8 @@ import pytest
 
 from duckicelake.errors import CommitStateUnknown, ServiceUnavailable
 from duckicelake.pipeline.ingest.job import SparkFailed
-from duckicelake.pipeline.ingest.making import Maker, find_shape, is_unused
-from duckicelake.pipeline.rest import Ident, Rest, open_rest
+from duckicelake.pipeline.ingest.making import TableMaker, get_shape, is_unused
+from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage
 from tests.support.tiers import long_but
@@ -120,7 +120,7 @@ def test_what_others_have_there_stays(mill: Mill, what: str) -> None:
 )
 def test_a_table_is_unused_when_nobody_has_anything_there(metadata: dict[str, Any], unused: bool) -> None:
     """Rows of a branch, or of a snapshot that waits to be published, are somebody's too."""
-    assert is_unused(metadata, find_shape(MADE)) is unused
+    assert is_unused(metadata, get_shape(MADE)) is unused
 
 
 def test_what_may_have_landed_is_left_alone() -> None:
@@ -132,7 +132,7 @@ def test_what_may_have_landed_is_left_alone() -> None:
         raise ServiceUnavailable("away")
 
     def fail(error: BaseException) -> None:
-        maker = Maker(SimpleNamespace(), "c", connect, lambda _: None, {TABLE: MADE})
+        maker = TableMaker(SimpleNamespace(), "c", connect, lambda _: None, {TABLE: MADE})
         with pytest.raises(type(error)), maker.taking_back():
             raise error
 
@@ -151,14 +151,14 @@ def test_a_table_that_moves_between_look_and_drop_stays(mill: Mill) -> None:
     class Overtaken(Rest):
         """A catalog in which somebody is faster."""
 
-        def load_answer(self, ident: Ident) -> Any:
+        def load_answer(self, ident: TableIdent) -> Any:
             answer = super().load_answer(ident)
             mill.duck.execute("INSERT INTO raw.trips VALUES (1)")
             return answer
 
     def take_back(rest: Rest) -> None:
-        shape = find_shape(open_rest(mill.served.rest_catalog()).load_every(TABLE))
-        Maker(mill.spark.session, mill.catalog, lambda: rest, lambda _: None, {TABLE: shape}).take_back()
+        shape = get_shape(open_rest(mill.served.rest_catalog()).load_every(TABLE))
+        TableMaker(mill.spark.session, mill.catalog, lambda: rest, lambda _: None, {TABLE: shape}).take_back()
 
     mill.duck.execute("CREATE SCHEMA raw")
     mill.duck.execute("CREATE TABLE raw.trips (id INTEGER)")

@@ -14,7 +14,7 @@ from duckicelake.commands.jobs.reports import get_exit_status
 from duckicelake.commands.jobs.session import cancelled_by_stops
 from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.compacting import ATTEMPTS
-from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
+from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, have_others_moved, list_landed
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import Commit, holding_files, meeting_commits
@@ -154,4 +154,4 @@ def tell(states: list[int], *mine: int) -> dict[str, Any]:
 )
 def test_a_tables_history_tells_of_pieces(after: dict[str, Any], landed: Landed, moved: bool) -> None:
     """By the run's name in the summaries of what main was at."""
-    assert (find_landed(after, "r"), have_others_moved(tell([1, 2]), after, "r")) == (landed, moved)
+    assert (list_landed(after, "r"), have_others_moved(tell([1, 2]), after, "r")) == (landed, moved)

@@ -19,7 +19,7 @@ from duckicelake.iceberg.schema import format_schema
 from duckicelake.pipeline.ingest.sources.s3 import open_store
 from duckicelake.pipeline.transfer.folders.delta import format_keys
 from duckicelake.pipeline.transfer.folders.delta_columns import check_mapping, format_logical, format_physical, make_spec, parse_columns
-from duckicelake.pipeline.transfer.folders.delta_log import check_whole, explaining, find_key, read_log
+from duckicelake.pipeline.transfer.folders.delta_log import check_whole, explaining, get_path_key, read_log
 from tests.pipeline.ingest.test_s3 import Bucket
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 
@@ -316,4 +316,4 @@ def test_a_panic_of_the_library_ends_one_table_alone(tmp_path: Path) -> None:
 
 def test_a_file_has_one_name() -> None:
     """Whoever writes it."""
-    assert {find_key(path) for path in ("/a/b:c", "file:/a/b:c", "file:///a/b:c", "s3://x/a/b:c", "s3a://y/a/b:c")} == {"/a/b:c"}
+    assert {get_path_key(path) for path in ("/a/b:c", "file:/a/b:c", "file:///a/b:c", "s3://x/a/b:c", "s3a://y/a/b:c")} == {"/a/b:c"}

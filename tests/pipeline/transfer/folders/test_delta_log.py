@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.ingest.sources.s3 import open_store
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.transfer.catalogs import Entry
 from duckicelake.pipeline.transfer.files import Store
@@ -104,7 +104,7 @@ def test_one_state_is_kept_at_a_time(tmp_path: Path) -> None:
     folders = DeltaFolders(str(tmp_path), Store(RestCatalog("", ""), {}, lambda uri, content: False))
     for name in ("a", "b"):
         write_deltalake(tmp_path / name, pa.table({"id": [1]}))
-        folders.load(Entry(Ident((), name), place=f"{tmp_path}/{name}"))
+        folders.load(Entry(TableIdent((), name), place=f"{tmp_path}/{name}"))
     assert list(folders.states) == [f"{tmp_path}/b"]
 
 

@@ -16,17 +16,17 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
-from duckicelake.pipeline.objects import Objects
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.objects import TableObjects
+from duckicelake.pipeline.rest import TableIdent
 from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.catalogs import Held
+from duckicelake.pipeline.transfer.catalogs import LoadedTable
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.folders import in_place
-from duckicelake.pipeline.transfer.folders.in_place import Lying, describe_files, find_uri
+from duckicelake.pipeline.transfer.folders.in_place import FolderFile, describe_files, format_file_uri
 from duckicelake.pipeline.transfer.taking import format_names, take_files
 from duckicelake.values import replace
 
-DISK = Objects(LocalFileSystem())
+DISK = TableObjects(LocalFileSystem())
 TYPES = {"id": "long", "name": "string", "day": "date", "price": "decimal(6, 2)", "half": "double", "part": "int"}
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType(kind), False) for number, (name, kind) in enumerate(TYPES.items(), 1)))
 BY_PART = PartitionSpec(1, (PartitionField(6, 1000, "part", "identity"),))
@@ -43,12 +43,12 @@ ROWS = pa.table(
 )
 
 
-def lay(folder: Path, rows: Any = ROWS, **how: Any) -> Lying:
+def lay(folder: Path, rows: Any = ROWS, **how: Any) -> FolderFile:
     """A file of the table in its folder."""
     path = folder / "part=7" / "rows.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path, **how)
-    return Lying(find_uri(str(folder), str(path)), path.stat().st_size)
+    return FolderFile(format_file_uri(str(folder), str(path)), path.stat().st_size)
 
 
 @pytest.mark.parametrize("rows_a_group", [1, 3])
@@ -105,12 +105,12 @@ def test_files_that_are_not_what_was_listed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ServiceUnavailable, match="is being written"):
         describe_files(DISK, [replace(lying, size_bytes=1)], TABLE)
     with pytest.raises(ServiceUnavailable, match="cannot read"):
-        describe_files(DISK, [Lying(lying.uri + "x", None)], TABLE)
+        describe_files(DISK, [FolderFile(lying.uri + "x", None)], TABLE)
     with pytest.raises(Unsupported, match="10001 files, more than the 10000"):
         describe_files(DISK, [lying] * (in_place.MAX_FILES + 1), TABLE)
     Path(lying.uri.removeprefix("file://")).write_bytes(b"no Parquet at all")
     with pytest.raises(Unsupported, match="is no Parquet file"):
-        describe_files(DISK, [Lying(lying.uri, None)], TABLE)
+        describe_files(DISK, [FolderFile(lying.uri, None)], TABLE)
 
 
 @pytest.mark.parametrize("folder", ["part=7/part=8", "part=7.0", "part=null", "part=%C3", "Part=7", "elsewhere"])
@@ -120,7 +120,7 @@ def test_folders_that_say_no_one_value_are_refused(tmp_path: Path, folder: str) 
     place.mkdir(parents=True)
     pq.write_table(ROWS, place / "rows.parquet")
     with pytest.raises(Unsupported, match="part=.*--mode copy"):
-        describe_files(DISK, [Lying(find_uri(str(tmp_path), f"{tmp_path}/{folder}/rows.parquet"), None)], TABLE)
+        describe_files(DISK, [FolderFile(format_file_uri(str(tmp_path), f"{tmp_path}/{folder}/rows.parquet"), None)], TABLE)
 
 
 def test_nested_columns_are_refused(tmp_path: Path) -> None:
@@ -128,13 +128,15 @@ def test_nested_columns_are_refused(tmp_path: Path) -> None:
     nested = NestedField(7, "s", StructType((NestedField(8, "x", PrimitiveType("int"), False),)), False)
     table = replace(TABLE, schemas=(replace(SCHEMA, fields=(*SCHEMA.fields, nested)),))
     with pytest.raises(Unsupported, match="column s is nested"):
-        describe_files(DISK, [Lying(f"file://{tmp_path}/none", None)], table)
+        describe_files(DISK, [FolderFile(f"file://{tmp_path}/none", None)], table)
 
 
 def test_a_catalog_that_numbers_columns_otherwise_is_told(tmp_path: Path) -> None:
     """What was said of files by number would be of other columns; nothing is written then."""
     swapped = replace(SCHEMA, fields=tuple(replace(item, field_id=7 - item.field_id) for item in SCHEMA.fields))
-    held = Held(Ident(("ns",), "t"), replace(TABLE, location=str(tmp_path), schemas=(swapped,)), f"{tmp_path}/metadata/copy-0/x.json", {})
+    held = LoadedTable(
+        TableIdent(("ns",), "t"), replace(TABLE, location=str(tmp_path), schemas=(swapped,)), f"{tmp_path}/metadata/copy-0/x.json", {}
+    )
     store = Store(RestCatalog("", ""), {}, lambda *_: False)
     with pytest.raises(CommitFailed, match="would make other columns of it"):
         take_files(store, held, TABLE, [], "it")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.asking.callers import format_caller, make_caller
+from duckicelake.pipeline.asking.callers import build_authenticator, format_auth_properties
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import RestCatalog
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
@@ -109,7 +109,7 @@ def test_what_signs_is_never_told() -> None:
         open_rest(other(uri, KEYS))
     assert refused[0].startswith("another signature")
     assert not {"AKID", "s3cret"} & set(caught.value.message.split())
-    assert "s3cret" not in repr(make_caller(KEYS, uri)) + repr(make_caller(CLIENT, uri)) + repr(other(uri, KEYS))
+    assert "s3cret" not in repr(build_authenticator(KEYS, uri)) + repr(build_authenticator(CLIENT, uri)) + repr(other(uri, KEYS))
 
 
 def test_keys_are_found_as_awss_own_tools_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +168,14 @@ def test_nobody_says_nothing() -> None:
 def test_spark_is_told_the_same() -> None:
     """The kind, where tokens are, and the wish for keys unless the user has one of his own."""
     wish = "header.X-Iceberg-Access-Delegation"
-    assert format_caller({}, "http://c") == {"rest.auth.type": "none"}
-    assert format_caller(CLIENT, "http://c/") == {
+    assert format_auth_properties({}, "http://c") == {"rest.auth.type": "none"}
+    assert format_auth_properties(CLIENT, "http://c/") == {
         "rest.auth.type": "oauth2",
         "oauth2-server-uri": "http://c/v1/oauth/tokens",
         "scope": "catalog",
         wish: "vended-credentials,remote-signing",
     }
-    assert format_caller({**KEYS, wish.lower(): "remote-signing"}, "http://c") == {"rest.auth.type": "sigv4"}
+    assert format_auth_properties({**KEYS, wish.lower(): "remote-signing"}, "http://c") == {"rest.auth.type": "sigv4"}
 
 
 @pytest.mark.parametrize(

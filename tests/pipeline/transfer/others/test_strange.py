@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.pipeline.rest import Ident, Rest, open_rest
+from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
 from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.catalogs import Entry, Kind
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.rest import RestSide
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
@@ -70,7 +70,7 @@ def test_levels_are_separated_as_the_catalog_says(overrides: Any, path: str) -> 
     with listening(Catalog({"/v1/config": {"defaults": None, "overrides": overrides}})) as uri:
         rest = open_rest(RestCatalog(uri, ""))
     assert rest.format_namespace(("a", "b.c/", "d")) == path
-    assert rest.locate(Ident(("a",), "t/ü")) == "namespaces/a/tables/t%2F%C3%BC"
+    assert rest.locate(TableIdent(("a",), "t/ü")) == "namespaces/a/tables/t%2F%C3%BC"
 
 
 def test_lists_come_page_by_page() -> None:
@@ -85,7 +85,7 @@ def test_lists_come_page_by_page() -> None:
         "/v1/namespaces/b/tables?pageSize=1&pageToken=": {"identifiers": [{"namespace": ["b"], "name": "t"}]},
     }
     entries, asked = list_with(answers, {"rest-page-size": "1"})
-    assert entries == [Entry(Ident(("b",), "t"))]
+    assert entries == [Entry(TableIdent(("b",), "t"))]
     assert sorted(asked) == sorted(answers)
 
 
@@ -111,8 +111,8 @@ def test_views_are_asked_for_where_there_may_be_some(endpoints: list[str] | None
         path: views,
     }
     entries, asked = list_with(answers)
-    found = [Entry(Ident(("a",), "v"), Kind.view)] if asks and not isinstance(views, int) else []
-    assert entries == [Entry(Ident(("a",), "t")), *found]
+    found = [Entry(TableIdent(("a",), "v"), EntryKind.view)] if asks and not isinstance(views, int) else []
+    assert entries == [Entry(TableIdent(("a",), "t")), *found]
     assert (path in asked) == asks
 
 
@@ -128,7 +128,7 @@ def test_a_namespace_that_cannot_be_listed_is_an_entry_of_its_own(answer: Any) -
         "/v1/namespaces/b/tables?pageToken=": {"identifiers": [{"namespace": ["b"], "name": "t"}]},
     }
     entries, _ = list_with(answers)
-    assert [(one.ident, bool(one.fault)) for one in entries] == [(Ident((), "a"), True), (Ident(("b",), "t"), False)]
+    assert [(one.ident, bool(one.fault)) for one in entries] == [(TableIdent((), "a"), True), (TableIdent(("b",), "t"), False)]
 
 
 @pytest.mark.parametrize("config", [[], {"defaults": ["x"]}, {"endpoints": {}}, {"overrides": "x"}])

@@ -11,7 +11,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import as_object, find_text, get_list
 from duckicelake.iceberg.schema import Schema, parse_schema
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.rest import Rest, TableIdent
 from duckicelake.pipeline.verify.columns import quote
 from duckicelake.translate.namespaces import fold_name, to_schema_name
 
@@ -33,7 +33,7 @@ WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SnapshotPair:
     """A state of a table: its columns then, and the lake snapshot that has the same rows, with the names that DuckLake has there by
     field id, which are others when main came later to what a branch had. `snapshot_id` None: as it is now.
 
@@ -51,7 +51,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class LakeHistory:
     """What DuckLake has of a table's past: the lake snapshots there are, those that moved main to a snapshot, by that and the oldest
     first, and the snapshots that were made beside main, whose own numbers are of lake snapshots without their rows. `columns` are
     ids and names, each with the lake snapshots that it begins and ends with.
@@ -79,7 +79,7 @@ def name_metadata(metadata_schema: str) -> str:
     return f"__ducklake_metadata_lake.{quote(metadata_schema)}"
 
 
-def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
+def read_table_id(duck: DuckDBPyConnection, meta: str, ident: TableIdent) -> int:
     """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
     names = {"table": fold_name(ident.name), "namespace": fold_name(to_schema_name(ident.namespace))}
     asked = {**names, "upper": ascii_uppercase, "lower": ascii_lowercase}
@@ -93,21 +93,21 @@ def count_tables(duck: DuckDBPyConnection, metadata_schema: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def read_past(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident) -> Past:
+def read_history(duck: DuckDBPyConnection, metadata_schema: str, ident: TableIdent) -> LakeHistory:
     """What DuckLake's rows and the notes beside them say of a table's past."""
     meta = name_metadata(metadata_schema)
-    table_id = find_table_id(duck, meta, ident)
+    table_id = read_table_id(duck, meta, ident)
     moves: dict[int, list[int]] = {}
     for lake_snapshot_id, snapshot_id in duck.execute(_MOVES.format(meta=meta, table_id=table_id)).fetchall():
         moves.setdefault(snapshot_id, []).append(lake_snapshot_id)
     beside = duck.execute(_BESIDE.format(meta=meta, table_id=table_id)).fetchall()
     known = duck.execute(_SNAPSHOTS.format(meta=meta)).fetchall()
     columns = duck.execute(_COLUMNS.format(meta=meta, table_id=table_id)).fetchall()
-    return Past(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside), columns)
+    return LakeHistory(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside), columns)
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class CatalogTable:
     """What the catalog says of a table; `version` changes with anything that does."""
 
     version: str
@@ -119,30 +119,30 @@ class TableState:
         return next(spec for spec in self.metadata["partition-specs"] if spec["spec-id"] == self.metadata["default-spec-id"])
 
     @property
-    def head(self) -> Moment:
+    def head(self) -> SnapshotPair:
         """The table as it is now, under its present columns."""
-        return Moment(self._find_schema(self.metadata["current-schema-id"]))
+        return SnapshotPair(self._get_schema(self.metadata["current-schema-id"]))
 
-    def get(self, snapshot_id: int, past: Past) -> Moment:
+    def get(self, snapshot_id: int, history: LakeHistory) -> SnapshotPair:
         """The table at a snapshot. Raises: BadRequest: it has none of that id, or DuckLake does not have these rows, or not any more."""
         snapshot = next((item for item in self._snapshots() if item["snapshot-id"] == snapshot_id), None)
         if snapshot is None:
             raise BadRequest(f"there is no snapshot {snapshot_id}")
         if not self._is_shared(snapshot):
             raise BadRequest(f"snapshot {snapshot_id} never was the table's main state in DuckLake")
-        moment = self._make(snapshot, past)
-        if moment.is_expired:
+        pair = self._make(snapshot, history)
+        if pair.is_expired:
             raise BadRequest(f"DuckLake has expired snapshot {snapshot_id}; without --snapshot the table is looked at as it is now")
-        return moment
+        return pair
 
-    def list_moments(self, past: Past) -> list[Moment]:
+    def list_pairs(self, history: LakeHistory) -> list[SnapshotPair]:
         """Every snapshot of main, oldest first: not those of branches, nor of foreign history; the expired ones come first."""
-        made = (self._make(snapshot, past) for snapshot in self._snapshots() if self._is_shared(snapshot))
-        return sorted(made, key=lambda moment: moment.lake_snapshot_id or 0)
+        made = (self._make(snapshot, history) for snapshot in self._snapshots() if self._is_shared(snapshot))
+        return sorted(made, key=lambda pair: pair.lake_snapshot_id or 0)
 
-    def list_manifest_lists(self, moment: Moment, *, is_all: bool) -> list[str]:
+    def list_manifest_lists(self, pair: SnapshotPair, *, is_all: bool) -> list[str]:
         """Where the lists are of the manifests of a moment, or of every snapshot there is."""
-        at = self.metadata.get("current-snapshot-id") if moment.snapshot_id is None else moment.snapshot_id
+        at = self.metadata.get("current-snapshot-id") if pair.snapshot_id is None else pair.snapshot_id
         return [snapshot["manifest-list"] for snapshot in self._snapshots() if is_all or snapshot["snapshot-id"] == at]
 
     def _snapshots(self) -> list[Mapping[str, Any]]:
@@ -153,32 +153,32 @@ class TableState:
         logged = {entry["snapshot-id"] for entry in self.metadata.get("snapshot-log", ())}
         return snapshot["snapshot-id"] in logged and LAKE_SNAPSHOT in snapshot.get("summary", {})
 
-    def _make(self, snapshot: Mapping[str, Any], past: Past) -> Moment:
-        schema = self._find_schema(snapshot.get("schema-id", self.metadata["current-schema-id"]))
-        lake_snapshot_id = past.find(snapshot["snapshot-id"])
-        names = None if lake_snapshot_id is None else past.list_names(lake_snapshot_id)
-        return Moment(schema, snapshot["snapshot-id"], lake_snapshot_id, lake_snapshot_id is None, names)
+    def _make(self, snapshot: Mapping[str, Any], history: LakeHistory) -> SnapshotPair:
+        schema = self._get_schema(snapshot.get("schema-id", self.metadata["current-schema-id"]))
+        lake_snapshot_id = history.find(snapshot["snapshot-id"])
+        names = None if lake_snapshot_id is None else history.list_names(lake_snapshot_id)
+        return SnapshotPair(schema, snapshot["snapshot-id"], lake_snapshot_id, lake_snapshot_id is None, names)
 
-    def _find_schema(self, schema_id: int) -> Schema:
+    def _get_schema(self, schema_id: int) -> Schema:
         return parse_schema(next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == schema_id))
 
 
-def load_state(rest: Rest, ident: Ident) -> TableState:
+def load_state(rest: Rest, ident: TableIdent) -> CatalogTable:
     """The table with all of its snapshots. Raises: NoSuchTable."""
     answer = rest.ask("GET", rest.locate(ident))
-    return TableState(answer["metadata-location"], answer["metadata"])
+    return CatalogTable(answer["metadata-location"], answer["metadata"])
 
 
-def load_keys(rest: Rest, ident: Ident) -> Mapping[str, str]:
+def load_keys(rest: Rest, ident: TableIdent) -> Mapping[str, str]:
     """What the catalog says about how to reach the table's files."""
     config: Mapping[str, str] = rest.load_whole(ident).get("config", {})
     return config
 
 
-def list_tables(rest: Rest) -> list[Ident]:
+def list_tables(rest: Rest) -> list[TableIdent]:
     """Every table of the catalog."""
     return [
-        Ident(levels, item["name"])
+        TableIdent(levels, item["name"])
         for levels in list_namespaces(rest)
         for item in list_pages(rest, f"namespaces/{rest.format_namespace(levels)}/tables", "identifiers", {})
     ]
