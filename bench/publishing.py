@@ -19,11 +19,10 @@ from bench.scale import Scale
 from bench.seed import Growing, seed_table
 from bench.stand import NAMESPACE, ROOT, Stand
 from duckicelake.commands.jobs.session import to_catalog
-from duckicelake.pipeline.publish.job import PublishContext, publish
-from duckicelake.pipeline.publish.making import LakeLocation
-from duckicelake.pipeline.publish.options import read_options
-from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.publish.executor import LakeLocation
+from duckicelake.pipeline.publish.job import PublishContext, publish, read_options
 
 MASTER = "local[2]"
 JOB_SECONDS = 3600

@@ -93,7 +93,7 @@ MUTATORS = {"append", "add", "update", "extend", "insert", "pop", "popitem", "cl
 WIDE_SIGNATURES = {
     # The library decides how many sources there are, and what a redirection is told of.
     ("duckicelake/config.py", "settings_customise_sources"),
-    ("duckicelake/pipeline/asking/wire.py", "redirect_request"),
+    ("duckicelake/pipeline/common/http_client.py", "redirect_request"),
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),

@@ -12,14 +12,12 @@ from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
 from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres, sweep
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
-from duckicelake.pipeline.maintain.desk import MaintainContext
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
+from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 
 FILE_ROWS = 1000
 """Iceberg's writers look at a file's size after so many rows, so a target of one byte makes files of as many."""

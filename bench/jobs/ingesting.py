@@ -11,11 +11,11 @@ from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
 from bench.statistics import percentile
+from duckicelake.pipeline.common import storage
+from duckicelake.pipeline.common.java import source_jars
+from duckicelake.pipeline.common.rest import parse_ident
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.sources import s3
-from duckicelake.pipeline.libraries import source_jars
-from duckicelake.pipeline.rest import parse_ident
 
 FILES = 4
 BESIDE = ("folder", "store", "append")
@@ -75,7 +75,7 @@ def _measure_turn(shop: Workshop, source: Path, turn: int, count: int) -> dict[s
 def _find_store(shop: Workshop) -> tuple[str, dict[str, str]]:
     """Where in the lake's bucket objects may be, and what Spark's writer is told to reach it."""
     facts = shop.facts
-    found = {s3.ENDPOINT: facts.s3_endpoint, s3.REGION: facts.s3_region}
-    found |= {s3.KEY_ID: facts.s3_access_key_id, s3.SECRET: facts.s3_secret_access_key}
+    found = {storage.ENDPOINT: facts.s3_endpoint, storage.REGION: facts.s3_region}
+    found |= {storage.KEY_ID: facts.s3_access_key_id, storage.SECRET: facts.s3_secret_access_key}
     bucket = urlsplit(facts.ducklake_data_path).netloc
-    return f"s3a://{bucket}/plain", s3.open_store({name: text for name, text in found.items() if text}).format_settings()
+    return f"s3a://{bucket}/plain", storage.open_store({name: text for name, text in found.items() if text}).format_settings()

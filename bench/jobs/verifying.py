@@ -10,10 +10,9 @@ from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
 from bench.statistics import percentile
 from duckicelake.commands.jobs.session import open_duckdb
-from duckicelake.pipeline.rest import parse_ident
+from duckicelake.pipeline.common.rest import parse_ident
 from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import VerifyVerdict
+from duckicelake.pipeline.verify.report import VerifyOptions, VerifyVerdict
 
 TABLE = "verified"
 CREATE = f"CREATE TABLE {TABLE} (id BIGINT, customer INTEGER, amount DECIMAL(12, 2), weight DOUBLE, seen_at TIMESTAMP, note VARCHAR)"

@@ -18,10 +18,10 @@ from duckicelake.commands.facts import Facts, get_facts
 from duckicelake.commands.jobs.session import CATALOG, get_cache_folder, to_catalog
 from duckicelake.config import read_settings
 from duckicelake.embedded.home import Home, open_home
-from duckicelake.pipeline.ingest.job import JobContext
-from duckicelake.pipeline.jars import Jar
-from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.common.java import Jar
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_session import SparkPlan, add_catalog, spark_session
 
 THREADS = 2
 MEMORY = "3g"

@@ -17,8 +17,7 @@ from demo.story.house import open_house
 from duckicelake.commands.facts import Facts
 from duckicelake.embedded.home import EmbeddedError, Home
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.jars import JarUnavailable
-from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.common.java import JarUnavailable, NoJava
 
 SAME, DIFFERENT, CANNOT = 0, 1, 2
 

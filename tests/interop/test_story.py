@@ -16,10 +16,9 @@ from demo.story.house import House
 from demo.story.telling import Teller
 from duckicelake.commands.facts import format_facts
 from duckicelake.embedded.home import open_home
-from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.report import MaintainReport
-from duckicelake.pipeline.maintain.report import StepResult as Step
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind
+from duckicelake.pipeline.maintain.planning import StepResult as Step
 from tests.interop.test_demo import name_settings
 from tests.rest.serving import make_settings
 from tests.support.commands import Done, environment

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.common.reports import Progress
 from tests.support.commands import environment
 from tests.support.shared_stack import ROOT
 from tests.support.waiting import wait_for

@@ -10,8 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
-from duckicelake.pipeline.asking.wire import Request, send_request
-from duckicelake.pipeline.failures.gone import (
+from duckicelake.pipeline.common.failures import (
     explain_duckdb,
     explain_missing,
     explain_outage,
@@ -19,10 +18,11 @@ from duckicelake.pipeline.failures.gone import (
     explain_store,
     hide_passwords,
 )
-from duckicelake.pipeline.ingest.staging import discard
-from duckicelake.pipeline.maintain.checks import check_may_write
-from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.http_client import Request, send_request
+from duckicelake.pipeline.common.lake_tables import check_may_write
+from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.staging import discard
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 
 SAID = 'IO Error: Unable to connect to Postgres at "{}": connection to server at "db", port 5432 failed'

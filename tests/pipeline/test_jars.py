@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.jars import Jar, JarUnavailable, fetch_jars
+from duckicelake.pipeline.common.java import Jar, JarUnavailable, fetch_jars
 
 _CONTENT = b"the published bytes"
 _SHA256 = "20139b7f2cbb8718eeaa22d38745d005a642545d21cc47fa49475c42d72e044e"

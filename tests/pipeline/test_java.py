@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.java import NoJava, get_java_home
+from duckicelake.pipeline.common.java import NoJava, get_java_home
 
 
 def make_java(home: Path, version: str) -> Path:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.jars import JarUnavailable
-from duckicelake.pipeline.libraries import RELEASES, iceberg_jars, source_jars
+from duckicelake.pipeline.common.java import RELEASES, JarUnavailable, iceberg_jars, source_jars
 from tests.support.java import jar_cache
 
 OLDER = ("3.5.9", "4.0.5")

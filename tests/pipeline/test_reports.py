@@ -11,16 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, write_metrics, write_report
 from duckicelake.commands.jobs.start import start_publish
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.follow import FollowReport
-from duckicelake.pipeline.ingest.report import IngestReport, Status
-from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.ingest.follow import FollowReport
+from duckicelake.pipeline.ingest.options import IngestReport, Status
+from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind, StepResult
 from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
-from duckicelake.pipeline.profile.state import Point
-from duckicelake.pipeline.publish.report import Published, PublishReport
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.profile.statistics import Point
+from duckicelake.pipeline.publish.job import Published, PublishReport
 from duckicelake.pipeline.transfer.catalogs import EntryKind
-from duckicelake.pipeline.transfer.report import TransferReport, TransferResult
+from duckicelake.pipeline.transfer.options import TransferReport, TransferResult
 from duckicelake.pipeline.verify.report import Finding, VerifyReport
 from duckicelake.pipeline.verify.report import VerifyVerdict as Found
 from tests.cli.test_commands import settings_for

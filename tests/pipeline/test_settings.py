@@ -11,11 +11,9 @@ import pytest
 
 from duckicelake.commands.jobs.session import read_spark_settings
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.connect import FIXED_CONF, check_conf
-from duckicelake.pipeline.jars import Jar
-from duckicelake.pipeline.java import join_options
-from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jars
-from duckicelake.pipeline.spark import RestCatalog, SparkPlan, catalog_settings, format_settings
+from duckicelake.pipeline.common.java import Jar, iceberg_jars, join_options, leave_given, source_jars
+from duckicelake.pipeline.common.spark_connect import FIXED_CONF, check_conf
+from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, catalog_settings, format_settings
 from tests.cli.test_commands import settings_for
 from tests.support.commands import environment, run
 from tests.support.java import jar_cache
@@ -161,7 +159,7 @@ def test_damaged_files_stop_a_run_whatever_spark_is_set_to(served: Served, tmp_p
 PROBE = """
 import os, sys
 from pathlib import Path
-from duckicelake.pipeline.spark import SparkPlan, spark_session
+from duckicelake.pipeline.common.spark_session import SparkPlan, spark_session
 
 folder, conf = Path(sys.argv[1]), dict(word.split("=", 1) for word in sys.argv[2:])
 with spark_session(SparkPlan(folder / "cache", folder / "scratch", conf=conf), os.environ, print) as spark:

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from duckicelake.pipeline.spark import SparkPlan, spark_session
+from duckicelake.pipeline.common.spark_session import SparkPlan, spark_session
 from tests.support.java import QUIET, TIERED, find_archive, jar_cache
 from tests.support.spark import JARS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from duckicelake.pipeline.java import NoJava, get_java_home
+from duckicelake.pipeline.common.java import NoJava, get_java_home
 
 TIERED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
 """Short queries never earn back what Java's second compiler costs. The first alone has 48 MiB for its code: in a session of many tests

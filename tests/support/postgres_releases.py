@@ -12,8 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from duckicelake.pipeline.jars import Jar, fetch_jars
-from duckicelake.pipeline.java import get_java_home
+from duckicelake.pipeline.common.java import Jar, fetch_jars, get_java_home
 from tests.support.spark import jar_cache
 
 RELEASES = {"14": "14.24.0", "15": "15.19.0", "16": "16.15.0", "17": "17.11.0"}

@@ -15,9 +15,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from duckicelake.pipeline.libraries import source_jars
-from duckicelake.pipeline.older import to_arrow
-from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.common.java import source_jars
+from duckicelake.pipeline.common.spark_compat import to_arrow
+from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.java import calm_java, jar_cache
 
 _LOG = logging.getLogger("spark")

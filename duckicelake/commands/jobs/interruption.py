@@ -11,9 +11,8 @@ from types import FrameType
 
 from duckicelake.commands.signals import handling, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.ingest.report import PUBLISHED
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.reports import Interrupted
+from duckicelake.pipeline.common.reports import Interrupted, Progress
+from duckicelake.pipeline.ingest.options import PUBLISHED
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ends."""

@@ -32,14 +32,12 @@ from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home
 from duckicelake.lake.install import format_search_path
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.desk import MaintainContext
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.common.reports import Progress, Verdict
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions, read_options
-from duckicelake.pipeline.maintain.report import MaintainReport
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.maintain.planning import MaintainReport
+from duckicelake.pipeline.maintain.policy import MaintainOptions, read_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
-from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.profile.html_page import format_page
 from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.options import ProfileOptions, read_options
-from duckicelake.pipeline.profile.page import format_page
-from duckicelake.pipeline.profile.report import ProfileReport
-from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport, read_options
 
 
 @dataclass(frozen=True, slots=True)

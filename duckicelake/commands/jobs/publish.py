@@ -12,13 +12,11 @@ from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.publish.job import PublishContext, publish
-from duckicelake.pipeline.publish.making import LakeLocation
-from duckicelake.pipeline.publish.options import PublishOptions, read_options
-from duckicelake.pipeline.publish.report import PublishReport
-from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.publish.executor import LakeLocation
+from duckicelake.pipeline.publish.job import PublishContext, PublishOptions, PublishReport, publish, read_options
 
 
 @dataclass(frozen=True, slots=True)

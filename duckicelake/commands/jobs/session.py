@@ -26,13 +26,14 @@ from duckicelake.commands.jobs.interruption import STOPS, Stop
 from duckicelake.commands.signals import handling
 from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.embedded.home import EmbeddedError, Home
-from duckicelake.pipeline.connect import check_conf, is_gone
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, JobContext
-from duckicelake.pipeline.ingest.options import read_pairs
-from duckicelake.pipeline.jars import Jar, Progress
-from duckicelake.pipeline.libraries import source_jars
-from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import PIECES, RestCatalog, SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.common.failures import SPARK_FAILURES
+from duckicelake.pipeline.common.java import Jar, source_jars
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.options import read_pairs
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_connect import check_conf, is_gone
+from duckicelake.pipeline.common.spark_session import PIECES, RestCatalog, SparkPlan, add_catalog, spark_session
 
 PREFIX = "duckicelake-"
 LOCK = "running.lock"

@@ -14,8 +14,7 @@ from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, get_exit_status,
 from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
 from duckicelake.embedded.home import Home
 from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.options import VerifyOptions, read_options
-from duckicelake.pipeline.verify.report import VerifyReport, VerifyVerdict
+from duckicelake.pipeline.verify.report import VerifyOptions, VerifyReport, VerifyVerdict, read_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The job `ingest`: files, or rows of a database, into a table, each once, with every row either in the table or in its quarantine.
+"""The job `ingest`: files, or rows of a database, into a table. Each file is taken once; each row goes to the table or to its quarantine.
 
-Reading order: options (what is asked) · target (the table's shape, as SQL) · evolution (columns of files against columns of the table) ·
-sources (which files or rows, and how they are read) · rows (good ones, bad ones) · making (the plan, what is missing) · staging (on
-branches) · writing, merging, versions (what each mode writes) · quarantine (where bad rows stand) · rebasing, publishing (all at once) ·
-job · report.
+Reading order: options · source (what all sources share) · file_listing, file_source, footers, text_inference, database_source,
+database_checks (files and databases) · source_columns, schema_evolution (columns of the source against those of the table) · row_checks
+(good and bad rows) · plan (what is created) · writing, merging (what each mode writes to a branch) · quarantine · publishing (one
+commit for all tables) · job · follow (batch after batch).
 """

@@ -1,69 +1,45 @@
-"""The job itself: look, plan, count, make what is missing, stage on branches, and publish everything in one commit."""
+"""The job: plan, count rows, create what is missing, write to branches, and publish all tables in one commit."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version as read_version
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
-from duckicelake.pipeline.connect import explain_gone
-from duckicelake.pipeline.failures.gone import explain_outage, explain_store
-from duckicelake.pipeline.failures.unreadable import explain_unreadable
-from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution, spell_names
-from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, IngestPlan, TableMaker
-from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions
+from duckicelake.pipeline.common.failures import SPARK_FAILURES, SparkFailed, explain_outage, explain_spark
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.reports import Stopwatch
+from duckicelake.pipeline.common.rest import UNKNOWN, Rest, TableHead, TableIdent
+from duckicelake.pipeline.common.spark_compat import EXPOSES_DEFAULTS, KEEPS_READS
+from duckicelake.pipeline.common.spark_sql import add_defaults, check_partitions, parse_columns
+from duckicelake.pipeline.common.staging import RUN_ID, Stage, Staged, check_count, discard, discard_stale, make_branch, make_run_id
+from duckicelake.pipeline.ingest.database_source import open_database
+from duckicelake.pipeline.ingest.file_source import open_files
+from duckicelake.pipeline.ingest.footers import refusing_mixed_types
+from duckicelake.pipeline.ingest.merging import VALIDITY, add_validity, drop_validity, widen_validity
+from duckicelake.pipeline.ingest.options import PUBLISHED, Evolve, IngestMode, IngestOptions, IngestReport, Run, Status
+from duckicelake.pipeline.ingest.plan import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, IngestPlan, TableMaker
 from duckicelake.pipeline.ingest.publishing import RunPublisher
-from duckicelake.pipeline.ingest.quarantine.table import keep_bad_files, select_bad, write_quarantine
-from duckicelake.pipeline.ingest.report import PUBLISHED, IngestReport, Run, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import RowCount, check_lines
-from duckicelake.pipeline.ingest.sources.columns import choose_columns
-from duckicelake.pipeline.ingest.sources.files import open_files
-from duckicelake.pipeline.ingest.sources.jdbc import open_database
-from duckicelake.pipeline.ingest.staging import RUN_ID, Stage, Staged, discard, discard_stale, make_branch, make_run_id
-from duckicelake.pipeline.ingest.target import add_defaults, check_partitions, parse_columns, quote_ident
-from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
+from duckicelake.pipeline.ingest.quarantine import keep_bad_files, select_bad, write_quarantine
+from duckicelake.pipeline.ingest.row_checks import RowCount, check_lines
+from duckicelake.pipeline.ingest.schema_evolution import check_metadata_name, check_names, plan_evolution, spell_names
+from duckicelake.pipeline.ingest.source_columns import choose_columns
 from duckicelake.pipeline.ingest.writing import (
     DraftBasis,
     RowsLeftOut,
     WriteDraft,
-    check_count,
     check_source,
     check_values,
     draft_rows,
     get_basis,
     write_target,
 )
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.older import EXPOSES_DEFAULTS, KEEPS_READS
-from duckicelake.pipeline.rest import UNKNOWN, Rest, TableHead, TableIdent
-from duckicelake.pipeline.unlike import refusing_mixed_types
 
 SEPARATELY = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
-EXPLAINED_LINES = 4
-SPARK_FAILURES = (PySparkException, Py4JError, OSError)
-"""What Spark raises, and what is raised when its Java is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What a run works with: Spark, the catalog under its name there and over REST, and who hears of each step before it is taken."""
-
-    spark: SparkSession
-    catalog: str
-    connect: Callable[[], Rest]
-    progress: Progress
-
-    def name(self, ident: TableIdent) -> str:
-        """A table in Spark's SQL."""
-        return quote_ident(self.catalog, ident)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +48,6 @@ class StagedRun:
 
     staged: Sequence[Staged]
     draft: WriteDraft
-
-
-class SparkFailed(CatalogError):
-    """Spark could not read or write something; the message begins with its own words."""
 
 
 def ingest(context: JobContext, options: IngestOptions, *, dry_run: bool = False, run: Run | None = None) -> IngestReport:
@@ -97,35 +69,6 @@ def ingest(context: JobContext, options: IngestOptions, *, dry_run: bool = False
     finally:
         run.note(seconds=watch.read())
     return run.report
-
-
-_OF_TRACES = (
-    "at ",
-    "...",
-    "JVM stacktrace",
-    "An error occurred while calling ",
-    "Suppressed: ",
-    "An exception was thrown from the Python worker",
-)
-"""How lines begin that say nothing of what is wrong."""
-_PYTHON_TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
-"""All of a trace of Python but its end, which is what is wrong."""
-_LOST = re.compile(r"^\S+: Job aborted due to stage failure: Task .*?: Lost task .*? \(TID \d+\) \(.*? executor \S+\): ")
-"""What Spark says of the task before it comes to what went wrong in it."""
-_AWAITED, _CAUSED = "SparkException: Exception thrown in awaitResult:", "Caused by: "
-
-
-def explain_spark(error: Exception) -> str:
-    """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
-    return explain_gone(error) or explain_store(str(error)) or explain_unreadable(error) or shorten(str(error))
-
-
-def shorten(trace: str) -> str:
-    """The lines of a trace, Java's or a worker's, that say what is wrong: some of the first, and that of the last cause."""
-    lines = [_LOST.sub("", line.strip().removeprefix(": ")) for line in _PYTHON_TRACE.sub("", trace).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_OF_TRACES) and not line.endswith(_AWAITED)]
-    causes = [line for line in said[EXPLAINED_LINES:] if line.startswith(_CAUSED) and line not in said[:EXPLAINED_LINES]]
-    return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]]).removeprefix(_CAUSED)
 
 
 def _ingest(context: JobContext, options: IngestOptions, run: Run, maker: TableMaker, *, dry_run: bool) -> None:

@@ -1,17 +1,16 @@
-"""What can be asked of `ingest`, as values and as the words of the command line."""
+"""Options of `ingest`, as values and as words of the command line, and the report of a run."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import PartitionTerm, SortTerm, parse_order, parse_partitions
-from duckicelake.pipeline.properties import SECRET, read_properties
-from duckicelake.pipeline.rest import TableIdent, parse_ident
-
-Word = TypeVar("Word", bound=StrEnum)
+from duckicelake.pipeline.common.options import SECRET, read_pairs, read_properties, read_word
+from duckicelake.pipeline.common.rest import TableIdent, parse_ident
+from duckicelake.pipeline.common.spark_sql import PartitionTerm, SortTerm, parse_order, parse_partitions
 
 FORMATS = {
     **{".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"},
@@ -160,10 +159,10 @@ def read_options(source: str, table: str, given: Mapping[str, Any]) -> IngestOpt
     return IngestOptions(
         source=source,
         table=parse_ident(table),
-        form=_read_word(Format, "format", given["form"]),
-        mode=_read_word(IngestMode, "mode", given["mode"]),
-        evolve=_read_word(Evolve, "evolve", given["evolve"]),
-        changed=_read_word(Changed, "changed", given["changed"]),
+        form=read_word(Format, "format", given["form"]),
+        mode=read_word(IngestMode, "mode", given["mode"]),
+        evolve=read_word(Evolve, "evolve", given["evolve"]),
+        changed=read_word(Changed, "changed", given["changed"]),
         schema=given["schema"],
         partition_by=parse_partitions(given["partition_by"]) if given["partition_by"] else (),
         sort_by=parse_order(given["sort_by"]) if given["sort_by"] else (),
@@ -190,17 +189,54 @@ def _read_reading(source: str, given: Mapping[str, Any]) -> dict[str, str]:
     return (own if is_database else {}) | read_properties(given.get("properties")) | pairs
 
 
-def read_pairs(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return `name=value` texts as a mapping. Raises: BadRequest: one has no `=`."""
-    pairs = [text.partition("=") for text in texts or ()]
-    wrong = next((name for name, equals, _ in pairs if not equals or not name), None)
-    if wrong is not None:
-        raise BadRequest(f"{wrong!r} is no NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+PUBLISHED = "published"
+"""What is told when it is done."""
 
 
-def _read_word(words: type[Word], option: str, text: str) -> Word:
-    try:
-        return words(text)
-    except ValueError as error:
-        raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
+class Status(StrEnum):
+    """How a run ended."""
+
+    planned = "planned"
+    done = "done"
+    nothing_new = "nothing-new"
+    failed = "failed"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """One run. `rows_in` = `rows_out` + `rows_quarantined` + `rows_superseded`, always."""
+
+    run_id: str
+    table: str
+    source: str
+    mode: str
+    status: Status
+    files: int = 0
+    bytes: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    rows_superseded: int = 0
+    attempts: int = 0
+    plan: tuple[str, ...] = ()
+    snapshots: Mapping[str, int] = field(default_factory=dict[str, int])
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        fields: dict[str, Any] = {"job": "ingest", **asdict(self)}
+        return json.dumps(fields, indent=2) + "\n"
+
+
+@dataclass(slots=True)
+class Run:
+    """A run under way: its report as far as it is known, which is what there is to tell when it fails."""
+
+    report: IngestReport
+
+    def note(self, **known: Any) -> None:
+        """More of it is known."""
+        self.report = replace(self.report, **known)

@@ -8,15 +8,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest import merging, versions
+from duckicelake.pipeline.common.rest import TableHead
+from duckicelake.pipeline.common.spark_compat import SUMMARIZES_MERGES, checkpoint_rows
+from duckicelake.pipeline.common.spark_sql import quote_ident
+from duckicelake.pipeline.common.staging import Stage, Staged, check_count
+from duckicelake.pipeline.ingest import merging
 from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions
-from duckicelake.pipeline.ingest.rows import CheckedRows, RowCount, RowRules, check_rows, count_by_file
-from duckicelake.pipeline.ingest.sources.reading import Reading
-from duckicelake.pipeline.ingest.sources.shapes import check_order, compute_coverage
-from duckicelake.pipeline.ingest.staging import Stage, Staged
-from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.older import SUMMARIZES_MERGES, checkpoint_rows
-from duckicelake.pipeline.rest import TableHead
+from duckicelake.pipeline.ingest.row_checks import CheckedRows, RowCount, RowRules, check_rows, count_by_file
+from duckicelake.pipeline.ingest.source import Reading, check_order, compute_coverage
 
 _MERGED = "spark.merge-into.num-target-rows-"
 
@@ -134,15 +133,15 @@ def _draft_latest(stage: Stage, options: IngestOptions, draft: WriteDraft) -> Wr
 
 def _draft_versions(stage: Stage, options: IngestOptions, draft: WriteDraft) -> WriteDraft:
     checked, base = draft.checked, draft.basis.base
-    history = versions.History(checked.target, options.key, options.order_by or "")
+    history = merging.History(checked.target, options.key, options.order_by or "")
     if base is None:
         current = checked.good().where(F.lit(False))
     else:
-        held = _read_held(stage, options, draft.basis, base).where(versions.CURRENT)
-        current = versions.fill_columns(checkpoint_rows(held) if draft.basis.reads_otherwise else held, checked.target)
-    inserted, ended = versions.build_versions(checked.marked(), current, history, checked.coverage)
+        held = _read_held(stage, options, draft.basis, base).where(merging.CURRENT)
+        current = merging.fill_columns(checkpoint_rows(held) if draft.basis.reads_otherwise else held, checked.target)
+    inserted, ended = merging.build_versions(checked.marked(), current, history, checked.coverage)
     applied = inserted.count()
-    return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=applied, grown=applied)
+    return replace(draft, merged=merging.format_source(inserted, ended, options.key), applied=applied, grown=applied)
 
 
 def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: WriteDraft) -> Staged:
@@ -171,8 +170,8 @@ def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: W
         keyed = merging.MergeTarget(name, options.key, options.order_by)
         statement, kinds = merging.format_merge(_name_view(stage), keyed, checked.target, checked.coverage), ("inserted", "updated")
     else:
-        history = versions.History(checked.target, options.key, options.order_by or "")
-        statement, kinds = versions.format_versions_merge(name, _name_view(stage), history), ("inserted",)
+        history = merging.History(checked.target, options.key, options.order_by or "")
+        statement, kinds = merging.format_versions_merge(name, _name_view(stage), history), ("inserted",)
     _merge(stage, options, source, statement)
     written = stage.look_after(opened)
     check_moved(opened, written, draft.applied)
@@ -234,12 +233,6 @@ def _merge(stage: Stage, options: IngestOptions, source: DataFrame, statement: s
 
 def _name_view(stage: Stage) -> str:
     return f"merged_{stage.branch}"
-
-
-def check_count(written: Staged, expected: int) -> None:
-    """Raises: BadRequest: what was written is not what was counted in the files."""
-    if written.added != expected:
-        raise BadRequest(f"{written.ident}: {written.added} rows were written and {expected} counted in the files; nothing was taken")
 
 
 def check_moved(opened: Staged, written: Staged, expected: int) -> None:

@@ -1,1 +1,1 @@
-"""Maintenance: what a lake's files and snapshots need is planned from DuckLake's catalog and done so that everybody else goes on."""
+"""The job `maintain`: flush, compact, expire and remove files of a lake, planned from DuckLake's catalog while others keep writing."""

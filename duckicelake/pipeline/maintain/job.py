@@ -1,4 +1,4 @@
-"""The job itself: each table is planned and put in order, then the lake's snapshots and files; what fails is told, and the rest goes on."""
+"""The job: each table is planned and maintained, then the lake's snapshots and files. A table that fails is reported; the others go on."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,29 +19,30 @@ from duckicelake.errors import (
     ServiceUnavailable,
     Unsupported,
 )
-from duckicelake.pipeline.failures.gone import explain_outage
-from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
-from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
-from duckicelake.pipeline.maintain import survey
-from duckicelake.pipeline.maintain.checks import check_may_write, may_write
-from duckicelake.pipeline.maintain.compacting import ATTEMPTS, Compactor
-from duckicelake.pipeline.maintain.desk import MaintainContext
-from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.common import lake_tables
+from duckicelake.pipeline.common.failures import FAILURES, explain_failure, explain_outage
+from duckicelake.pipeline.common.job_context import LazySpark
+from duckicelake.pipeline.common.lake_tables import TableName, check_may_write, may_write
+from duckicelake.pipeline.common.reports import Stopwatch, Verdict
+from duckicelake.pipeline.common.staging import discard, list_stale, make_run_id
+from duckicelake.pipeline.maintain import lake_queries
+from duckicelake.pipeline.maintain.compaction import ATTEMPTS, Compactor
+from duckicelake.pipeline.maintain.context import MaintainContext
 from duckicelake.pipeline.maintain.planning import (
+    LAKE,
+    MaintainReport,
     Step,
     StepKind,
+    StepResult,
     format_forgetting,
     plan_expiry,
     plan_flush,
     plan_forgetting,
+    plan_of,
     plan_removal,
+    report_found,
 )
-from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.report import LAKE, MaintainReport, StepResult, plan_of, report_found
-from duckicelake.pipeline.maintain.survey import TableName
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.spark import LazySpark
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policy
 
 QUICK_ATTEMPTS = 10
 """How often a flush and a forgetting are tried, which others overtake easily; DuckLake would try as often."""
@@ -65,11 +66,11 @@ def maintain(context: MaintainContext, options: MaintainOptions, *, dry_run: boo
     properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
     with closing(context.open_postgres()) as conn, closing(LazySpark(context.open_spark)) as spark:
-        if not dry_run and not survey.share_lake(conn):
+        if not dry_run and not lake_queries.share_lake(conn):
             busy = StepResult(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
-        live = survey.list_live_tables(conn)
-        names = survey.choose_tables(live, options.tables)
+        live = lake_tables.list_live_tables(conn)
+        names = lake_tables.choose_tables(live, options.tables)
         unknown = options.policies.list_unknown(str(name.ident) for name in live)
         keeper = Keeper(told, options, properties, spark, conn, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
@@ -134,7 +135,7 @@ class Keeper:
 
     def _report_hidden(self, name: TableName, said: str) -> Sequence[StepResult]:
         with closing(self.context.open_postgres()) as conn:
-            message = survey.explain_hidden(conn, name, said)
+            message = lake_tables.explain_hidden(conn, name, said)
         verdict = Verdict.failed if self.options.tables else Verdict.skipped
         return [StepResult(str(name.ident), None, verdict, message=message)] if message else []
 
@@ -147,7 +148,7 @@ class Keeper:
     def _is_gone(self, name: TableName) -> bool:
         try:
             with closing(self.context.open_postgres()) as conn:
-                return name not in survey.list_live_tables(conn)
+                return name not in lake_tables.list_live_tables(conn)
         except FAILURES:
             return False
 
@@ -163,7 +164,7 @@ class Keeper:
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
-        survey.check_askable(name)
+        lake_tables.check_askable(name)
         return self.context.connect().load_whole(name.ident)["metadata"]
 
     def _get_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
@@ -238,7 +239,7 @@ class Keeper:
 
     def _forget_all(self, conn: psycopg.Connection) -> Sequence[StepResult]:
         found: list[StepResult] = []
-        for name in survey.list_live_tables(conn):
+        for name in lake_tables.list_live_tables(conn):
             found += self._keep(name, StepKind.forget, lambda begin, name=name: self._forget(conn, name, begin))
         return found
 
@@ -246,7 +247,7 @@ class Keeper:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
         for attempt in range(1, QUICK_ATTEMPTS + 1):
-            policy = self._find_loadable(name) if failed or survey.read_branch_snapshots(conn, name.table_id) else None
+            policy = self._find_loadable(name) if failed or lake_queries.read_branch_snapshots(conn, name.table_id) else None
             if policy is None or policy.snapshot_age is None:
                 return []
             rest = self.context.connect()
@@ -254,8 +255,8 @@ class Keeper:
                 metadata = rest.load_every(name.ident)
             except NoSuchTable:
                 return []
-            beside = survey.read_branch_snapshots(conn, name.table_id, metadata["table-uuid"])
-            step = plan_forgetting(metadata, beside, policy, survey.read_now(conn))
+            beside = lake_queries.read_branch_snapshots(conn, name.table_id, metadata["table-uuid"])
+            step = plan_forgetting(metadata, beside, policy, lake_queries.read_now(conn))
             if step is None:
                 return [] if failed is None else [report_found(str(name.ident), StepKind.forget, attempt)]
             if self.dry_run:
@@ -276,11 +277,11 @@ class Keeper:
 
     def _plan_expiry(self) -> Step | None:
         with closing(self.context.open_postgres()) as conn:
-            known = {name.table_id for name in survey.list_live_tables(conn)}
+            known = {name.table_id for name in lake_tables.list_live_tables(conn)}
             if self.options.policies.lake.snapshot_age is None and known <= self.ageless:
                 return None
             # Snapshots first: a table that is made afterwards has none of them.
-            snapshots, now, names = survey.read_snapshots(conn), survey.read_now(conn), survey.list_live_tables(conn)
+            snapshots, now, names = lake_queries.read_snapshots(conn), lake_queries.read_now(conn), lake_tables.list_live_tables(conn)
         # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
         policies, lake = self._list_policies(names)
         return plan_expiry(snapshots, self._read_kept(), policies, lake, now)
@@ -302,7 +303,7 @@ class Keeper:
         if not self.options.policies.lake.keep_refs:
             return frozenset()
         with closing(self.context.open_postgres()) as conn:
-            return survey.read_named(conn)
+            return lake_queries.read_named(conn)
 
     def _find_loadable(self, name: TableName) -> Policy | None:
         """Its policy; None when it is to be left alone, or that cannot be known. Raises: ServiceUnavailable: there is no catalog"""
@@ -316,8 +317,8 @@ class Keeper:
 
     def _remove(self, conn: psycopg.Connection, may_lose: bool) -> Sequence[StepResult]:
         lake = self.options.policies.lake
-        now = survey.read_now(conn)
-        scheduled = survey.count_scheduled(conn, now - lake.file_age)
+        now = lake_queries.read_now(conn)
+        scheduled = lake_queries.count_scheduled(conn, now - lake.file_age)
         done: list[StepResult] = []
         for step in plan_removal(scheduled, lake, now):
             if step.kind is StepKind.orphans and not may_lose:
@@ -334,14 +335,14 @@ class Keeper:
         if step.kind is StepKind.clean_up:
             removed = self.context.lake.clean_up(before)
             return [StepResult(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
-        with survey.owning_lake(conn) as is_own:
+        with lake_queries.owning_lake(conn) as is_own:
             if not is_own:
                 # What it has not committed yet looks like an orphan.
                 return [StepResult(LAKE, step.kind, Verdict.skipped, message="another run is at work")]
             return [self._remove_orphans(conn, step, before)]
 
     def _remove_orphans(self, conn: psycopg.Connection, step: Step, before: datetime) -> StepResult:
-        spared = {(name.schema_name, name.table_name) for name in survey.list_live_tables(conn) if self._find_loadable(name) is None}
+        spared = {(name.schema_name, name.table_name) for name in lake_tables.list_live_tables(conn) if self._find_loadable(name) is None}
         removed = self.context.lake.remove_orphans(before)
         try:
             removed += len(self.context.sweep(before, spared))

@@ -1,16 +1,20 @@
-"""What has to be done, from what DuckLake's catalog says and what is asked for; pure."""
+"""The steps of `maintain`: what there is to do by DuckLake's catalog and the policy, whether it is possible, and its result; pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from duckicelake.pipeline.ancestry import list_named
-from duckicelake.pipeline.ingest.staging import format_identifier
-from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.rest import TableIdent
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.schema import Schema, parse_schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.pipeline.common.reports import Report, Verdict
+from duckicelake.pipeline.common.rest import TableIdent, fold
+from duckicelake.pipeline.common.staging import format_identifier, list_named
+from duckicelake.pipeline.maintain.policy import Policy, Strategy
+from duckicelake.pipeline.verify.checksums import check_readable
 
 
 class StepKind(StrEnum):
@@ -192,3 +196,137 @@ def plan_removal(scheduled: int, lake: Policy, now: datetime) -> list[Step]:
     if lake.orphan_age is not None:
         steps.append(Step(StepKind.orphans, "what nothing names", before=now - lake.orphan_age))
     return steps
+
+
+_ZORDERED = ("boolean", "int", "long", "float", "double", "string", "uuid", "binary", "fixed", "date", "timestamp")
+"""How the types begin that Iceberg puts in z-order; of times with a date, Spark reads those in microseconds alone."""
+
+
+def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:
+    """Raises: Unsupported: Spark cannot read the table, or it has no order to sort by; BadRequest: it cannot have the policy's."""
+    schema = _read_schema(metadata)
+    check_readable(schema)
+    if policy.strategy is Strategy.sort and not policy.order and not metadata["default-sort-order-id"]:
+        raise Unsupported("strategy sort needs an order, of the policy or of the table itself")
+    if policy.strategy is not Strategy.binpack:
+        found = [_get_column(schema, field.column) for field in policy.order]
+        if policy.strategy is Strategy.zorder:
+            _check_zorder(found, metadata)
+
+
+def spell_order(policy: Policy, metadata: Mapping[str, Any]) -> Policy:
+    """The policy with the columns of its order in the table's spelling. Raises: BadRequest: the table lacks one"""
+    if policy.strategy is Strategy.binpack:
+        return policy
+    schema = _read_schema(metadata)
+    return replace(policy, order=tuple(replace(field, column=_get_column(schema, field.column)[0]) for field in policy.order))
+
+
+def _read_schema(metadata: Mapping[str, Any]) -> Schema:
+    return parse_schema(next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"]))
+
+
+def _get_column(schema: Schema, name: str) -> tuple[str, NestedField]:
+    """A column, or a field of one, with its dotted path; as it is spelled, else in any case."""
+    columns = list(walk_fields(schema.fields))
+    same = [one for one in columns if one[0] == name] or [one for one in columns if fold(one[0]) == fold(name)]
+    if not same:
+        raise BadRequest(f"there is no column {name} to order by")
+    return same[0]
+
+
+def _check_zorder(columns: Sequence[tuple[str, NestedField]], metadata: Mapping[str, Any]) -> None:
+    """Source: SparkZOrderUDF and SparkZOrderFileRewriteRunner of Iceberg 1.11"""
+    for path, item in columns:
+        why = _explain_obstacle(path, item)
+        if why:
+            raise BadRequest(f"strategy zorder cannot take column {path}, which {why}")
+    spec = next(one for one in metadata["partition-specs"] if one["spec-id"] == metadata["default-spec-id"])
+    constant = {part["source-id"] for part in spec["fields"] if part["transform"] == "identity"}
+    if all(item.field_id in constant for _, item in columns):
+        raise BadRequest("strategy zorder needs a column that is not the same in all of a partition")
+
+
+def _explain_obstacle(path: str, item: NestedField) -> str:
+    if path != item.name:
+        return "is inside another one"
+    if "." in path or "`" in path:
+        return "has a dot or a backtick in its name"
+    if not isinstance(item.type, PrimitiveType):
+        return "has others inside it"
+    return "" if item.type.name.startswith(_ZORDERED) else f"is {item.type}"
+
+
+LAKE = "(the lake)"
+"""What steps are about that concern no single table."""
+_REMOVED = {StepKind.expire: "lake snapshots", StepKind.branches: "branches of dead runs", StepKind.forget: "snapshots"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A step of one table or of the lake, and what became of it.
+
+    `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not,
+    or not all. `snapshot_id`: the newest that a compaction made. `reason`: what there was to do, where that is known.
+    """
+
+    subject: str
+    kind: StepKind | None
+    verdict: Verdict
+    reason: str = ""
+    rows: int = 0
+    bytes: int = 0
+    removed: int = 0
+    added: int = 0
+    attempts: int = 0
+    snapshot_id: int | None = None
+    message: str = ""
+
+    def describe(self) -> str:
+        """The step in a line."""
+        what = f"{self.subject}: {self.kind}" if self.kind else self.subject
+        if self.verdict in (Verdict.failed, Verdict.skipped):
+            there = f" ({self._describe_files()} at snapshot {self.snapshot_id})" if self.snapshot_id is not None else ""
+            return f"{what}: {self.verdict}: {self.message}{there}"
+        if self.verdict is Verdict.planned:
+            return f"{what}: {self.reason}"
+        if self.kind is StepKind.compact:
+            return f"{what}: {self._describe_files()}{f': {self.message}' if self.message else ''}"
+        if self.kind is StepKind.flush:
+            return f"{what}: {self.rows} inlined rows and deletes became files"
+        return f"{what}: {self.removed} {_REMOVED.get(self.kind, 'objects') if self.kind else 'objects'} removed"
+
+    def _describe_files(self) -> str:
+        return f"{self.removed} files with {self.bytes} bytes became {self.added}"
+
+
+def report_found(subject: str, kind: StepKind, attempt: int) -> StepResult:
+    """A step of which the answer was lost."""
+    return StepResult(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
+
+
+def plan_of(subject: str, step: Step) -> StepResult:
+    """A step that is not taken yet."""
+    return StepResult(subject, step.kind, Verdict.planned, step.reason, step.rows, step.bytes, removed=step.files or len(step.versions))
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport(Report):
+    """One run, or one round of a service. `message` is set when it could not even be planned."""
+
+    job = "maintain"
+    run_id: str = ""
+    steps: tuple[StepResult, ...] = ()
+    tables: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def parts(self) -> Sequence[StepResult]:
+        """The steps."""
+        return self.steps
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        return [*(step.describe() for step in self.steps), f"{self.tables} tables: {self.verdict} (run {self.run_id})"]

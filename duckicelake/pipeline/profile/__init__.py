@@ -1,1 +1,1 @@
-"""The job that measures tables: columns and their distinct values, which planners use, and how files and snapshots grow."""
+"""The job `profile`: statistics of columns and distinct values for query planners, and how files and snapshots grow."""

@@ -1,4 +1,4 @@
-"""The job itself: each table's current snapshot gets statistics if it has none, and the report tells what is known of it."""
+"""The job: the current snapshot of each table gets statistics if it has none, and the report shows what is known of it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
@@ -11,24 +11,32 @@ from pyspark.sql import SparkSession
 
 from duckicelake.errors import CatalogError, CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, child_fields, walk_fields
-from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES
-from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import make_run_id
-from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.checks import check_may_write
-from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
-from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
-from duckicelake.pipeline.profile.options import ProfileOptions
-from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
-from duckicelake.pipeline.profile.state import MeasuredTable, find_state
-from duckicelake.pipeline.profile.survey import FileFacts, read_files
-from duckicelake.pipeline.reports import Interrupted, Verdict
-from duckicelake.pipeline.rest import Rest, TableIdent
-from duckicelake.pipeline.spark import LazySpark
-from duckicelake.pipeline.verify.columns import check_readable
+from duckicelake.pipeline.common.failures import FAILURES, SPARK_FAILURES, explain_failure
+from duckicelake.pipeline.common.job_context import LazySpark
+from duckicelake.pipeline.common.lake_tables import (
+    TableName,
+    check_askable,
+    check_may_write,
+    choose_tables,
+    explain_hidden,
+    list_live_tables,
+)
+from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
+from duckicelake.pipeline.common.rest import Rest, TableIdent
+from duckicelake.pipeline.common.spark_connect import is_gone
+from duckicelake.pipeline.common.spark_sql import quote_ident
+from duckicelake.pipeline.common.staging import make_run_id
+from duckicelake.pipeline.profile.measuring import (
+    Extremes,
+    FileFacts,
+    compute_partition_statistics,
+    compute_statistics,
+    read_extremes,
+    read_files,
+)
+from duckicelake.pipeline.profile.report import ColumnProfile, ProfileOptions, ProfileReport, TableProfile
+from duckicelake.pipeline.profile.statistics import MeasuredTable, find_state
+from duckicelake.pipeline.verify.checksums import check_readable
 from duckicelake.pipeline.verify.snapshot_pairs import load_state
 
 ATTEMPTS = 3

@@ -1,1 +1,1 @@
-"""The job `publish`: manifests of tables with very many files, made by Spark's executors and taken over by the catalog."""
+"""The job `publish`: Spark's executors write the manifests of tables with very many files, and the catalog adopts them."""

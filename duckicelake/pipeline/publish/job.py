@@ -1,4 +1,4 @@
-"""The job itself: the catalog plans, executors make, the catalog takes over; what fails is told, and the rest goes on."""
+"""The job: the catalog plans manifests, executors write them, the catalog adopts them. A table that fails is reported; the others go on."""
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -16,18 +16,60 @@ from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.connect import check_executors, is_gone
-from duckicelake.pipeline.failures.steps import FAILURES, explain_failure
-from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import make_run_id
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
-from duckicelake.pipeline.publish.making import LakeLocation, Task, import_all
-from duckicelake.pipeline.publish.options import PublishOptions
-from duckicelake.pipeline.publish.report import Published, PublishReport
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Rest, TableIdent
-from duckicelake.pipeline.spark import LazySpark
+from duckicelake.pipeline.common.failures import FAILURES, explain_failure
+from duckicelake.pipeline.common.job_context import LazySpark
+from duckicelake.pipeline.common.lake_tables import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
+from duckicelake.pipeline.common.reports import Progress, Stopwatch, TablesReport, Verdict
+from duckicelake.pipeline.common.rest import Rest, TableIdent, parse_ident
+from duckicelake.pipeline.common.spark_connect import check_executors, is_gone
+from duckicelake.pipeline.common.staging import make_run_id
+from duckicelake.pipeline.publish.executor import LakeLocation, Task, import_all
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """One call of the job. No tables: all of them."""
+
+    tables: tuple[TableIdent, ...] = ()
+
+
+def read_options(tables: Sequence[str] | None) -> PublishOptions:
+    """The command's arguments as options. Raises: BadRequest: a name is no table's"""
+    return PublishOptions(tuple(map(parse_ident, tables or ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One table: how many manifests were made or are to be made, of how many files, and how many were there.
+
+    `cpu_seconds` are those that executors' code took, Postgres' and Spark's own not counted. `message` says why nothing was made.
+    """
+
+    table: str
+    verdict: Verdict
+    manifests: int = 0
+    files: int = 0
+    bytes: int = 0
+    there: int = 0
+    attempts: int = 0
+    cpu_seconds: float = 0.0
+    message: str = ""
+
+    def describe(self) -> str:
+        """The table in a line."""
+        if self.message:
+            return f"{self.table}: {self.verdict}: {self.message}"
+        there = f", {self.there} were there" if self.there else ""
+        what = "no large manifest to make" if self.verdict is Verdict.nothing else f"{self.manifests} manifests of {self.files} files"
+        return f"{self.table}: {self.verdict}: {what}{there}"
+
+
+class PublishReport(TablesReport[Published]):
+    """One run."""
+
+    __slots__ = ()
+    job = "publish"
+
 
 ATTEMPTS = 3
 SLICES_PER_CORE = 3

@@ -1,1 +1,1 @@
-"""`import` and `export`: whole catalogs, table by table, each of them made known in one act or not at all."""
+"""The jobs `import` and `export`: whole catalogs, table by table. Each table becomes visible in one commit, or not at all."""

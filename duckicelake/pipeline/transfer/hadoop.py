@@ -11,12 +11,11 @@ from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable, ServiceUna
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
-from duckicelake.pipeline.objects import Child, TableObjects
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.transfer.bench import ScratchCatalog
-from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
-from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.storage import Child, TableObjects
+from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, UnfinishedCopy, parse_table_file, refuse_views
+from duckicelake.pipeline.transfer.copy_files import Store, describe_new, encode_published, join_location, name_staged, write_rows
+from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
 
 METADATA, HINT = "metadata", "version-hint.text"
 LOG = "_delta_log"

@@ -21,13 +21,20 @@ from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.transfer.bench import ScratchCatalog
-from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable, parse_table_file, parse_view_file
-from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy, get_file_name
-from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.transfer.catalogs import (
+    Entry,
+    EntryKind,
+    LoadedTable,
+    UnfinishedCopy,
+    get_file_name,
+    parse_table_file,
+    parse_view_file,
+)
+from duckicelake.pipeline.transfer.copy_files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 from duckicelake.pipeline.transfer.options import name_place
+from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
 from duckicelake.translate.locations import to_canonical
 
 TYPE = "iceberg_type"

@@ -1,38 +1,76 @@
-"""The job itself: each table of the source becomes known in the target at once, or not at all; what fails is told, and the rest goes on."""
+"""The job: each table of the source is published in the target at once, or not at all. A table that fails is reported; the others go on."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import version as read_version
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, Forbidden, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
-from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.failures.gone import explain_outage
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, explain_spark
-from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.jars import JarUnavailable, Progress
-from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.reports import Interrupted, Verdict
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.transfer.bench import LazyScratchCatalog
-from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, EntryKind, LoadedTable
-from duckicelake.pipeline.transfer.copies.found import CopyFiles
-from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy, withdraw
-from duckicelake.pipeline.transfer.copies.rows import Compared, compare_rows
-from duckicelake.pipeline.transfer.folders.in_place import REMEDY
-from duckicelake.pipeline.transfer.folders.reading import ReadFolders
-from duckicelake.pipeline.transfer.options import TransferMode, TransferOptions, check_tables, spell_tables
-from duckicelake.pipeline.transfer.report import ComparedAspect, TransferReport, TransferResult
+from duckicelake.iceberg.schema import Schema
+from duckicelake.pipeline.common.failures import SPARK_FAILURES, explain_outage, explain_spark
+from duckicelake.pipeline.common.java import JarUnavailable, NoJava
+from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.spark_connect import is_gone
+from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, LoadedTable
+from duckicelake.pipeline.transfer.copy_files import clear, tidy, withdraw
+from duckicelake.pipeline.transfer.in_place import REMEDY
+from duckicelake.pipeline.transfer.options import (
+    ComparedAspect,
+    TransferMode,
+    TransferOptions,
+    TransferReport,
+    TransferResult,
+    check_tables,
+    spell_tables,
+)
+from duckicelake.pipeline.transfer.parquet_folders import ReadFolders
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
-from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
-from duckicelake.pipeline.transfer.views import localise, same_view
-from duckicelake.pipeline.verify.columns import check_readable
+from duckicelake.pipeline.transfer.scratch_catalog import LazyScratchCatalog
+from duckicelake.pipeline.transfer.table_copy import JOB, count_rows, describe_copy, is_same, is_untouched, localise, name_run, same_view
+from duckicelake.pipeline.verify.checksums import Checksums, CompareSpec, check_readable, compare
+from duckicelake.pipeline.verify.spark_checksums import checksum_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many rows a source and a target have, and the checksums by which they are the same; `difference` "": they are."""
+
+    source_rows: int
+    target_rows: int
+    source_checksum: str
+    target_checksum: str
+    difference: str = ""
+
+
+def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) -> Compared:
+    """Count and sum up the rows of both. Columns go by their places."""
+    look = CompareSpec(schema.fields, by_bins=True)
+    theirs, ours = (_tally(spark, name, look) for name in (source, target))
+    parts = compare(theirs, ours)
+    said = f"{theirs.rows} rows there, {ours.rows} here, and {len(parts)} of the buckets by which they are counted differ"
+    return Compared(theirs.rows, ours.rows, format_checksum(theirs), format_checksum(ours), said if parts else "")
+
+
+def format_checksum(tally: Checksums) -> str:
+    """A text of what is compared of the rows in bins: the same where that is the same.
+
+    Shape:  SHA-256 of the counts, i64 LE, then the sums, u64 LE, of all bins
+    """
+    return sha256(tally.counts.astype("<i8").tobytes() + tally.sums.astype("<u8").tobytes()).hexdigest()
+
+
+def _tally(spark: SparkSession, name: str, look: CompareSpec) -> Checksums:
+    return checksum_rows(spark.sql(f"SELECT * FROM {name}"), look)  # noqa: S608  a quoted name
+
 
 FAILURES = (NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
 """What stops a table and says itself what it is."""

@@ -10,15 +10,13 @@ from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_met
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
-from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.rest import Rest, TableIdent
-from duckicelake.pipeline.transfer.bench import ScratchCatalog
-from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable
-from duckicelake.pipeline.transfer.copies.found import UnfinishedCopy
-from duckicelake.pipeline.transfer.files import Store, name_staged, write_rows
-from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
-from duckicelake.pipeline.transfer.taking import take_files
-from duckicelake.pipeline.verify.snapshot_pairs import list_namespaces, list_pages
+from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, list_pages
+from duckicelake.pipeline.common.spark_sql import quote_ident
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable, UnfinishedCopy
+from duckicelake.pipeline.transfer.copy_files import Store, name_staged, write_rows
+from duckicelake.pipeline.transfer.in_place import take_files
+from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
+from duckicelake.pipeline.transfer.table_copy import format_creation, format_staged_create
 
 _ANSWER = "the catalog's answer"
 _VIEWS = "GET /v1/{prefix}/namespaces/{namespace}/views"

@@ -1,1 +1,1 @@
-"""`verify`: a table as Iceberg and as DuckLake, row by row, and its files against what is said of them."""
+"""The job `verify`: a table as Iceberg and as DuckLake, row by row; and its files against manifests and DuckLake's rows."""

@@ -1,4 +1,4 @@
-"""The files of a table: what manifests and DuckLake say of each, put together, and the look at all of them by Spark."""
+"""The files of a table by its manifests and by DuckLake's rows, joined and checked by Spark's executors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from duckicelake.iceberg.schema import list_leaf_fields, parse_schema
 from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.pipeline.connect import check_executors
-from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.older import from_arrow
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.verify.footers import PartitionPart, TableShape
-from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, FilesLocation, check_batches
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.spark_compat import from_arrow
+from duckicelake.pipeline.common.spark_connect import check_executors
+from duckicelake.pipeline.common.storage import open_objects
+from duckicelake.pipeline.verify.object_checks import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, FilesLocation, check_batches
+from duckicelake.pipeline.verify.parquet_checks import PartitionPart, TableShape
 from duckicelake.pipeline.verify.snapshot_pairs import CatalogTable, SnapshotPair, name_metadata, read_table_id
 from duckicelake.translate.locations import to_canonical, to_uri
 

@@ -1,4 +1,4 @@
-"""The job itself: each table as Iceberg, by Spark, and as DuckLake, by DuckDB; then its files."""
+"""The job: each table read as Iceberg by Spark and as DuckLake by DuckDB, and compared; then its files."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +15,34 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import CatalogError, CommitFailed
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_outage, explain_store
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, JobContext, explain_spark
-from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.verify.columns import build_compare_spec, check_readable, find_unread, format_select, quote
-from duckicelake.pipeline.verify.counting import checksum_rows, pick_rows
+from duckicelake.pipeline.common.failures import (
+    SPARK_FAILURES,
+    explain_duckdb,
+    explain_missing,
+    explain_outage,
+    explain_spark,
+    explain_store,
+)
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.reports import Stopwatch
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.verify.checksums import (
+    Checksums,
+    CompareSpec,
+    build_compare_spec,
+    check_readable,
+    checksum_batches,
+    compare,
+    find_different_bins,
+    find_examples,
+    find_unread,
+    format_select,
+    pick_batches,
+    quote,
+)
 from duckicelake.pipeline.verify.files import check_files, choose_entries, decode_entries, list_entries, list_lake_files, make_shape
-from duckicelake.pipeline.verify.objects import FilesLocation
-from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import Finding, VerifyReport, VerifyVerdict
+from duckicelake.pipeline.verify.object_checks import FilesLocation
+from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport, VerifyVerdict
 from duckicelake.pipeline.verify.snapshot_pairs import (
     CatalogTable,
     LakeHistory,
@@ -35,15 +53,7 @@ from duckicelake.pipeline.verify.snapshot_pairs import (
     load_state,
     read_history,
 )
-from duckicelake.pipeline.verify.tally import (
-    Checksums,
-    CompareSpec,
-    checksum_batches,
-    compare,
-    find_different_bins,
-    find_examples,
-    pick_batches,
-)
+from duckicelake.pipeline.verify.spark_checksums import checksum_rows, pick_rows
 from duckicelake.translate.namespaces import to_schema_name
 
 LAKE = "lake"

@@ -1,7 +1,6 @@
-"""Which tables there are, and the states of one that both sides can show: at head and at snapshots."""
+"""The states of a table that both sides can show: an Iceberg snapshot with the DuckLake snapshot of the same rows."""
 
-import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.json_reader import as_object, find_text, get_list
 from duckicelake.iceberg.schema import Schema, parse_schema
-from duckicelake.pipeline.rest import Rest, TableIdent
-from duckicelake.pipeline.verify.columns import quote
+from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, list_pages
+from duckicelake.pipeline.verify.checksums import quote
 from duckicelake.translate.namespaces import fold_name, to_schema_name
 
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
@@ -182,26 +180,3 @@ def list_tables(rest: Rest) -> list[TableIdent]:
         for levels in list_namespaces(rest)
         for item in list_pages(rest, f"namespaces/{rest.format_namespace(levels)}/tables", "identifiers", {})
     ]
-
-
-def list_namespaces(rest: Rest, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every namespace below one, each before what is below it."""
-    separator = urllib.parse.unquote(rest.separator)
-    for levels in list_pages(rest, "namespaces", "namespaces", {"parent": separator.join(parent)} if parent else {}):
-        found = tuple(levels)
-        # Catalogs whose namespaces have one level may take no notice of `parent`.
-        if found[:-1] == parent:
-            yield found
-            yield from list_namespaces(rest, found)
-
-
-def list_pages(rest: Rest, path: str, key: str, query: Mapping[str, str]) -> Iterator[Any]:
-    """What a listing has under a key, page by page. Raises: BadRequest: it is no listing"""
-    size = rest.catalog.properties.get("rest-page-size")
-    asked = {**query, **({} if size is None else {"pageSize": size})}
-    token: str | None = ""
-    while token is not None:
-        told = urllib.parse.urlencode({**asked, "pageToken": token}, quote_via=urllib.parse.quote)
-        answer = as_object(rest.ask("GET", f"{path}?{told}"), f"the list of {key}")
-        yield from get_list(answer, key, f"the list of {key}")
-        token = find_text(answer, "next-page-token", f"the list of {key}") or None

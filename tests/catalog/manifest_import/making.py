@@ -9,8 +9,8 @@ from duckicelake.catalog.manifest_import.operations import BulkPlan, encode_plan
 from duckicelake.catalog.manifest_import.submissions import SubmittedManifest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.pipeline.publish.making import LakeLocation, Task
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.publish.executor import LakeLocation, Task
 from tests.support.lakes import FreshLake
 
 T = Ident(("main",), "t")

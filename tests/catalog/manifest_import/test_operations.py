@@ -11,7 +11,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.commands.check import repair_lake
 from duckicelake.commands.serve import GC_THRESHOLDS
 from duckicelake.errors import BadRequest, CommitFailed
-from duckicelake.pipeline.publish.making import looking_rarely_for_cycles
+from duckicelake.pipeline.publish.executor import looking_rarely_for_cycles
 from duckicelake.store.objects import Objects
 from duckicelake.translate import manifests
 from duckicelake.translate.bulk import recipe

@@ -6,12 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duckicelake.pipeline.maintain.desk import MaintainContext
+from duckicelake.pipeline.maintain.context import MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import StepResult
+from duckicelake.pipeline.maintain.planning import StepKind, StepResult
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.differential.checks.manifests import list_snapshots
 from tests.differential.checks.rows import check_lake_snapshots, check_snapshots
 from tests.differential.checks.snapshots import check_refs

@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 from hypothesis import given, seed
 
+from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.reports import Verdict
 from tests.differential.beside.rounds import Stage, make_eager_desk, run_round
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.clients.ref_operations import MakeRef, WriteToBranch

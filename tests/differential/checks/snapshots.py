@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX
+from duckicelake.pipeline.common.staging import BRANCH_PREFIX
 from tests.differential.checks.manifests import list_snapshots
 from tests.differential.checks.rows import Answer, check_rows
 from tests.differential.generator.literals import Rows

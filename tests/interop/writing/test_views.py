@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from duckicelake.pipeline.spark import add_catalog
+from duckicelake.pipeline.common.spark_session import add_catalog
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.spark import Spark, SparkRefused

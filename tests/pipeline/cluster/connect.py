@@ -12,10 +12,8 @@ from pathlib import Path
 import pyspark
 
 from duckicelake.embedded.home import LOWEST_PORT, is_free
-from duckicelake.pipeline.connect import EXTENSIONS
-from duckicelake.pipeline.jars import fetch_jars
-from duckicelake.pipeline.java import get_java_home
-from duckicelake.pipeline.libraries import iceberg_jars
+from duckicelake.pipeline.common.java import fetch_jars, get_java_home, iceberg_jars
+from duckicelake.pipeline.common.spark_connect import EXTENSIONS
 from tests.pipeline.cluster.standalone import CALM_JAVA, end
 from tests.support.java import jar_cache
 from tests.support.shared_stack import ROOT

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from duckicelake.cli import main
 from duckicelake.commands.jobs import session
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.spark import SparkPlan, spark_session
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.spark_session import SparkPlan, spark_session
 
 
 class OneSession:

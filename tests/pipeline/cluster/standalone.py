@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from duckicelake.embedded.home import LOWEST_PORT, is_free
-from duckicelake.pipeline.java import get_java_home
+from duckicelake.pipeline.common.java import get_java_home
 from tests.support.java import calm_java, jar_cache
 from tests.support.shared_stack import ROOT
 from tests.support.waiting import wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.connect import get_host_port
+from duckicelake.pipeline.common.spark_connect import get_host_port
 from duckicelake.translate.namespaces import to_schema_name
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for

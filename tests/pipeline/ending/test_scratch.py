@@ -12,7 +12,7 @@ import pytest
 
 from duckicelake.commands.jobs import session
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark
-from duckicelake.pipeline.spark import SparkPlan
+from duckicelake.pipeline.common.spark_session import SparkPlan
 from tests.support.commands import environment
 
 RUNS = """

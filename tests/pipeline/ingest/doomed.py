@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duckicelake.pipeline.follow import FollowOptions, follow
-from duckicelake.pipeline.ingest.job import JobContext, ingest
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
+from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.ingest.follow import FollowOptions, follow
+from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions
-from duckicelake.pipeline.rest import open_rest, parse_ident
-from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.pipeline.dying import Moment, dying, run_module
 from tests.support.java import jar_cache
 from tests.support.spark import CALM, JARS

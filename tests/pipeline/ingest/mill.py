@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow
-from duckicelake.pipeline.ingest.job import JobContext, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.report import IngestReport, Run
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import Rest, open_rest, parse_ident
+from duckicelake.pipeline.ingest.follow import FollowOptions, FollowReport, follow
+from duckicelake.pipeline.ingest.job import ingest
+from duckicelake.pipeline.ingest.options import IngestOptions, IngestReport, Run
 from tests.support.readers import Served
 from tests.support.spark import Spark
 

@@ -8,11 +8,10 @@ import fastavro
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.evolution import EvolutionRefused
-from duckicelake.pipeline.ingest.options import Evolve, IngestMode
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.avro import read_avro_headers
-from duckicelake.pipeline.ingest.sources.reading import Taken
+from duckicelake.pipeline.ingest.footers import read_avro_headers
+from duckicelake.pipeline.ingest.options import Evolve, IngestMode, Status
+from duckicelake.pipeline.ingest.schema_evolution import EvolutionRefused
+from duckicelake.pipeline.ingest.source import Taken
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 LOGICAL = [
@@ -130,7 +129,7 @@ def test_avro_knows_the_other_modes(mill: Mill) -> None:
     write_ids(mill.folder / "c.avro", 1)
     write_avro(mill.folder / "d.avro", [{"name": "id", "type": "string"}], [{"id": "x"}])
     with pytest.raises(BadRequest, match=r"column id of .*d\.avro is string, and others int"):
-        mill.run(table=TABLE.beside("_2"))
+        mill.run(table=TABLE.with_suffix("_2"))
 
 
 @pytest.mark.long

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, ServiceUnavailable
+from duckicelake.pipeline.common.rest import Rest, open_rest
 from duckicelake.pipeline.ingest import publishing
 from duckicelake.pipeline.ingest.job import begin
-from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions
-from duckicelake.pipeline.ingest.report import IngestReport, Status
-from duckicelake.pipeline.rest import Rest, open_rest
+from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions, IngestReport, Status
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill

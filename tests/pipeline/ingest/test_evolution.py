@@ -22,8 +22,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.evolution import ColumnChange, EvolutionRefused, adopt, apply_changes, fits, is_promotion, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve
+from duckicelake.pipeline.ingest.schema_evolution import (
+    ColumnChange,
+    EvolutionRefused,
+    adopt,
+    apply_changes,
+    fits,
+    is_promotion,
+    plan_evolution,
+)
 from tests.support.spark import Spark
 
 TYPES: list[DataType] = [

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
-from duckicelake.pipeline.ingest.job import JobContext
-from duckicelake.pipeline.ingest.options import Batch, IngestMode, IngestOptions
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.listing import choose_files
-from duckicelake.pipeline.ingest.sources.reading import Taken
-from duckicelake.pipeline.rest import Rest, open_rest
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.rest import Rest, open_rest
+from duckicelake.pipeline.ingest.file_listing import choose_files
+from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
+from duckicelake.pipeline.ingest.options import Batch, IngestMode, IngestOptions, Status
+from duckicelake.pipeline.ingest.source import Taken
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.commands import COMMAND, environment, run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.ingest.options import Status
 from tests.pipeline.ingest.mill import Mill
 from tests.support.spark import Spark
 from tests.support.waiting import wait_for

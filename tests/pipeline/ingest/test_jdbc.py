@@ -13,11 +13,10 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest.job import SparkFailed
-from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestMode, IngestOptions, read_options
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, build_bookmark, choose_options, name_database, read_address
-from duckicelake.pipeline.ingest.sources.reading import NoSource
+from duckicelake.pipeline.common.failures import SparkFailed
+from duckicelake.pipeline.common.storage import NoSource
+from duckicelake.pipeline.ingest.database_source import JdbcReading, build_bookmark, choose_options, name_database, read_address
+from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestMode, IngestOptions, Status, read_options
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.mill import TABLE, Mill
@@ -173,12 +172,12 @@ def test_everything_is_appended_once(mill: Mill) -> None:
     assert mill.run(source=shop.uri, reading=query, changed=Changed.skip).status == Status.nothing_new
     assert mill.run(source=shop.uri, reading=query, changed=Changed.take).rows_out == 2
     assert mill.rows(columns="id") == [(1,), (1,), (2,), (2,)]
-    other = TABLE.beside("_2")
+    other = TABLE.with_suffix("_2")
     for note in ("x", "y"):
         shop.conn.execute("UPDATE shop.orders SET note = %s WHERE id = 1", [note])
         mill.run(source=shop.uri, reading=query, table=other, mode=IngestMode.upsert, key=("id",))
         assert mill.rows("trips_2") == [(1, note), (2, "n")]
-    dimension = {"table": TABLE.beside("_3"), "mode": IngestMode.scd2, "key": ("id",), "order_by": "made"}
+    dimension = {"table": TABLE.with_suffix("_3"), "mode": IngestMode.scd2, "key": ("id",), "order_by": "made"}
     mill.run(**shop.options(**dimension))
     shop.conn.execute("UPDATE shop.orders SET note = 'z', made = made + interval '1 day' WHERE id = 1")
     assert mill.run(**shop.options(**dimension)).rows_out == 1
@@ -250,7 +249,7 @@ def test_parts_are_of_one_state(mill: Mill) -> None:
     done = mill.run(**shop.options(**NEW, reading=reading))
     assert done.rows_out == 101
     with pytest.raises(CatalogError, match="password authentication failed|no password supplied"):
-        mill.run(**shop.options(reading=reading | {"password": "wrong"}, table=TABLE.beside("_2")))
+        mill.run(**shop.options(reading=reading | {"password": "wrong"}, table=TABLE.with_suffix("_2")))
 
 
 @pytest.mark.long
@@ -269,9 +268,9 @@ def test_new_rows_are_known_by_a_timestamp(mill: Mill) -> None:
     assert mill.rows(columns="id, note") == [(1, "new")]
     for change, message in (({"dbtable": "shop.none"}, "shop.none"), ({"driver": "org.example.None"}, "org.example.None")):
         with pytest.raises(SparkFailed, match=message):
-            mill.run(**shop.options(reading=shop.reading | change, table=TABLE.beside("_2")))
+            mill.run(**shop.options(reading=shop.reading | change, table=TABLE.with_suffix("_2")))
     with pytest.raises(BadRequest, match="has no column nothing"):
-        mill.run(**shop.options(incremental_by="nothing", table=TABLE.beside("_2")))
+        mill.run(**shop.options(incremental_by="nothing", table=TABLE.with_suffix("_2")))
 
 
 @pytest.mark.long

@@ -14,17 +14,16 @@ import pytest
 from pyarrow import ArrowNotImplementedError
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.ingest.job import check_pair, check_target, explain_spark
-from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions, find_format, read_pairs
-from duckicelake.pipeline.ingest.publishing import commit_once
-from duckicelake.pipeline.ingest.report import IngestReport, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import ends_at_lines
-from duckicelake.pipeline.ingest.sources import files
-from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, list_path_columns
-from duckicelake.pipeline.ingest.sources.reading import Taken
-from duckicelake.pipeline.ingest.staging import (
+from duckicelake.pipeline.common.failures import explain_spark
+from duckicelake.pipeline.common.options import read_pairs
+from duckicelake.pipeline.common.reports import Stopwatch
+from duckicelake.pipeline.common.rest import Rest, TableHead, TableIdent, open_rest, parse_ident
+from duckicelake.pipeline.common.spark_session import RestCatalog, end_process
+from duckicelake.pipeline.common.spark_sql import parse_order
+from duckicelake.pipeline.common.staging import (
     BRANCH_PREFIX,
     Staged,
+    check_count,
     discard,
     format_identifier,
     is_stale,
@@ -32,11 +31,15 @@ from duckicelake.pipeline.ingest.staging import (
     make_branch,
     make_run_id,
 )
-from duckicelake.pipeline.ingest.target import parse_order
-from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged, check_moved
-from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.rest import Rest, TableHead, TableIdent, open_rest, parse_ident
-from duckicelake.pipeline.spark import RestCatalog, end_process
+from duckicelake.pipeline.common.storage import open_objects
+from duckicelake.pipeline.ingest import file_source
+from duckicelake.pipeline.ingest.file_source import choose_format, choose_reading, list_path_columns
+from duckicelake.pipeline.ingest.job import check_pair, check_target
+from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions, IngestReport, Status, find_format
+from duckicelake.pipeline.ingest.publishing import commit_once
+from duckicelake.pipeline.ingest.row_checks import ends_at_lines
+from duckicelake.pipeline.ingest.source import Taken
+from duckicelake.pipeline.ingest.writing import check_growth, check_merged, check_moved
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
@@ -391,10 +394,10 @@ def test_a_footer_that_arrow_does_not_know_is_named(form: Format, tmp_path: Path
     def refuse(*_: object) -> NoReturn:
         raise ArrowNotImplementedError("nobody knows that codec")
 
-    monkeypatch.setattr(files.parquet, "read_metadata", refuse)
-    monkeypatch.setattr(files.orc, "ORCFile", refuse)
+    monkeypatch.setattr(file_source.parquet, "read_metadata", refuse)
+    monkeypatch.setattr(file_source.orc, "ORCFile", refuse)
     path = tmp_path / "a"
     path.touch()
     absent: Any = None
     with pytest.raises(BadRequest, match="a cannot be read: nobody knows that codec"):
-        files.FileReading(absent, form, [Taken(path.as_uri(), 1, 1)], {}, absent).count()
+        file_source.FileReading(absent, form, [Taken(path.as_uri(), 1, 1)], {}, absent).count()

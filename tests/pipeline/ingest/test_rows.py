@@ -4,11 +4,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest.evolution import EvolutionRefused
-from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestMode
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.rows import goes_on
-from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
+from duckicelake.pipeline.common.spark_sql import parse_order, parse_partitions
+from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestMode, Status
+from duckicelake.pipeline.ingest.row_checks import goes_on
+from duckicelake.pipeline.ingest.schema_evolution import EvolutionRefused
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.spark import Spark, letting_go
 from tests.support.tiers import long_but
@@ -98,7 +97,7 @@ def test_parquet_rows_without_a_value_are_numbered(mill: Mill) -> None:
     done = mill.run(schema="id BIGINT NOT NULL, name STRING")
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (3, 2, 1)
     assert mill.rows("trips__quarantine", "raw, row_index, line") == [('{"id":null,"name":"b"}', 1, None)]
-    clean = mill.run(source=str(mill.folder), table=TABLE.beside("_2"))
+    clean = mill.run(source=str(mill.folder), table=TABLE.with_suffix("_2"))
     assert (clean.rows_in, clean.rows_out) == (3, 3)
     assert mill.served.server.get("namespaces/raw/tables/trips_2__quarantine").status == 404
 
@@ -225,7 +224,7 @@ def test_partitions_are_overwritten(mill: Mill) -> None:
     assert mill.run(mode=IngestMode.overwrite_partitions, **shape).rows_quarantined == 1
     assert len(mill.rows()) == 4
     with pytest.raises(BadRequest, match="no partitions"):
-        mill.run(mode=IngestMode.overwrite_partitions, table=TABLE.beside("_2"))
+        mill.run(mode=IngestMode.overwrite_partitions, table=TABLE.with_suffix("_2"))
 
 
 @pytest.mark.long
@@ -311,7 +310,7 @@ def test_orc_and_folders_of_values_are_read(mill: Mill) -> None:
     assert mill.rows(columns="id, name, city") == [(1, "a", "x")]
     assert mill.run(form=Format.orc).status == Status.nothing_new
     alone = mill.write("day=1/a.csv", "id\n1\n")
-    assert "(`id` int)" in mill.run(source=str(alone), table=TABLE.beside("_2"), dry_run=True).plan[1]
+    assert "(`id` int)" in mill.run(source=str(alone), table=TABLE.with_suffix("_2"), dry_run=True).plan[1]
 
 
 def test_too_many_bad_rows_stop_the_run(mill: Mill) -> None:

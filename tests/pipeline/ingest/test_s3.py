@@ -10,10 +10,9 @@ import boto3
 import pytest
 
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
-from duckicelake.pipeline.ingest.options import Changed
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.reading import NoSource, SourceMoved
-from duckicelake.pipeline.ingest.sources.s3 import encode_path, is_hidden, open_store, translate_pattern
+from duckicelake.pipeline.common.storage import NoSource, encode_path, is_hidden, open_store, translate_pattern
+from duckicelake.pipeline.ingest.options import Changed, Status
+from duckicelake.pipeline.ingest.source import SourceMoved
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_ids

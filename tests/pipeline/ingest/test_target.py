@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, IntegerType, LongType, NullType, ShortType, StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import (
+from duckicelake.pipeline.common.rest import TableIdent, parse_ident
+from duckicelake.pipeline.common.spark_sql import (
     PartitionTerm,
     SortTerm,
     format_columns,
@@ -16,7 +17,6 @@ from duckicelake.pipeline.ingest.target import (
     parse_partitions,
     quote_ident,
 )
-from duckicelake.pipeline.rest import TableIdent, parse_ident
 
 
 def test_partitions_are_read_in_icebergs_words() -> None:
@@ -52,7 +52,7 @@ def test_names_are_quoted() -> None:
     """A name may have any letter; a branch is one level more."""
     assert quote_ident("lake", TableIdent(("a b", "c"), "t`u"), "x_1") == "`lake`.`a b`.`c`.`t``u`.`branch_x_1`"
     assert parse_ident("a.b.t") == TableIdent(("a", "b"), "t")
-    assert str(parse_ident("a.b.t").beside("__ingested")) == "a.b.t__ingested"
+    assert str(parse_ident("a.b.t").with_suffix("__ingested")) == "a.b.t__ingested"
     assert parse_ident('"Odd Schema.x"."t"') == TableIdent(("Odd Schema.x",), "t")
 
 

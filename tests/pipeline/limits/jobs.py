@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from duckdb import DuckDBPyConnection
 
 from duckicelake.commands.jobs.reports import run_or_report
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.maintain.context import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.limits.wired import Wired, open_wired
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, grow_branch, make_desk
 from tests.pipeline.profile.measurer import Measurer

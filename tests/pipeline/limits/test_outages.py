@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.ingest.job import JobContext, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.ingest.job import ingest
+from duckicelake.pipeline.ingest.options import IngestOptions, Status
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.limits.watched import obey_permissions, watch

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.maintain.keeper import make_desk
 from tests.pipeline.profile.measurer import Measurer
 from tests.pipeline.publish.press import Press

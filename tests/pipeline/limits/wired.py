@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duckicelake.commands.facts import format_facts
 from duckicelake.commands.jobs.session import open_duckdb
 from duckicelake.embedded.home import open_home
-from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.common.reports import Progress
 from tests.rest.proxy import Wire, wire_to
 from tests.rest.serving import Server, make_settings
 from tests.support.readers import Served

@@ -17,10 +17,9 @@ from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home, open_home
-from duckicelake.pipeline.maintain import rewriting
+from duckicelake.pipeline.maintain import compaction
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.dying import Moment, dying, run_module
 from tests.pipeline.maintain.keeper import AT_ONCE, make_eager
 from tests.rest.serving import WAREHOUSE
@@ -82,7 +81,7 @@ def opening_early(facts: Facts) -> AbstractContextManager[SparkSession]:
 def main(doom: Doom) -> None:
     """Run the job with every age as low as it goes, and no pity on orphans. Options: a policy's, and from where on it goes by pieces."""
     asked = dict(doom.options)
-    rewriting.GROUP_BYTES = asked.pop(GROUP_BYTES, rewriting.GROUP_BYTES)
+    compaction.GROUP_BYTES = asked.pop(GROUP_BYTES, compaction.GROUP_BYTES)
     call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
     facts, home = open_place(doom)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:

@@ -13,16 +13,14 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs.maintain import open_postgres, sweep
-from duckicelake.pipeline.ingest.staging import RUN_ID
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.maintain.desk import MaintainContext
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.common.java import NoJava
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
+from duckicelake.pipeline.common.staging import RUN_ID
+from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.maintain.planning import MaintainReport, StepResult
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
 from tests.support.readers import Served
@@ -48,7 +46,7 @@ def make_desk(served: Served, tell: Progress) -> MaintainContext:
         open_spark=open_spark,
         catalog="none",
         sweep=lambda before, spared: sweep(lake, before, spared),
-        tell=tell,
+        progress=tell,
         pause=lambda _: None,
     )
 

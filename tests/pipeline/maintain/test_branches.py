@@ -8,14 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from duckicelake.pipeline.ancestry import walk
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest, parse_ident
+from duckicelake.pipeline.common.staging import walk
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import MaintainReport, StepResult
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Rest, TableIdent, open_rest, parse_ident
+from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind, StepResult
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.differential.beside.rounds import EAGER, make_eager_desk
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, find, make_desk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.common.rest import open_rest
 from tests.cli.test_commands import settings_for
 from tests.support.commands import COMMAND, environment, run
 from tests.support.readers import Served

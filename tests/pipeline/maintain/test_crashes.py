@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
 from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import GROUP_BYTES, kill

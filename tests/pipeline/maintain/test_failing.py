@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from duckicelake.pipeline.maintain import compacting, rewriting
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.maintain import compaction
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.reports import Verdict
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import meeting_commits
@@ -41,7 +41,7 @@ def test_a_file_that_is_gone_is_asked_for_once(keeper: Keeper) -> None:
 @pytest.mark.long
 def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a table is committed piece by piece: what can be written anew is, and of the rest it is told that it was not."""
-    monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
+    monkeypatch.setattr(compaction, "GROUP_BYTES", 900)
     # Two in each piece, and none that is alone and stays.
     fill(keeper, 6)
     name = remove_file(keeper)
@@ -72,18 +72,18 @@ def test_a_table_that_goes_meanwhile_is_passed_over(keeper: Keeper, change: str)
 def test_an_order_that_iceberg_refuses_is_tried_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells it by the same class as commits that others overtook."""
     fill(keeper)
-    monkeypatch.setattr(compacting, "check_possible", lambda *_: None)
-    monkeypatch.setattr(compacting, "spell_order", lambda policy, _: policy)
+    monkeypatch.setattr(compaction, "check_possible", lambda *_: None)
+    monkeypatch.setattr(compaction, "spell_order", lambda policy, _: policy)
     [done] = keeper.run("main.t", strategy="sort", order="nobody").steps
     assert (done.verdict, "nobody" in done.message, keeper.told.count("compact main.t")) == (Verdict.failed, True, 1), done
 
 
 @pytest.mark.parametrize(
-    "group_bytes", long_but([pytest.param(rewriting.GROUP_BYTES, id="at once"), pytest.param(900, id="piece by piece")], "piece by piece")
+    "group_bytes", long_but([pytest.param(compaction.GROUP_BYTES, id="at once"), pytest.param(900, id="piece by piece")], "piece by piece")
 )
 def test_commits_that_duckdb_overtook_are_made_again(keeper: Keeper, monkeypatch: pytest.MonkeyPatch, group_bytes: int) -> None:
     """Somebody deletes rows of all that was rewritten, just before the first commit."""
-    monkeypatch.setattr(rewriting, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(compaction, "GROUP_BYTES", group_bytes)
     fill(keeper)
 
     def meet(send: Callable[[], Answer]) -> Answer:

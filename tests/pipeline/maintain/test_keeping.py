@@ -11,17 +11,16 @@ import psycopg
 import pytest
 
 from duckicelake.errors import CatalogError, CommitFailed, ServiceUnavailable
-from duckicelake.pipeline.asking.callers import ANONYMOUS, Authenticator
-from duckicelake.pipeline.maintain import job, survey
-from duckicelake.pipeline.maintain.desk import MaintainContext
+from duckicelake.pipeline.common import lake_tables
+from duckicelake.pipeline.common.http_client import ANONYMOUS, Authenticator
+from duckicelake.pipeline.common.lake_tables import TableName
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.maintain import job, lake_queries
+from duckicelake.pipeline.maintain.context import MaintainContext
 from duckicelake.pipeline.maintain.job import QUICK_ATTEMPTS, maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import LakeSnapshot, StepKind, TableFacts
-from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import StepResult
-from duckicelake.pipeline.maintain.survey import TableName
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.maintain.planning import LakeSnapshot, StepKind, StepResult, TableFacts
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 INLINED = TableFacts(inlined_rows=3, inlined_batches=1)
@@ -132,14 +131,14 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         "read_facts": lambda *_: come_to(lake.facts),
         "read_snapshots": lake.read_snapshots,
         "read_named": lambda _: come_to(lake.named),
-        "read_beside": lambda *_: come_to(lake.besides),
+        "read_branch_snapshots": lambda *_: come_to(lake.besides),
         "read_now": lambda _: NOW,
         "count_scheduled": lambda *_: lake.scheduled,
         "share_lake": lambda _: lake.may_share,
         "owning_lake": lake.owning,
     }
     for name, function in told.items():
-        monkeypatch.setattr(survey, name, function)
+        monkeypatch.setattr(lake_tables if name == "list_live_tables" else lake_queries, name, function)
     monkeypatch.setattr(job, "EXPIRED_AT_ONCE", 2)
     stand_in: Any = lake
     desk = MaintainContext(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)
@@ -219,7 +218,7 @@ def test_a_table_that_comes_meanwhile_has_its_own_age(lake: Lake, run: Run, monk
     """What nobody has looked at is no table whose snapshots stay for ever."""
     lists = [lake.list_live_tables(None)]
     lake.tables = {"t": {}, "new": {"duckicelake.maintain.snapshot-age": "7 days"}}
-    monkeypatch.setattr(survey, "list_live_tables", lambda _: lists.pop() if lists else lake.list_live_tables(None))
+    monkeypatch.setattr(lake_tables, "list_live_tables", lambda _: lists.pop() if lists else lake.list_live_tables(None))
     run()
     assert lake.history_reads == 1
 

@@ -4,8 +4,8 @@ from threading import Thread
 
 import pytest
 
+from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]

@@ -13,25 +13,27 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
-from duckicelake.pipeline import spark
-from duckicelake.pipeline.ingest.target import parse_order
-from duckicelake.pipeline.maintain.checks import check_possible, spell_order
+from duckicelake.pipeline.common import spark_session
+from duckicelake.pipeline.common.lake_tables import TableName, choose_tables
+from duckicelake.pipeline.common.rest import parse_ident
+from duckicelake.pipeline.common.spark_session import commits_with_properties
+from duckicelake.pipeline.common.spark_sql import parse_order
+from duckicelake.pipeline.maintain.compaction import format_call, format_options, is_passing
+from duckicelake.pipeline.maintain.lake_queries import parse_changed_tables
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
     LakeSnapshot,
     StepKind,
     TableFacts,
+    check_possible,
     plan_compaction,
     plan_expiry,
     plan_flush,
     plan_forgetting,
     plan_removal,
+    spell_order,
 )
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
-from duckicelake.pipeline.maintain.rewriting import format_call, format_options, is_passing
-from duckicelake.pipeline.maintain.survey import TableName, choose_tables, parse_changed_tables
-from duckicelake.pipeline.rest import parse_ident
-from duckicelake.pipeline.spark import commits_with_properties
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ICEBERG = "org.apache.iceberg.exceptions"
@@ -294,7 +296,7 @@ def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.Monkey
 
     iceberg = SimpleNamespace(EnvironmentContext=Gone())
     org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
-    monkeypatch.setattr(spark, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
+    monkeypatch.setattr(spark_session, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
     with pytest.raises(SystemExit), commits_with_properties({"a": "b"}):
         raise SystemExit(0)
 

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import SortTerm
-from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.common.spark_sql import SortTerm
+from duckicelake.pipeline.maintain.compaction import format_options
 from duckicelake.pipeline.maintain.planning import LakeSnapshot, Step, StepKind, TableFacts, plan_expiry
-from duckicelake.pipeline.maintain.policy import Policies, Policy, Strategy, parse_age, parse_policies, parse_size
-from duckicelake.pipeline.maintain.rewriting import format_options
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, Strategy, parse_age, parse_policies, parse_size
 
 FILE = """
 [default]

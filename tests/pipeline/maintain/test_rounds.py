@@ -11,17 +11,16 @@ from duckdb import DuckDBPyConnection
 from psycopg import sql
 
 from duckicelake.errors import CommitFailed, NoSuchTable
-from duckicelake.pipeline.maintain import compacting, survey
-from duckicelake.pipeline.maintain.desk import MaintainContext
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.common import lake_tables
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.rest import parse_ident
+from duckicelake.pipeline.maintain import compaction, lake_queries
+from duckicelake.pipeline.maintain.compaction import Rewritten
+from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.lake_queries import parse_changed_tables
 from duckicelake.pipeline.maintain.planning import FileGroup, StepKind, TableFacts
-from duckicelake.pipeline.maintain.policy import Policies, Policy, parse_policies
-from duckicelake.pipeline.maintain.rewriting import Rewritten
-from duckicelake.pipeline.maintain.survey import parse_changed_tables
-from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import parse_ident
+from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, parse_policies
 from tests.pipeline.maintain.keeper import make_desk
 from tests.support.readers import Served
 
@@ -45,8 +44,8 @@ def look(served: Served, **policy: Any) -> TableFacts:
     """What the catalog says of the one table."""
     desk = make_desk(served, list[str]().append)
     with desk.open_postgres() as conn:
-        [name] = survey.list_live_tables(conn)
-        return survey.read_facts(conn, name.table_id, Policy(**policy))
+        [name] = lake_tables.list_live_tables(conn)
+        return lake_queries.read_facts(conn, name.table_id, Policy(**policy))
 
 
 def test_the_catalog_is_summed_up(served: Served) -> None:
@@ -161,22 +160,22 @@ def test_a_flush_names_its_run(served: Served) -> None:
     assert set(report.versions) == {"duckicelake", "pyspark", "duckdb"}
 
 
-def list_tables(desk: MaintainContext) -> list[survey.TableName]:
+def list_tables(desk: MaintainContext) -> list[lake_tables.TableName]:
     """The live tables."""
     with desk.open_postgres() as conn:
-        return survey.list_live_tables(conn)
+        return lake_tables.list_live_tables(conn)
 
 
 def test_runs_know_of_each_other(served: Served) -> None:
     """By a lock of Postgres: many share the lake, one alone may have it for itself, and it shares it again afterwards."""
     desk = make_desk(served, list[str]().append)
     with desk.open_postgres() as alice, desk.open_postgres() as bob:
-        assert survey.share_lake(alice)
-        with survey.owning_lake(alice) as is_own:
-            assert (is_own, survey.share_lake(bob)) == (True, False)
-        assert survey.share_lake(bob)
+        assert lake_queries.share_lake(alice)
+        with lake_queries.owning_lake(alice) as is_own:
+            assert (is_own, lake_queries.share_lake(bob)) == (True, False)
+        assert lake_queries.share_lake(bob)
         for one in (alice, bob):
-            with survey.owning_lake(one) as is_own:
+            with lake_queries.owning_lake(one) as is_own:
                 assert not is_own
 
 
@@ -189,8 +188,8 @@ def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Ex
             raise outcome
         return outcome
 
-    monkeypatch.setattr(compacting, "rewrite", rewrite)
-    monkeypatch.setattr(compacting, "naming_procedures", lambda *_: nullcontext())
+    monkeypatch.setattr(compaction, "rewrite", rewrite)
+    monkeypatch.setattr(compaction, "procedures_with_properties", lambda *_: nullcontext())
     spark: Any = object()
     return replace(make_desk(served, list[str]().append), open_spark=lambda: nullcontext(spark))
 
@@ -219,7 +218,7 @@ def test_a_commit_whose_answer_was_lost_is_found_done(served: Served, monkeypatc
         duck.execute("CALL ducklake_merge_adjacent_files('lake')")
         raise OSError("lost")
 
-    monkeypatch.setattr(compacting, "rewrite", lose)
+    monkeypatch.setattr(compaction, "rewrite", lose)
     [done] = maintain(desk, MaintainOptions()).steps
     assert (done.verdict, done.reason, done.attempts) == (Verdict.done, "it was done after all", 2)
 
@@ -234,8 +233,8 @@ def test_a_long_history_is_read_piece_by_piece(served: Served, monkeypatch: pyte
             cursors.extend(conn.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
             return parse_changed_tables(changes)
 
-        monkeypatch.setattr(survey, "find_tables", look)
-        found = survey.read_snapshots(conn)
+        monkeypatch.setattr(lake_queries, "parse_changed_tables", look)
+        found = lake_queries.read_snapshots(conn)
     [table_id] = {table_id for snapshot in found for table_id in snapshot.table_ids}
     assert [table_id in snapshot.table_ids for snapshot in sorted(found, key=lambda one: one.snapshot_id)][-5:] == [True] * 5
     assert set(cursors) == {("lake_snapshots",)}
@@ -251,7 +250,7 @@ def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, mon
             with served.lake.psycopg() as conn:
                 conn.execute(END_SHARING)
 
-    [failed] = maintain(replace(desk, tell=tell), MaintainOptions((parse_ident("main.t"),))).steps
+    [failed] = maintain(replace(desk, progress=tell), MaintainOptions((parse_ident("main.t"),))).steps
     assert (failed.kind, failed.verdict, failed.reason) == (StepKind.compact, Verdict.failed, "5 small files, 0 with many deletes")
     assert "the connection to Postgres that shares the lake broke" in failed.message
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.pipeline.ingest.target import parse_order
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.spark_sql import parse_order
 from tests.pipeline.ingest.mill import open_mill
 from tests.pipeline.maintain.keeper import Keeper
 from tests.support.keys import open_s3

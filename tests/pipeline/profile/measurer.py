@@ -9,12 +9,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs.maintain import open_postgres
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.common.java import NoJava
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
 from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.options import ProfileOptions
-from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.profile.report import ColumnProfile, ProfileOptions, ProfileReport, TableProfile
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
 
@@ -40,7 +39,7 @@ class Measurer:
             open_postgres=lambda: open_postgres(lake),
             open_spark=open_spark,
             catalog=self.checker.catalog,
-            tell=tell or self.told.append,
+            progress=tell or self.told.append,
         )
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():

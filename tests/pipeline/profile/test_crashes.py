@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
 from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.puffin import decode_puffin
+from duckicelake.pipeline.common.reports import Interrupted, Verdict
 from duckicelake.pipeline.profile import job
-from duckicelake.pipeline.reports import Interrupted, Verdict
 from tests.pipeline.profile.measurer import Measurer, by_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]

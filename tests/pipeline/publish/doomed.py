@@ -6,8 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from duckicelake.commands.jobs.publish import PublishCall, make_desk
-from duckicelake.pipeline.publish.job import publish
-from duckicelake.pipeline.publish.options import PublishOptions
+from duckicelake.pipeline.publish.job import PublishOptions, publish
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
 

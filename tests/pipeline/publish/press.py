@@ -8,12 +8,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.publish.job import PublishContext, publish
-from duckicelake.pipeline.publish.options import PublishOptions
-from duckicelake.pipeline.publish.report import Published, PublishReport
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.common.java import NoJava
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
+from duckicelake.pipeline.publish.job import PublishContext, Published, PublishOptions, PublishReport, publish
 from tests.catalog.manifest_import.making import open_place
 from tests.catalog.test_many_files import make_copies
 from tests.support.readers import Served

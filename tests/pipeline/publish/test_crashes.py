@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.commands.jobs.maintain import sweep
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told

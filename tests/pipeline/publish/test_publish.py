@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
+from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.publish import job
-from duckicelake.pipeline.reports import Verdict
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.pipeline.publish.press import FILES, MANIFESTS, Press

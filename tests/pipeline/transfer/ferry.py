@@ -9,11 +9,10 @@ from typing import Any
 
 from duckicelake.commands.jobs.session import SparkSettings
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.spark import LazySpark
+from duckicelake.pipeline.common.job_context import LazySpark
+from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.transfer.job import transfer
-from duckicelake.pipeline.transfer.options import read_options
-from duckicelake.pipeline.transfer.report import TransferReport
+from duckicelake.pipeline.transfer.options import TransferReport, read_options
 from tests.pipeline.holding import WITHOUT_STORE
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import make_lake

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.pipeline.reports import Interrupted
+from duckicelake.pipeline.common.reports import Interrupted
 from duckicelake.pipeline.transfer import job
 from tests.pipeline.transfer.ferry import Ferry, check_compared, check_signed, describe, write_properties
 from tests.support.shared_stack import SharedStack

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, open_database
-from duckicelake.pipeline.transfer.report import TransferReport
+from duckicelake.pipeline.transfer.options import TransferReport
 from tests.pipeline.holding import list_files, list_named
 from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.rest.proxy import Wire, wire_to

@@ -16,12 +16,10 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.catalogs import LoadedTable
-from duckicelake.pipeline.transfer.copies.found import PUBLISHING, STAGED
-from duckicelake.pipeline.transfer.copies.leftovers import clear
-from duckicelake.pipeline.transfer.files import Store, describe_new
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, LoadedTable
+from duckicelake.pipeline.transfer.copy_files import Store, clear, describe_new
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.translate.locations import copy_folders

@@ -11,8 +11,8 @@ import pytest
 from duckicelake.embedded.object_store import StoreAccess
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.transfer.copies.rows import compare_rows
-from duckicelake.pipeline.verify.hashing import hash_rows
+from duckicelake.pipeline.transfer.job import compare_rows
+from duckicelake.pipeline.verify.row_hashes import hash_rows
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.rest.serving import WAREHOUSE
 from tests.support.keys import open_s3

@@ -8,12 +8,11 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.ingest.job import JobContext
-from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
 from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.options import VerifyOptions
-from duckicelake.pipeline.verify.report import Finding, VerifyReport
+from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport
 from tests.support.readers import Served
 from tests.support.spark import Spark
 

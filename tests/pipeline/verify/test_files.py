@@ -85,7 +85,7 @@ def test_only_duckdbs_errors_are_told_as_its_own(checker: Checker, monkeypatch: 
         raise error
 
     checker.run("CREATE TABLE t (id INTEGER)")
-    monkeypatch.setattr(job, "look_at_files", fail)
+    monkeypatch.setattr(job, "check_files", fail)
     assert checker.look("main.t", files=True).message == said
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.pipeline.verify import footers
-from duckicelake.pipeline.verify.footers import PartitionPart, TableShape, check_lake_facts, check_parquet, read_leaf_columns
+from duckicelake.pipeline.verify import parquet_checks
+from duckicelake.pipeline.verify.parquet_checks import PartitionPart, TableShape, check_lake_facts, check_parquet, read_leaf_columns
 
 DATE, DOUBLE, INT, LONG, TIMESTAMP = map(PrimitiveType, ("date", "double", "int", "long", "timestamp"))
 UNSAID: Mapping[str, Any] = {
@@ -67,7 +67,7 @@ def test_a_unit_that_both_ends_are_in_is_not_read(
     shape = TableShape({1: TIMESTAMP}, {})
     found = check(file, shape, lake_partition=tell_partition(transform, stray))
     assert found == [f"has rows with {transform}(t) of {text}, DuckLake says {stray}"]
-    monkeypatch.setattr(footers, "read_values", None)
+    monkeypatch.setattr(parquet_checks, "read_values", None)
     assert check(file, shape, lake_partition=tell_partition(transform, text)) == []
 
 
@@ -85,7 +85,7 @@ def test_few_partition_values_are_kept(tmp_path: Path) -> None:
     file = write(tmp_path, [field("n", pa.int64(), 1)], list(range(200_000)))
     shape = TableShape({1: LONG}, {0: (PartitionPart("n", 1, "identity", LONG, LONG),)})
     column = read_leaf_columns(file, shape.leaves)[1]
-    assert len(footers.list_strays(file, column, LONG, lambda value: value, {7})) < 100
+    assert len(parquet_checks.list_strays(file, column, LONG, lambda value: value, {7})) < 100
     said = check(file, shape, partition={"n": 7}, lake_partition=tell_partition("identity", "7"))
     assert said == ["is in the partition n=7, its rows belong to 0, 1, 2", "has rows with identity(n) of 0, 1, 2, DuckLake says 7"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
-from duckicelake.pipeline.verify.hashing import hash_rows, hash_values
+from duckicelake.pipeline.verify.row_hashes import hash_rows, hash_values
 
 STRING, LONG, DOUBLE = PrimitiveType("string"), PrimitiveType("long"), PrimitiveType("double")
 LISTS = ListType(2, STRING, False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duckicelake.pipeline.rest import TableIdent
+from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.verify.snapshot_pairs import name_metadata, read_table_id
 from tests.support.lakes import FreshLake
 

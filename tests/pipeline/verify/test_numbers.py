@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
-from duckicelake.pipeline import older
-from duckicelake.pipeline.verify.counting import checksum_rows, format_number, pick_rows
-from duckicelake.pipeline.verify.hashing import hash_rows
-from duckicelake.pipeline.verify.tally import CompareSpec, GroupField, checksum_batches, compare, find_different_bins
+from duckicelake.pipeline.common import spark_compat
+from duckicelake.pipeline.verify.checksums import CompareSpec, GroupField, checksum_batches, compare, find_different_bins
+from duckicelake.pipeline.verify.row_hashes import hash_rows
+from duckicelake.pipeline.verify.spark_checksums import checksum_rows, format_number, pick_rows
 from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -142,7 +142,7 @@ def test_spark_makes_the_same_numbers(spark: Spark, kind: str, tmp_path: Path) -
     table, look = make(forms, 7)
     number = format_number([(field.name, field.type) for field in look.fields])
     with letting_go():
-        theirs = older.to_arrow(read(spark, table, tmp_path).select(F.expr(number).alias("n")))
+        theirs = spark_compat.to_arrow(read(spark, table, tmp_path).select(F.expr(number).alias("n")))
     [whole] = table.combine_chunks().to_batches()
     ours = hash_rows(whole, look.fields)
     assert len(set(ours.tolist())) > ROWS * 0.9

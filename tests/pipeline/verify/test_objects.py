@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from duckicelake.pipeline.objects import TableObjects
-from duckicelake.pipeline.verify import objects
-from duckicelake.pipeline.verify.footers import TableShape
-from duckicelake.pipeline.verify.objects import DATA, FILE, PROBLEM, UNSEEN, check_object
+from duckicelake.pipeline.common.storage import TableObjects
+from duckicelake.pipeline.verify import object_checks
+from duckicelake.pipeline.verify.object_checks import DATA, FILE, PROBLEM, UNSEEN, check_object
+from duckicelake.pipeline.verify.parquet_checks import TableShape
 from duckicelake.pipeline.verify.report import Finding, VerifyVerdict
 
 SAID = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format", "content_offset"))
@@ -99,7 +99,7 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
     def fail(*_: object) -> None:
         raise TypeError("nobody thought of that")
 
-    monkeypatch.setattr(objects, "check_parquet", fail)
+    monkeypatch.setattr(object_checks, "check_parquet", fail)
     entry = {**PARQUET, "path": f"file://{write_rows(tmp_path)}", "content": DATA}
     assert list(check_object(TableObjects(LocalFileSystem()), entry, TableShape({}, {}))) == [
         (FILE, entry["path"], "", None),

@@ -12,19 +12,20 @@ import pytest
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
-from duckicelake.pipeline.verify import checksum_batches as tally_module
-from duckicelake.pipeline.verify.columns import build_compare_spec, check_readable, format_select
-from duckicelake.pipeline.verify.options import VerifyOptions, read_options
-from duckicelake.pipeline.verify.report import Finding, VerifyReport, VerifyVerdict
-from duckicelake.pipeline.verify.tally import (
+from duckicelake.pipeline.verify import checksums as tally_module
+from duckicelake.pipeline.verify.checksums import (
     CompareSpec,
     GroupDifference,
     GroupField,
+    build_compare_spec,
+    check_readable,
     checksum_batches,
     compare,
     find_examples,
+    format_select,
     pick_batches,
 )
+from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport, VerifyVerdict, read_options
 
 INT, DATE, STAMP = PrimitiveType("int"), PrimitiveType("date"), PrimitiveType("timestamp")
 FIELDS = (NestedField(1, "i", INT, False), NestedField(2, "at", STAMP, False))

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from duckicelake.pipeline.verify.xxh64 import hash_ints, hash_longs, hash_spans
+from duckicelake.pipeline.verify.row_hashes import hash_ints, hash_longs, hash_spans
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4, P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_sql import parse_order, parse_partitions
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode
-from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
-from duckicelake.pipeline.rest import open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
@@ -49,7 +49,7 @@ def test_a_uuid_in_capitals_is_the_same(mill: Mill) -> None:
     assert (report.rows_out, report.rows_superseded) == (1, 1)
     assert mill.rows(columns="id::VARCHAR, v, seen") == [(known, 2, 3)]
     options = {"mode": IngestMode.scd2, "key": ("id",), "order_by": "seen", "partition_by": parse_partitions("is_current")}
-    assert "partitioned by `is_current`" in mill.run(dry_run=True, table=TABLE.beside("_2"), **options).plan
+    assert "partitioned by `is_current`" in mill.run(dry_run=True, table=TABLE.with_suffix("_2"), **options).plan
 
 
 @pytest.mark.long

@@ -10,10 +10,10 @@ from pyarrow import orc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.common.rest import open_rest, parse_ident
+from duckicelake.pipeline.common.spark_compat import from_arrow
+from duckicelake.pipeline.common.spark_sql import add_defaults, format_default, parse_partitions
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode
-from duckicelake.pipeline.ingest.target import add_defaults, format_default, parse_partitions
-from duckicelake.pipeline.older import from_arrow
-from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from duckicelake.pipeline.ingest.making import LEDGER, QUARANTINE
-from duckicelake.pipeline.ingest.staging import RUN_ID, STALE, discard_stale, format_identifier
-from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
+from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
+from duckicelake.pipeline.common.staging import RUN_ID, STALE, discard_stale, format_identifier
+from duckicelake.pipeline.ingest.plan import LEDGER, QUARANTINE
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -19,7 +19,7 @@ def check_left(mill: Mill) -> None:
     check_cleared(mill.served)
     rest = open_rest(mill.served.rest_catalog())
     runs = {row[0] for row in mill.rows(f"{TABLE.name}{LEDGER}", "run_id")}
-    tables = [TABLE, *(TABLE.beside(suffix) for suffix in (LEDGER, QUARANTINE))]
+    tables = [TABLE, *(TABLE.with_suffix(suffix) for suffix in (LEDGER, QUARANTINE))]
     for ident in (one for one in tables if rest.load(one) is not None):
         discard_stale(rest, ident, datetime.now(UTC) + LATER)
         shorten_log(rest, ident)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.target import parse_partitions
+from duckicelake.pipeline.common.spark_sql import parse_partitions
+from duckicelake.pipeline.ingest.options import Status
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill

@@ -16,11 +16,11 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from duckicelake.pipeline.ingest.file_source import FileReading, choose_reading
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.quarantine.table import keep_bad_files, select_bad
-from duckicelake.pipeline.ingest.rows import RowCount, RowRules, check_rows
-from duckicelake.pipeline.ingest.sources.files import FileReading, choose_reading
-from duckicelake.pipeline.ingest.sources.reading import ROW, Taken
+from duckicelake.pipeline.ingest.quarantine import keep_bad_files, select_bad
+from duckicelake.pipeline.ingest.row_checks import RowCount, RowRules, check_rows
+from duckicelake.pipeline.ingest.source import ROW, Taken
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_avro
 from tests.support.spark import Spark, letting_go

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.files import choose_reading, is_odd_header
-from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
+from duckicelake.pipeline.common.spark_sql import parse_order, parse_partitions
+from duckicelake.pipeline.ingest.file_source import choose_reading, is_odd_header
+from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions, Status
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.tiers import long_but
 
-OTHER = TABLE.beside("_2")
+OTHER = TABLE.with_suffix("_2")
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ def test_infinite_days_are_quarantined(mill: Mill) -> None:
     ]
     assert '"d":"-infinity"' in mill.rows("trips__quarantine", "raw")[1][0]
     with pytest.raises(BadRequest, match="5 rows are bad"):
-        mill.run(**options, table=TABLE.beside("_2"), max_quarantined=4)
+        mill.run(**options, table=TABLE.with_suffix("_2"), max_quarantined=4)
 
 
 @pytest.mark.long
@@ -78,5 +78,5 @@ def test_parts_by_a_day_have_each_row_once(mill: Mill) -> None:
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (8, 6, 2)
     assert sorted(one for one, _ in list_bad(mill)) == [6, 7]
     said = options["reading"] | {"dbtable": "(SELECT id, d FROM shop.days) x", "customSchema": "d STRING"}
-    assert mill.run(**options | {"reading": said, "table": TABLE.beside("_2")}).rows_quarantined == 0
+    assert mill.run(**options | {"reading": said, "table": TABLE.with_suffix("_2")}).rows_quarantined == 0
     assert ("infinity",) in mill.rows("trips_2", "d")

@@ -11,9 +11,8 @@ import pytest
 from pyspark.sql.types import DateType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import IngestMode
-from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.sqlite import guard_sqlite
+from duckicelake.pipeline.ingest.database_checks import guard_sqlite
+from duckicelake.pipeline.ingest.options import IngestMode, Status
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
@@ -69,7 +68,7 @@ def test_values_of_other_types_are_quarantined(mill: Mill, book: Book) -> None:
         ({"id": 9000, "v": "\\xFFFE", "r": 2.0}, "column v must have a text, and no BLOB"),
     ]
     with pytest.raises(BadRequest, match="5 rows are bad"):
-        mill.run(**book.options(table=TABLE.beside("_2"), max_quarantined=4))
+        mill.run(**book.options(table=TABLE.with_suffix("_2"), max_quarantined=4))
 
 
 @pytest.mark.long
@@ -142,7 +141,7 @@ def test_parts_have_each_row_once(mill: Mill, book: Book) -> None:
     done = mill.run(**asked | {"reading": asked["reading"] | parts})
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (24, 21, 3)
     with pytest.raises(BadRequest, match="partitionColumn seen is date"):
-        mill.run(**asked | {"reading": asked["reading"] | parts | {"partitionColumn": "seen"}}, table=TABLE.beside("_2"))
+        mill.run(**asked | {"reading": asked["reading"] | parts | {"partitionColumn": "seen"}}, table=TABLE.with_suffix("_2"))
 
 
 @pytest.mark.long
@@ -187,7 +186,7 @@ def test_times_of_day_are_not_cut(mill: Mill, book: Book) -> None:
     assert mill.rows(columns="seen::VARCHAR") == [("2026-01-01 10:00:00.123",), ("2026-01-02 00:00:00",)]
     for source, more in ((f"{book.source}?date_precision=seconds", {}), (book.source, {"date_precision": "SECONDS"})):
         with pytest.raises(BadRequest, match="milliseconds"):
-            mill.run(source=source, reading={"dbtable": "t"} | more, table=TABLE.beside("_2"))
+            mill.run(source=source, reading={"dbtable": "t"} | more, table=TABLE.with_suffix("_2"))
 
 
 @pytest.mark.long

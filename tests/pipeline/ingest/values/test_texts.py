@@ -8,13 +8,13 @@ import pyspark
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.sources.looks import adopt_paths, list_path_texts, list_path_values
-from duckicelake.pipeline.ingest.target import parse_columns
+from duckicelake.pipeline.common.spark_sql import parse_columns
+from duckicelake.pipeline.ingest.text_inference import adopt_paths, list_path_texts, list_path_values
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.test_avro import write_avro
 
 of_spark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
-OTHER = TABLE.beside("_2")
+OTHER = TABLE.with_suffix("_2")
 KEEPS_FRACTIONS = not pyspark.__version__.startswith("3.")
 """Whether Spark makes texts of JSON's numbers as they are written; before 4.0 those with a point become doubles first."""
 
@@ -110,7 +110,7 @@ def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     assert mill.rows(columns="id, seat, code, part")[3] == (4, "13", "8", 6)
     mill.run(table=OTHER, schema="id BIGINT, seat STRING, code STRING, part STRING")
     assert mill.rows("trips_2", "part") == [("06",), ("3",), ("4",), ("5",)]
-    mill.run(table=TABLE.beside("_3"), schema="id BIGINT, seat STRING, code STRING, part BIGINT")
+    mill.run(table=TABLE.with_suffix("_3"), schema="id BIGINT, seat STRING, code STRING, part BIGINT")
     assert mill.rows("trips_3", "part") == [(3,), (4,), (5,), (6,)]
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from duckicelake.commands.jobs.ingest import format_report
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.ingest.job import explain_spark
-from duckicelake.pipeline.ingest.options import IngestMode
-from duckicelake.pipeline.ingest.report import IngestReport, Status
-from duckicelake.pipeline.ingest.target import check_partitions, parse_columns, parse_order, parse_partitions
+from duckicelake.pipeline.common.failures import explain_spark
+from duckicelake.pipeline.common.spark_sql import check_partitions, parse_columns, parse_order, parse_partitions
+from duckicelake.pipeline.ingest.options import IngestMode, IngestReport, Status
 from tests.pipeline.ingest.mill import Mill
 from tests.support.tiers import long_but
 

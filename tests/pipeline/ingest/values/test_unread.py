@@ -52,7 +52,7 @@ def test_what_is_advised_for_nanoseconds_works(mill: Mill) -> None:
     pq.write_table(rows, mill.folder / "longs.parquet")
     mill.spark.session.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
     try:
-        mill.run(source=str(mill.folder / "longs.parquet"), table=TABLE.beside("_2"))
+        mill.run(source=str(mill.folder / "longs.parquet"), table=TABLE.with_suffix("_2"))
     finally:
         mill.spark.session.conf.unset("spark.sql.legacy.parquet.nanosAsLong")
     assert mill.rows("trips_2") == [(1_000_001_000,)]

@@ -8,8 +8,8 @@ import pytest
 from pyarrow import orc
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.common.spark_sql import parse_columns
 from duckicelake.pipeline.ingest.options import Evolve, Format, IngestMode
-from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 

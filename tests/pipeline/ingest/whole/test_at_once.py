@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.ingest.options import Evolve
-from duckicelake.pipeline.ingest.report import IngestReport, Status
+from duckicelake.pipeline.ingest.options import Evolve, IngestReport, Status
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import damage
 from tests.support.tiers import long_but

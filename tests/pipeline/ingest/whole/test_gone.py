@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.ingest.options import Status
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_jdbc import NEW, Shop
 from tests.rest.proxy import wire_to

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.pipeline.common.spark_compat import KEEPS_READS
+from duckicelake.pipeline.common.spark_sql import parse_order, parse_partitions
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode
-from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
-from duckicelake.pipeline.older import KEEPS_READS
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage, lacks_utf8
 from tests.support.tiers import long_but

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import CommitStateUnknown, ServiceUnavailable
-from duckicelake.pipeline.ingest.job import SparkFailed
-from duckicelake.pipeline.ingest.making import TableMaker, get_shape, is_unused
-from duckicelake.pipeline.rest import Rest, TableIdent, open_rest
+from duckicelake.pipeline.common.failures import SparkFailed
+from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
+from duckicelake.pipeline.ingest.plan import TableMaker, get_shape, is_unused
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage
 from tests.support.tiers import long_but

@@ -12,10 +12,9 @@ import pytest
 from duckicelake.commands.jobs.interruption import INTERRUPTED, hearing_a_stop
 from duckicelake.commands.jobs.reports import get_exit_status
 from duckicelake.commands.jobs.session import cancelled_by_stops
-from duckicelake.pipeline.maintain import rewriting
-from duckicelake.pipeline.maintain.compacting import ATTEMPTS
-from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, have_others_moved, list_landed
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.maintain import compaction
+from duckicelake.pipeline.maintain.compaction import ATTEMPTS, RUN_ID, Landed, have_others_moved, list_landed
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import Commit, holding_files, meeting_commits
 from tests.rest.serving import Answer
@@ -31,7 +30,7 @@ CONFLICT = 409, "CommitFailedException", "branch main has changed"
 @pytest.fixture
 def large(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> Keeper:
     """A keeper to whom a pair of small files is a piece."""
-    monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
+    monkeypatch.setattr(compaction, "GROUP_BYTES", 900)
     return keeper
 
 

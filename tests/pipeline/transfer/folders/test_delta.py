@@ -16,10 +16,19 @@ from deltalake import DeltaTable, write_deltalake
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.schema import format_schema
-from duckicelake.pipeline.ingest.sources.s3 import open_store
-from duckicelake.pipeline.transfer.folders.delta import format_keys
-from duckicelake.pipeline.transfer.folders.delta_columns import check_mapping, format_logical, format_physical, make_spec, parse_columns
-from duckicelake.pipeline.transfer.folders.delta_log import check_whole, explaining, get_path_key, read_log
+from duckicelake.pipeline.common.storage import open_store
+from duckicelake.pipeline.transfer.delta import format_keys
+from duckicelake.pipeline.transfer.delta_log import (
+    check_mapping,
+    check_whole,
+    explaining,
+    format_logical,
+    format_physical,
+    get_path_key,
+    make_spec,
+    parse_columns,
+    read_log,
+)
 from tests.pipeline.ingest.test_s3 import Bucket
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.pipeline.transfer.folders.delta import parse_partition
+from duckicelake.pipeline.transfer.delta import parse_partition
 from tests.pipeline.holding import clear_up, list_files
 from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
 from tests.pipeline.transfer.folders.test_delta import lay_out

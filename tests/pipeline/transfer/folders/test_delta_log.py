@@ -10,14 +10,13 @@ import pytest
 from deltalake import write_deltalake
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.ingest.sources.s3 import open_store
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.storage import open_store
 from duckicelake.pipeline.transfer.catalogs import Entry
-from duckicelake.pipeline.transfer.files import Store
-from duckicelake.pipeline.transfer.folders.delta import DeltaFolders, format_keys
-from duckicelake.pipeline.transfer.folders.delta_columns import format_physical
-from duckicelake.pipeline.transfer.folders.delta_log import check_paths, check_whole, read_log
+from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.delta import DeltaFolders, format_keys
+from duckicelake.pipeline.transfer.delta_log import check_paths, check_whole, format_physical, read_log
 from tests.pipeline.transfer.folders.test_delta import lay_out
 
 

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.transfer.folders.hive import find_partitions
+from duckicelake.pipeline.transfer.parquet_folders import find_partitions
 from tests.pipeline.transfer.ferry import Ferry, describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]

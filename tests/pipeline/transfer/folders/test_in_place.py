@@ -16,14 +16,13 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
-from duckicelake.pipeline.objects import TableObjects
-from duckicelake.pipeline.rest import TableIdent
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.common.rest import TableIdent
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.storage import TableObjects
+from duckicelake.pipeline.transfer import in_place
 from duckicelake.pipeline.transfer.catalogs import LoadedTable
-from duckicelake.pipeline.transfer.files import Store
-from duckicelake.pipeline.transfer.folders import in_place
-from duckicelake.pipeline.transfer.folders.in_place import FolderFile, describe_files, format_file_uri
-from duckicelake.pipeline.transfer.taking import format_names, take_files
+from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri, format_names, take_files
 from duckicelake.values import replace
 
 DISK = TableObjects(LocalFileSystem())

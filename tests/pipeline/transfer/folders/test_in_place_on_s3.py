@@ -10,9 +10,9 @@ import pytest
 from deltalake import write_deltalake
 
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.pipeline.ingest.sources.s3 import open_store
-from duckicelake.pipeline.spark import RestCatalog
-from duckicelake.pipeline.transfer.folders.delta import format_keys
+from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.storage import open_store
+from duckicelake.pipeline.transfer.delta import format_keys
 from tests.interop.keys.test_pyiceberg import open_catalog
 from tests.pipeline.ingest.test_s3 import Bucket
 from tests.pipeline.transfer.ferry import Ferry, check_compared, describe, write_properties

@@ -1,1 +1,0 @@
-"""How a REST catalog is asked: who asks, and what a refusal means."""

@@ -1,0 +1,94 @@
+"""The live tables of the lake by DuckLake's rows, and whether this account may write to them.
+
+The jobs `maintain`, `profile` and `publish` choose their tables here; each call reads on the connection that it is given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.rows import class_row
+
+from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
+from duckicelake.iceberg.requests.bodies import check_name
+from duckicelake.pipeline.common.http_client import ANONYMOUS
+from duckicelake.pipeline.common.rest import Rest, TableIdent
+from duckicelake.pipeline.common.staging import format_identifier
+from duckicelake.translate.namespaces import to_levels
+
+SELECT_TABLES = """
+SELECT t.table_id, s.schema_name, t.table_name
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ WHERE t.end_snapshot IS NULL
+ ORDER BY s.schema_name, t.table_name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A live table."""
+
+    table_id: int
+    schema_name: str
+    table_name: str
+
+    @property
+    def ident(self) -> TableIdent:
+        return TableIdent(tuple(to_levels(self.schema_name)), self.table_name)
+
+
+def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
+    """Every live table of the lake."""
+    with conn.cursor(row_factory=class_row(TableName)) as cursor:
+        return cursor.execute(SELECT_TABLES).fetchall()
+
+
+def choose_tables(live: Sequence[TableName], asked: Sequence[TableIdent]) -> list[TableName]:
+    """Return those that were asked for, in any case, or all. Raises: NoSuchTable: one of them is not there"""
+    folded: dict[TableIdent, list[TableName]] = {}
+    for name in live:
+        folded.setdefault(name.ident.folded, []).append(name)
+    chosen = {_choose_table(folded.get(ident.folded, ()), ident) for ident in asked}
+    return [name for name in live if not asked or name in chosen]
+
+
+def _choose_table(same: Sequence[TableName], ident: TableIdent) -> TableName:
+    """One of those whose names differ by case alone, as the catalog chooses."""
+    if not same:
+        raise NoSuchTable(f"There is no table {ident}")
+    return min(same, key=lambda name: (name.table_name != ident.name, name.ident.namespace != ident.namespace, name.table_id))
+
+
+def check_askable(name: TableName) -> None:
+    """Raises: Unsupported: DuckDB made it, and no request can have such a name."""
+    try:
+        for level in (*name.ident.namespace, name.table_name):
+            check_name(level, "name")
+    except BadRequest as error:
+        raise Unsupported(f"{error.message} Rename it with DuckDB.") from error
+
+
+def explain_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
+    """What is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
+    is_live = name in list_live_tables(conn)
+    return f"{said}; the lake has it, so perhaps the catalog does not show it to this account" if is_live else ""
+
+
+def check_may_write(rest: Rest, ident: TableIdent) -> None:
+    """Have the catalog look at an account's rights before something is done that needs them, by a commit of nothing.
+
+    Raises: Forbidden, NoSuchTable: what it says
+    """
+    if rest.caller is not ANONYMOUS:
+        rest.change([{"identifier": format_identifier(ident), "requirements": [], "updates": []}])
+
+
+def may_write(rest: Rest, ident: TableIdent) -> bool:
+    """Whether an account may write to a table, as far as the catalog says that it may not. Of one that cannot be shown it says nothing."""
+    try:
+        check_may_write(rest, ident)
+    except (Forbidden, NoSuchTable):
+        return False
+    except (BadRequest, Unsupported, CommitFailed):
+        return True
+    return True

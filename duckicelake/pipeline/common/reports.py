@@ -1,0 +1,125 @@
+"""Reports of jobs that go from table to table: verdicts, exit status, JSON; and the time that each step took."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from time import monotonic
+from typing import Any, Generic, Protocol, TypeVar
+
+from duckicelake.errors import CatalogError
+
+
+class Interrupted(CatalogError):
+    """Somebody asked for the end, so a step was not begun."""
+
+
+class Verdict(StrEnum):
+    """How a step, a table or a run ended."""
+
+    planned = "planned"
+    done = "done"
+    there = "already-there"
+    nothing = "nothing-to-do"
+    skipped = "skipped"
+    failed = "failed"
+
+
+class ReportPart(Protocol):
+    """What became of a table, or of a step."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """How it ended."""
+        ...
+
+    def describe(self) -> str:
+        """Tell it in a line."""
+        ...
+
+
+PartT = TypeVar("PartT", bound=ReportPart)
+
+
+class Report(ABC):
+    """One run, a dataclass with these fields; `message` is set when it could not even begin."""
+
+    __slots__ = ()
+    job: str
+    message: str
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[ReportPart]:
+        """What the run is made of."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all parts."""
+        found = {part.verdict for part in self.parts}
+        if self.message or Verdict.failed in found:
+            return Verdict.failed
+        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+
+    @property
+    def status(self) -> int:
+        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
+        return int(self.verdict is Verdict.failed)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        return format_report(self.job, self.verdict, self)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesReport(Report, Generic[PartT]):
+    """One run over tables."""
+
+    run_id: str = ""
+    at: str = ""
+    tables: tuple[PartT, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def parts(self) -> Sequence[PartT]:
+        """The tables."""
+        return self.tables
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        return [*(table.describe() for table in self.tables), f"{len(self.tables)} tables: {self.verdict} (run {self.run_id})"]
+
+
+def format_report(job: str, status: str, report: Any) -> str:
+    """A report, which is a dataclass, for machines."""
+    fields: dict[str, Any] = {"job": job, "status": status, **asdict(report)}
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Hears of each step before it is taken, passes the word on, and knows how long each one took."""
+
+    listener: Progress
+    marks: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+
+    def start_step(self, step: str) -> None:
+        """A step begins, and the one before it ends, unless the listener raises."""
+        begins = monotonic()
+        self.listener(step)
+        self.marks.append((step, begins))
+
+    def read(self) -> dict[str, float]:
+        """The seconds of each step until now; of one that was taken again, all of them."""
+        ends = [*(began for _, began in self.marks[1:]), monotonic()]
+        seconds: dict[str, float] = {}
+        # one end too many when no step was ever told
+        for (step, began), end in zip(self.marks, ends, strict=False):
+            seconds[step] = round(seconds.get(step, 0.0) + end - began, 3)
+        return seconds

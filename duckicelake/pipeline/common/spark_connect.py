@@ -1,0 +1,257 @@
+"""A session on a Spark Connect server, which needs no Java here; the server is checked for the libraries and settings that jobs need."""
+
+import contextlib
+import json
+import logging
+import socket
+import warnings
+from collections.abc import Generator, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
+from duckicelake.pipeline.common.java import Jar
+from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.spark_compat import IS_ANSI, get_condition
+
+SCHEME = "sc://"
+DEFAULT_PORT = 15002
+CONNECT_SECONDS = 10
+RETRIES = 6
+"""Within half a minute; Spark's own ten minutes would be waited for after every server that is gone."""
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+FIXED_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    **({"spark.sql.ansi.enabled": "true"} if IS_ANSI else {}),
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
+    "spark.sql.variable.substitute": "false",
+}
+"""What rows depend on, in every session of a job: whatever Spark's own settings or the server's are, and whatever is given."""
+LISTING_CONF = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
+"""How many tasks look files up that are named one by one: Spark would take one for each of up to 10,000."""
+
+CLASSES = {
+    "iceberg-spark-runtime": "org.apache.iceberg.spark.SparkCatalog",
+    "iceberg-aws-bundle": "software.amazon.awssdk.services.s3.S3Client",
+    "hadoop-aws": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "s3-transfer-manager": "software.amazon.awssdk.transfer.s3.S3TransferManager",
+    "postgresql": "org.postgresql.Driver",
+    "sqlite-jdbc": "org.sqlite.JDBC",
+}
+"""A class of each library by which it is known; Avro's is missed by Spark itself, in so many words, when a file needs it."""
+
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where PySpark writes every error of a server, its Java's trace and all, before anybody decides what comes of it."""
+_MISSING_CLASS = "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
+_GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND")
+_UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal")
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Raises: BadRequest: a setting says otherwise than what rows depend on"""
+    for name, text in FIXED_CONF.items():
+        if conf.get(name, text).strip().casefold() != text.casefold():
+            raise BadRequest(f"--conf {name}={conf[name]} would change what rows are read and written: jobs need {text}, so leave it out")
+
+
+def get_host_port(url: str) -> str:
+    """Where a connection string leads, without what else it says: that may be secret."""
+    place = url.removeprefix(SCHEME).partition("/")[0].partition(";")[0].rpartition("@")[2]
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{DEFAULT_PORT}"
+
+
+@contextlib.contextmanager
+def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], progress: Progress) -> Generator[SparkSession]:
+    """A session of its own on the server, ended with the block. The environment has to say that functions are made for Connect.
+
+    `jars` are what the server needs. Raises: BadRequest: the string or a setting is wrong, or the server lacks something;
+        ServiceUnavailable: nobody answers
+    """
+    place = get_host_port(url)
+    progress(f"connecting to Spark at {place}")
+    with warnings.catch_warnings():
+        # What comes of it is told by us.
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        session = _open(url, place)
+        try:
+            try:
+                check_server(session, place, jars)
+                _apply(session, conf)
+            except PySparkException as error:
+                raise _build_refusal(place, error) from None
+            yield session
+        finally:
+            session.stop()
+
+
+def _open(url: str, place: str) -> SparkSession:
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 0):
+        raise BadRequest(f"Spark Connect is used from Spark 4.0 on, and pyspark {pyspark.__version__} is installed")
+    try:
+        # They are an extra, and loading them takes a second.
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+        from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+    except ImportError as error:
+        missing = str(error).strip().splitlines()[0]
+        raise BadRequest(f"Spark Connect needs more of Python ({missing}): .venv/bin/pip install -e '.[spark,connect]'") from None
+
+    try:
+        builder = DefaultChannelBuilder(url)
+    except (PySparkException, ValueError):
+        # Its own message may show a part of the string that is secret.
+        shape = "write sc://HOST:PORT/;NAME=VALUE;…, where = and ; in a value are %3D and %3B"
+        raise BadRequest(f"the connection string for {place} cannot be read: {shape}") from None
+    _check_answers(place)
+    session: Any = ConnectSession.builder.channelBuilder(builder).create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=10_000)])
+    return session
+
+
+def _check_answers(place: str) -> None:
+    """Raises: ServiceUnavailable: nobody listens; Spark's client would try for minutes."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ServiceUnavailable(f"no Spark Connect server answers at {place}: {error.strerror or error}") from None
+
+
+def _build_refusal(place: str, error: PySparkException) -> BadRequest | ServiceUnavailable:
+    first = str(error).strip().splitlines()[0]
+    if is_gone(error):
+        return ServiceUnavailable(f"{place}: {explain_gone(error)}")
+    return BadRequest(f"the Spark Connect server at {place} refuses: {first}")
+
+
+def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None:
+    """Raises: BadRequest: the server is of another release, or lacks what jobs need; the message says how to start one that has it."""
+    ours = pyspark.__version__
+    if session.version.split(".")[:2] != ours.split(".")[:2]:
+        raise BadRequest(f"the server at {place} is Spark {session.version} and pyspark here {ours}: install pyspark=={session.version}")
+    needed = list(jars)
+    lacks = [jar.file_name for jar in needed if not _has_class(session, _get_class(jar))]
+    if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
+        lacks.append("Iceberg's extensions in spark.sql.extensions")
+    zone = _read_java_zone(session)
+    if zone not in _UTC:
+        lacks.append(f"UTC as Java's time zone (it has {zone})")
+    if lacks:
+        packages = ",".join(f"{jar.group}:{jar.artifact}:{jar.version}" for jar in needed)
+        java = " ".join(f"--conf spark.{role}.extraJavaOptions=-Duser.timezone=UTC" for role in ("driver", "executor"))
+        how = f"--packages {packages} --conf spark.sql.extensions={EXTENSIONS} {java}"
+        raise BadRequest(f"the Spark Connect server at {place} lacks {', '.join(lacks)}. Start it with {how}")
+
+
+def _get_class(jar: Jar) -> str:
+    return next((name for start, name in CLASSES.items() if jar.artifact.startswith(start)), "")
+
+
+def _has_class(session: SparkSession, name: str) -> bool:
+    """Whether the server's Java knows a class, which Spark says when it looks at a call of it; nothing is called."""
+    if not name:
+        return True
+    try:
+        _ = session.sql(f"SELECT reflect('{name}', 'duckicelake')").schema
+    except PySparkException as error:
+        if is_gone(error):
+            raise
+        return get_condition(error) != _MISSING_CLASS
+    return True
+
+
+def _read_java_zone(session: SparkSession) -> str:
+    # Databases and ORC give times by Java's own zone, whatever the session's is.
+    (row,) = session.sql("SELECT reflect('java.time.ZoneId', 'systemDefault') AS zone").collect()
+    return str(row["zone"])
+
+
+def _apply(session: SparkSession, conf: Mapping[str, str]) -> None:
+    for name, text in {**LISTING_CONF, **conf, **FIXED_CONF}.items():
+        try:
+            session.conf.set(name, text)
+        except PySparkException as error:
+            if not (get_condition(error) or "").startswith("CANNOT_MODIFY"):
+                raise
+            raise BadRequest(f"--conf {name} is the server's to set: a session of Spark Connect cannot") from None
+
+
+@contextlib.contextmanager
+def writes_with_properties(session: SparkSession, properties: Mapping[str, str]) -> Generator[None]:
+    """Inside, the snapshots of this session's statements that write rows carry these in their summary; procedures' do not."""
+    try:
+        for name, value in properties.items():
+            session.conf.set(f"{SNAPSHOT_PROPERTY}{name}", value)
+        yield
+    finally:
+        # When the server is gone there is nothing to take back, and what ended the work counts.
+        with contextlib.suppress(PySparkException):
+            for name in properties:
+                session.conf.unset(f"{SNAPSHOT_PROPERTY}{name}")
+
+
+def check_executors(session: SparkSession) -> None:
+    """Raises: BadRequest: executors of a server of Spark Connect cannot run our functions, which they load by their names."""
+    if not is_remote():
+        return
+    ours = version("duckicelake")
+
+    # A function within a function goes there as it is, and needs nothing of ours to be loaded.
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        try:
+            found = version("duckicelake")
+        except PackageNotFoundError:
+            found = ""
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"version": [found]})
+
+    rows: Any = session.range(0, 1, 1, 1).mapInArrow(look, "version string").collect()
+    found = rows[0]["version"]
+    if found != ours:
+        has = f"duckicelake {found}" if found else "no duckicelake"
+        raise BadRequest(
+            f"the executors of the Spark Connect server have {has} in their Python, and need {ours}: install it "
+            "there with the extra `spark`, and have PYSPARK_PYTHON name that Python when the server is started"
+        )
+
+
+def name_commits(session: SparkSession, catalog: str, properties: Mapping[str, str]) -> None:
+    """From now on every snapshot that this session commits to a catalog of the lake's carries these; nobody has used that in it yet."""
+    # Spark makes its client of a catalog when somebody first names that, and each session has its own.
+    session.conf.set(f"spark.sql.catalog.{catalog}.header.{SUMMARY_HEADER}", json.dumps(dict(properties)))
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether what ran the session is gone: its Java, or the server of Spark Connect, or what that knew of the session."""
+    if isinstance(error, Py4JNetworkError | OSError):
+        return True
+    # Errors of Spark Connect alone have one; their class is there with the extra alone.
+    find_code: Any = getattr(error, "getGrpcStatusCode", None)
+    if find_code is None or not isinstance(error, PySparkException):
+        return False
+    return getattr(find_code(), "name", "") == "UNAVAILABLE" or get_condition(error) in _GONE
+
+
+def explain_gone(error: Exception) -> str:
+    """What a server of Spark Connect that is gone leaves to be said, without gRPC's own record of it; "" for other errors."""
+    if not isinstance(error, PySparkException) or not is_gone(error):
+        return ""
+    is_new = get_condition(error) in _GONE
+    return f"the Spark Connect server {'was started anew, and knows nothing of this session' if is_new else 'is gone, or the way to it'}"

@@ -1,1 +1,0 @@
-"""What stops a job, in words for people: nothing that is secret, and no trace."""

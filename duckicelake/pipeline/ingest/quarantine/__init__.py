@@ -1,1 +1,0 @@
-"""The quarantine of a table: rows that could not be taken."""

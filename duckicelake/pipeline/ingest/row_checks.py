@@ -1,0 +1,250 @@
+"""Rows of a source under the table's columns, the reason why a row is bad, and counts of both for each file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.common.spark_compat import is_valid_utf8
+from duckicelake.pipeline.common.spark_sql import quote
+from duckicelake.pipeline.ingest.file_source import WHOLE_BYTES, FileReading, find_option, get_decodable
+from duckicelake.pipeline.ingest.options import Format
+from duckicelake.pipeline.ingest.source import FILE, RAW, ROW, WRONG, Coverage, Reading, fit_columns
+
+SHOWN, REASON = "__duckicelake_shown", "__duckicelake_reason"
+"""The columns that say what a bad row is, as it was, and why it is bad."""
+MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
+
+_ASCII = ("us-ascii", "ascii")
+_WIDE_ENCODINGS = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
+"""Encodings in which the byte of a quote is not always one."""
+
+_OF_BYTES = ("encoding", "charset", "linesep")
+"""Options that say nothing of letters."""
+
+_UUID = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
+_SHOWN = 100
+_WHOLE = ", or, where a value goes on over several lines, have files read whole: --option multiLine=true"
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a file has, and how many of them are bad."""
+
+    rows: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
+
+    `may_be_bad` False: no row is thought to be, so nobody looks before they are written. `is_sifted`: bad ones are left out then, and
+    lacking afterwards. `coverage`: what of the table's columns the files lack, where that counts. `uuids` are texts that stand for UUIDs.
+    """
+
+    rows: DataFrame
+    target: StructType
+    may_be_bad: bool
+    coverage: Coverage = field(default_factory=lambda: Coverage((), ()))
+    is_sifted: bool = False
+    uuids: Sequence[str] = ()
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.target.names
+
+    def good(self) -> DataFrame:
+        """What goes to the table."""
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
+        return rows.select(*self._list_values())
+
+    def marked(self) -> DataFrame:
+        """The same, with the marks of what their files have."""
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
+        return self.coverage.mark(rows.select(*self._list_values(), FILE), FILE)
+
+    def _list_values(self) -> list[Column]:
+        # Iceberg shows UUIDs in small letters, by which rows of one key are known.
+        columns = {name: F.col(quote(name)) for name in self.columns}
+        return [F.lower(column).alias(name) if name in self.uuids else column for name, column in columns.items()]
+
+    def describe_bad(self) -> DataFrame:
+        """Every row by where it comes from, with what is told of it if it is bad, and else nothing."""
+        own = self.rows.schema.fields[: len(self.columns)]
+        shown = [_show_octets(field) if self.is_sifted else F.col(quote(field.name)) for field in own]
+        row = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"})
+        is_bad = F.col(REASON).isNotNull()
+        return self.rows.select(F.when(is_bad, F.coalesce(F.col(RAW), row)).alias(SHOWN), REASON, FILE, ROW)
+
+
+def _show_octets(field: StructField) -> Column:
+    """A column, whose texts that are not in UTF-8 are told by their octets: JSON would have others in their place."""
+    value = F.col(quote(field.name))
+    if not isinstance(field.dataType, StringType):
+        return value
+    return F.when(is_valid_utf8(value) | value.isNull(), value).otherwise(F.concat(F.lit("\\x"), F.hex(value))).alias(field.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What rows must have beside their types: values in the columns of the key, and UUIDs where the table has such.
+
+    `looks_at_texts`: each row of files that may hold texts in no UTF-8 is looked at before any is written, and not only then.
+    """
+
+    key: Sequence[str] = ()
+    uuids: Sequence[str] = ()
+    looks_at_texts: bool = True
+
+
+def check_rows(reading: Reading, incoming: StructType, target: StructType, demands: RowRules) -> CheckedRows:
+    """The rows under the table's names and types; those that are malformed, or have a wrong value or none that they must have, are bad."""
+    read = reading.read(incoming)
+    names = {field.name.lower(): field for field in (incoming if reading.form.is_text else read.schema).fields}
+    keys = {name.lower() for name in demands.key}
+    required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
+    uuids = [field.name for field in target.fields if field.name in demands.uuids and field.name.lower() in names]
+    columns = fit_columns(StructType([*names.values()]), target, lambda name: F.col(quote(name)))
+    is_told = WRONG in read.columns
+    nothing = F.lit(None).cast("string")
+    raw = F.col(RAW) if reading.form.is_text or is_told else nothing.alias(RAW)
+    rows = read.select(*columns, raw, FILE, ROW, F.col(WRONG) if is_told else nothing.alias(WRONG))
+    own = StructType([field for field in rows.schema.fields if field.name in target.names])
+    texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
+    told = rows.withColumn(REASON, _build_reason(own.names, required, uuids, texts))
+    may_be_bad = reading.form.is_text or is_told or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
+    return CheckedRows(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
+
+
+def list_texts(columns: StructType) -> dict[str, Column]:
+    """Whether each column that has texts, also inside, has them in UTF-8."""
+    found = {field.name: _is_utf8(F.col(quote(field.name)), field.dataType) for field in columns.fields}
+    return {name: is_utf8 for name, is_utf8 in found.items() if is_utf8 is not None}
+
+
+def _is_utf8(value: Column, form: DataType) -> Column | None:
+    """Whether all texts of a value are UTF-8; NULL for what is NULL, None when it has none."""
+    if isinstance(form, StringType):
+        return is_valid_utf8(value)
+    if isinstance(form, StructType):
+        return _are_all([_is_utf8(value[field.name], field.dataType) for field in form.fields])
+    if isinstance(form, ArrayType):
+        return _are_utf8(value, form.elementType)
+    if isinstance(form, MapType):
+        return _are_all([_are_utf8(F.map_keys(value), form.keyType), _are_utf8(F.map_values(value), form.valueType)])
+    return None
+
+
+def _are_all(found: Sequence[Column | None]) -> Column | None:
+    every = [F.coalesce(one, F.lit(True)) for one in found if one is not None]
+    return ~F.array_contains(F.array(*every), False) if every else None
+
+
+def _are_utf8(values: Column, form: DataType) -> Column | None:
+    if _is_utf8(F.lit(None), form) is None:
+        return None
+    return F.forall(values, lambda one: F.coalesce(cast(Column, _is_utf8(one, form)), F.lit(True)))
+
+
+def _build_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
+    # Spark finds a malformed line only if it needs the columns, so whoever asks needs all: it does not see that this is always true.
+    needs_all = F.greatest(F.lit(True), *(F.col(quote(name)).isNull() for name in columns))
+    reason = F.when(F.col(WRONG).isNotNull(), F.col(WRONG)).when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
+    for name in required:
+        reason = reason.when(F.col(quote(name)).isNull(), f"column {name} must have a value")
+    for name in uuids:
+        reason = reason.when(~F.col(quote(name)).rlike(_UUID), f"column {name} must have a UUID")
+    for name, is_utf8 in texts.items():
+        reason = reason.when(~is_utf8, f"column {name} has a text that is not in UTF-8")
+    return reason
+
+
+def count_by_file(checked: CheckedRows, reading: Reading) -> Mapping[str, RowCount]:
+    """How many rows each file has, by path; files without rows need not be in it. What says it by itself is asked for its count alone.
+
+    Raises: BadRequest: a file is not what it seems to be
+    """
+    told = None if checked.may_be_bad else reading.count()
+    if told is not None:
+        return {unquote(uri): RowCount(rows, 0) for uri, rows in told.items()}
+    if not checked.may_be_bad:
+        counted = checked.rows.groupBy(FILE).agg(F.count("*").alias("n"), F.lit(0).alias("bad"))
+    else:
+        # A value that cannot be one of the table is found only if it is needed, so they are all needed.
+        every = F.to_json(F.struct(*map(quote, checked.columns)))
+        counted = checked.rows.groupBy(FILE).agg(
+            F.count("*").alias("n"),
+            F.count_if(F.col(REASON).isNotNull()).alias("bad"),
+            F.bit_xor(F.xxhash64(every)).alias("all"),
+        )
+    return {unquote(row[FILE]): RowCount(row["n"], row["bad"]) for row in counted.collect()}
+
+
+def check_lines(reading: Reading) -> None:
+    """Raises: BadRequest: of a file Spark would silently read something else than what is there.
+
+    It is not in UTF-8 and no option says what it is in, a value of CSV goes on in the next line, or one of JSON is not alone in its line.
+    """
+    encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
+    is_utf8, is_ascii = encoding in ("utf-8", "utf8"), encoding in _ASCII
+    _check_wide(reading, encoding)
+    looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE_ENCODINGS)
+    is_looked_at = reading.form is Format.json or (reading.form.is_text and (is_utf8 or is_ascii or looks_at_quotes))
+    if not isinstance(reading, FileReading) or not is_looked_at:
+        return
+    line, is_json = F.col("value"), F.lit(reading.form is Format.json)
+    # Octets: what is not UTF-8 has no letters to count.
+    quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
+    is_wrong = ~is_valid_utf8(line) if is_utf8 else F.lit(is_ascii) & line.rlike(r"[^\x00-\x7f]")
+    is_open = F.lit(looks_at_quotes) & (quotes % 2 == 1)
+    is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
+    is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
+    letters = line if is_utf8 else F.decode(line.cast("binary"), get_decodable(encoding))
+    is_more = is_json & goes_on(letters, reading.options) if is_whole == is_multi else F.lit(False)
+    lines = reading.read_texts(whole=is_whole).select(
+        F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open")
+    )
+    wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
+    if wrong and wrong[0]["wrong"]:
+        raise BadRequest(f"{wrong[0][FILE]} is not in {encoding.upper()}; say what it is in: --option encoding=ISO-8859-1")
+    if wrong and wrong[0]["open"]:
+        raise BadRequest(
+            f"{wrong[0][FILE]} has a line with an odd number of quotes: {wrong[0]['value'][:_SHOWN]!r}. "
+            "A value that goes on in the next line would be cut; --option multiLine=true reads it whole"
+        )
+    if wrong:
+        place = "is read whole, by multiLine, and" if is_whole else "has a line that"
+        raise BadRequest(
+            f"{wrong[0][FILE]} {place} goes on after its first JSON value: {wrong[0]['value'][:_SHOWN]!r}. "
+            f"What follows would be lost; write every value on a line of its own{'' if is_multi else _WHOLE}"
+        )
+
+
+def _check_wide(reading: Reading, encoding: str) -> None:
+    is_whole = find_option(reading.options, "multiLine") == "true"
+    if reading.form is Format.csv and encoding.startswith(_WIDE_ENCODINGS[:-1]) and not is_whole:
+        raise BadRequest(f"lines of CSV do not end at a byte in {encoding.upper()}; --option multiLine=true reads files whole")
+
+
+def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
+    """Whether there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
+    how = {name: str(text) for name, text in options.items() if not name.startswith("fs.") and name.lower() not in _OF_BYTES}
+    bare = F.regexp_replace(line, "^\ufeff", "")
+    whole = F.concat(F.lit('{"v":['), F.regexp_replace(bare, r",\s*$", ""), F.lit("\n]}"))
+    one = F.from_json(whole, "v array<string>, c string", {**how, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "c"})
+    is_one = F.coalesce((F.size(one["v"]) == 1) & one["c"].isNull(), F.lit(False))
+    has_first = F.from_json(bare, "map<string,string>", how).isNotNull() | F.from_json(bare, "array<string>", how).isNotNull()
+    # Most lines end where their first bracket does, and need not be parsed for this.
+    return line.rlike(r"[}\]]\s*\S") & has_first & ~is_one
+
+
+def ends_at_lines(form: Format, options: Mapping[str, Any]) -> bool:
+    """Whether files are CSV by RFC 4180 that Spark reads line by line: then each line has an even number of quotes."""
+    is_ours = find_option(options, "escape") == '"' and find_option(options, "quote") in (None, '"')
+    return form is Format.csv and is_ours and find_option(options, "multiLine") != "true"

@@ -1,0 +1,201 @@
+"""Facts of DuckLake's catalog about tables and snapshots, summed up by Postgres, so that nothing grows with the number of files."""
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row, scalar_row, tuple_row
+
+from duckicelake.errors import ServiceUnavailable
+from duckicelake.lake.changes import TABLE_KINDS, parse_changes
+from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
+from duckicelake.pipeline.maintain.policy import Policy
+
+SELECT_GROUPS = """
+WITH live AS (
+    SELECT f.file_size_bytes AS bytes, f.file_size_bytes < %(small_bytes)s AS is_small,
+           coalesce(d.deleted, 0) > 0 AND coalesce(d.deleted, 0) >= f.record_count * %(delete_ratio)s AS is_worn,
+           coalesce(n.spec_id || n.partition, p.partition, '') AS partition
+      FROM ducklake_data_file f
+      LEFT JOIN iceberg_file n ON n.data_file_id = f.data_file_id
+      LEFT JOIN (SELECT data_file_id, sum(delete_count) AS deleted FROM ducklake_delete_file
+                  WHERE table_id = %(table_id)s AND end_snapshot IS NULL GROUP BY data_file_id) d ON d.data_file_id = f.data_file_id
+      LEFT JOIN (SELECT data_file_id, string_agg(coalesce(partition_value, '∅'), '/' ORDER BY partition_key_index) AS partition
+                   FROM ducklake_file_partition_value WHERE table_id = %(table_id)s GROUP BY data_file_id) p
+        ON p.data_file_id = f.data_file_id
+     WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL
+)
+SELECT partition, count(*)::bigint AS files, sum(bytes)::bigint AS bytes,
+       count(*) FILTER (WHERE is_small)::bigint AS small_files, coalesce(sum(bytes) FILTER (WHERE is_small), 0)::bigint AS small_bytes,
+       count(*) FILTER (WHERE is_worn)::bigint AS worn_files, coalesce(sum(bytes) FILTER (WHERE is_worn), 0)::bigint AS worn_bytes
+  FROM live GROUP BY partition ORDER BY partition
+"""
+
+# Whoever sorted them did so by the order that the table still has.
+SELECT_LEAST_SORTED = """
+SELECT min(f.file_size_bytes)
+  FROM ducklake_data_file f JOIN iceberg_file n ON n.data_file_id = f.data_file_id
+ WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL AND n.sort_order_id > 0
+   AND f.file_size_bytes >= %(spared_bytes)s AND f.file_size_bytes < %(small_bytes)s
+   AND n.sort_order_id = (SELECT order_id FROM iceberg_shape WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1)
+"""
+SELECT_LARGEST = "SELECT coalesce(max(file_size_bytes), 0) FROM ducklake_data_file WHERE table_id = %(table_id)s AND end_snapshot IS NULL"
+SELECT_INLINED = "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s"
+COUNT_INLINED = sql.SQL("SELECT count(*), count(DISTINCT begin_snapshot) FILTER (WHERE end_snapshot IS NULL) FROM {}")
+HAS_DELETES = "SELECT to_regclass(quote_ident(current_schema()) || '.' || quote_ident(%(name)s)) IS NOT NULL"
+COUNT_DELETES = sql.SQL("SELECT count(*) FROM {}")
+HAS_STRUCT = """
+SELECT EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table_id)s AND parent_column IS NULL AND lower(column_type) = 'struct')
+"""
+# DuckDB 1.5.5 gives such a file a second delete file for the time before, and reads it twice then.
+HAS_ENDED_WITH_BOTH = sql.SQL("""
+SELECT EXISTS (SELECT FROM {} i JOIN ducklake_data_file f ON f.data_file_id = i.file_id AND f.end_snapshot IS NOT NULL
+                 JOIN ducklake_delete_file d ON d.table_id = f.table_id AND d.data_file_id = f.data_file_id)
+""")
+
+SELECT_SNAPSHOTS = """
+SELECT s.snapshot_id, s.snapshot_time, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c USING (snapshot_id)
+"""
+# What main was rolled back to is published from that lake snapshot's rows; what came from a branch has its manifests in our notes.
+# Notes on dropped tables stay, and nobody can read or remove what they name.
+SELECT_NAMED = """
+WITH live AS (SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL),
+     ref AS (SELECT table_id, snapshot_id FROM iceberg_ref JOIN live USING (table_id) WHERE snapshot_id IS NOT NULL)
+SELECT snapshot_id FROM ref
+UNION SELECT k.snapshot_id
+  FROM (SELECT DISTINCT ON (table_id) table_id, snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
+  JOIN iceberg_kept k ON k.table_id = m.table_id AND k.snapshot_id = m.snapshot_id AND k.manifest_list IS NULL
+  JOIN live ON live.table_id = m.table_id
+UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN ref USING (table_id, snapshot_id)
+"""
+# What a lake snapshot stands for is shown as long as that is there.
+SELECT_BRANCH_SNAPSHOTS = """
+SELECT k.snapshot_id FROM iceberg_kept k JOIN ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL
+ WHERE t.table_uuid::text = coalesce(%(uuid)s, t.table_uuid::text) AND k.table_id = %(table_id)s AND k.manifest_list IS NOT NULL
+   AND NOT EXISTS (SELECT FROM iceberg_move m JOIN ducklake_snapshot s ON s.snapshot_id = m.lake_snapshot_id
+                    WHERE m.table_id = k.table_id AND m.snapshot_id = k.snapshot_id)
+"""
+SHARE_LAKE = "SELECT pg_try_advisory_lock_shared(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+OWN_LAKE = "SELECT pg_try_advisory_lock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+STILL_THERE = "SELECT 1"
+FREE_LAKE = "SELECT pg_advisory_unlock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+COUNT_SCHEDULED = "SELECT count(*) FROM ducklake_files_scheduled_for_deletion WHERE schedule_start <= %(before)s"
+SNAPSHOTS_AT_ONCE = 2000
+
+_TABLE_ID = re.compile(r"[0-9]{1,19}")
+
+
+def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:
+    """What the catalog says of one table, as of one moment."""
+    asked: dict[str, Any] = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if policy.spared_bytes is not None:
+            least = _ask(conn, SELECT_LEAST_SORTED, {**asked, "spared_bytes": policy.spared_bytes})
+            asked["small_bytes"] = policy.small_bytes if least is None else least
+        with conn.cursor(row_factory=class_row(FileGroup)) as cursor:
+            groups = tuple(cursor.execute(SELECT_GROUPS, asked).fetchall())
+        largest = _ask(conn, SELECT_LARGEST, asked)
+        rows, batches = _count_inlined(conn, asked)
+        deletes, is_double = _look_at_deletes(conn, table_id)
+        # whatever is inlined now: a row may come before the flush does
+        has_struct = _ask(conn, HAS_STRUCT, asked)
+    reasons = {
+        "DuckDB 1.5.5 would garble the inlined structs": has_struct,
+        "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire": is_double,
+    }
+    withheld = next((reason for reason, holds in reasons.items() if holds), "")
+    return TableFacts(groups, largest, rows, batches, deletes, withheld, asked["small_bytes"])
+
+
+def _count_inlined(conn: psycopg.Connection, asked: Mapping[str, Any]) -> tuple[int, int]:
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        names = cursor.execute(SELECT_INLINED, asked).fetchall()
+    rows = batches = 0
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        for name in names:
+            count, inserts = cursor.execute(COUNT_INLINED.format(sql.Identifier(name))).fetchone() or (0, 0)
+            rows, batches = rows + count, batches + inserts
+    return rows, batches
+
+
+def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool]:
+    name = f"ducklake_inlined_delete_{table_id}"
+    if not _ask(conn, HAS_DELETES, {"name": name}):
+        return 0, False
+    table = sql.Identifier(name)
+    count = _ask(conn, COUNT_DELETES.format(table), {})
+    return count, bool(count) and _ask(conn, HAS_ENDED_WITH_BOTH.format(table), {})
+
+
+def read_branch_snapshots(conn: psycopg.Connection, table_id: int, uuid: str | None = None) -> frozenset[int]:
+    """The snapshots of a table that DuckLake does not have, and has none for; none when it is not of that uuid."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return frozenset(cursor.execute(SELECT_BRANCH_SNAPSHOTS, {"table_id": table_id, "uuid": uuid}).fetchall())
+
+
+def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
+    """Every lake snapshot there is."""
+    # A cursor of Postgres' own: what all of them changed may be larger than memory.
+    with conn.transaction(), conn.cursor("lake_snapshots", row_factory=tuple_row) as cursor:
+        cursor.itersize = SNAPSHOTS_AT_ONCE
+        found = cursor.execute(SELECT_SNAPSHOTS)
+        return [LakeSnapshot(snapshot_id, at, parse_changed_tables(changes)) for snapshot_id, at, changes in found]
+
+
+def parse_changed_tables(changes: str | None) -> frozenset[int]:
+    """The tables, by id, that a lake snapshot's tokens say it changed."""
+    told = [change.value for change in parse_changes(changes) if change.kind in TABLE_KINDS]
+    return frozenset(int(value) for value in told if _TABLE_ID.fullmatch(value))
+
+
+def read_named(conn: psycopg.Connection) -> frozenset[int]:
+    """The lake snapshots that a ref of any table names, or stands on."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return frozenset(cursor.execute(SELECT_NAMED).fetchall())
+
+
+def count_scheduled(conn: psycopg.Connection, before: datetime) -> int:
+    """How many files DuckLake has scheduled for deletion until then."""
+    return _ask(conn, COUNT_SCHEDULED, {"before": before})
+
+
+def share_lake(conn: psycopg.Connection) -> bool:
+    """Have the lake as one run of several, until the connection ends; False: another run has it for itself."""
+    return _ask(conn, SHARE_LAKE, {})
+
+
+def check_shared(conn: psycopg.Connection) -> None:
+    """Raises: ServiceUnavailable: the connection ended, and what is written from now on may look like an orphan to another run"""
+    try:
+        _ask(conn, STILL_THERE, {})
+    except psycopg.OperationalError as error:
+        message = "the connection to Postgres that shares the lake broke, and another run may remove what this one writes: run again"
+        raise ServiceUnavailable(message) from error
+
+
+@contextmanager
+def owning_lake(conn: psycopg.Connection) -> Generator[bool]:
+    """Inside, no other run shares the lake or comes to; False: one does."""
+    is_own = _ask(conn, OWN_LAKE, {})
+    try:
+        yield is_own
+    finally:
+        # A connection that broke has let go of it.
+        with suppress(psycopg.Error):
+            if is_own:
+                _ask(conn, FREE_LAKE, {})
+
+
+def _ask(conn: psycopg.Connection, query: LiteralString | sql.Composed, asked: Mapping[str, Any]) -> Any:
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(query, asked).fetchone()
+
+
+def read_now(conn: psycopg.Connection) -> datetime:
+    """The time by Postgres' clock, by which snapshots and schedules are dated."""
+    return _ask(conn, "SELECT now()", {})

@@ -1,0 +1,363 @@
+"""Checksums of rows that do not depend on their order (count, sum and exclusive or of row hashes), and the columns that are compared; pure.
+
+All rows together, or by partition, say whether there is a difference; then bins of hashes say where the different rows are.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_TIMESTAMPS
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal, walk_fields
+from duckicelake.pipeline.verify.row_hashes import Hashes, hash_longs, hash_rows, hash_values, is_float, read_plain
+
+BINS = 4096
+BIN_SHIFT = 52
+HALF_BITS = 32
+_WRAP = 1 << 64
+_UNITS = {"year": "Y", "month": "M"}
+_SHOWN = {"year": 4, "month": 7, "day": 10, "hour": 13}
+GROUPED_BY = ("identity", "year", "month", "day", "hour")
+"""Transforms that rows are grouped by; the others give no partition of which anybody knows the name."""
+
+PICKED_SCHEMA = pa.schema([("number", pa.int64()), ("rows", pa.int64()), ("text", pa.string())])
+PICKED_DDL = "number bigint, rows bigint, text string"
+MOST_PICKED, MOST_LETTERS = 500_000, 100_000_000
+"""How many rows of one side are looked at one by one, of how many letters in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupField:
+    """A part of the partition: a column and its transform."""
+
+    column: str
+    form: PrimitiveType
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSpec:
+    """What of the rows counts: the columns, and what they are grouped by; `by_bins`: by their numbers instead."""
+
+    fields: tuple[NestedField, ...]
+    groups: tuple[GroupField, ...] = ()
+    by_bins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many rows, the sum of their numbers modulo 2^64, and the exclusive or of them."""
+
+    rows: int = 0
+    total: int = 0
+    parity: int = 0
+
+    def add(self, other: "Total") -> "Total":
+        """This and more."""
+        return Total(self.rows + other.rows, (self.total + other.total) % _WRAP, self.parity ^ other.parity)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Totals of several groups or bins, and of single rows."""
+
+    rows: NDArray[np.int64]
+    totals: Hashes
+    parities: Hashes
+
+
+@dataclass(slots=True)
+class Checksums:
+    """Checksums of rows, by bin or by group. A bin follows from the row's number, so different rows are in bins that differ."""
+
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    sums: Hashes = field(default_factory=lambda: np.zeros(BINS, np.uint64))
+    groups: dict[int, Total] = field(default_factory=dict[int, Total])
+    labels: dict[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def rows(self) -> int:
+        return int(self.counts.sum()) + sum(group.rows for group in self.groups.values())
+
+    def add(self, rows: pa.RecordBatch, look: CompareSpec) -> None:
+        """Count the rows of a batch."""
+        numbers = hash_rows(rows, look.fields)
+        sums = Sums(np.ones(rows.num_rows, np.int64), numbers, numbers)
+        if look.by_bins:
+            self.add_bins(compute_bins(numbers), sums)
+        elif rows.num_rows:
+            values: Any = [rows.column(rows.schema.get_field_index(part.column)) for part in look.groups]
+            self.add_groups(look.groups, values, sums)
+
+    def add_bins(self, bins: NDArray[np.int64], sums: Sums) -> None:
+        """Count rows that are in these bins."""
+        np.add.at(self.counts, bins, sums.rows)
+        np.add.at(self.sums, bins, sums.totals)
+
+    def add_groups(self, groups: Sequence[GroupField], values: Sequence[Any], sums: Sums) -> None:
+        """Count rows of which the groups' columns have these values; all together when there are no groups."""
+        if not groups:
+            whole = Total(*(int(found) for found in (sums.rows.sum(), sums.totals.sum(), np.bitwise_xor.reduce(sums.parities))))
+            self._add(0, whole, "")
+            return
+        keys = np.zeros(len(sums.rows), np.uint64)
+        for column, part in zip(values, groups, strict=True):
+            keys = hash_longs(hash_values(*_transform(column, part)), keys)
+        found, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        rows, totals, parities = np.zeros(len(found), np.int64), np.zeros(len(found), np.uint64), np.zeros(len(found), np.uint64)
+        np.add.at(rows, inverse, sums.rows)
+        np.add.at(totals, inverse, sums.totals)
+        np.bitwise_xor.at(parities, inverse, sums.parities)
+        for place, (key, first) in enumerate(zip(found.tolist(), firsts.tolist(), strict=True)):
+            known = self.labels.get(key)
+            if known is None:
+                known = ", ".join(_describe(column.slice(first, 1), part) for column, part in zip(values, groups, strict=True))
+            self._add(key, Total(int(rows[place]), int(totals[place]), int(parities[place])), known)
+
+    def _add(self, key: int, total: Total, label: str) -> None:
+        self.groups[key] = self.groups.get(key, Total()).add(total)
+        self.labels[key] = label
+
+
+def compute_bins(numbers: Hashes) -> NDArray[np.int64]:
+    """The bin of each row."""
+    return (numbers >> np.uint64(BIN_SHIFT)).astype(np.int64)
+
+
+def join_halves(high: NDArray[np.int64], low: NDArray[np.int64]) -> Hashes:
+    """Sums modulo 2^64 of numbers whose upper and lower halves were added up apart, which does not overflow."""
+    return (high.view(np.uint64) << np.uint64(HALF_BITS)) + low.view(np.uint64)
+
+
+def _transform(values: Any, part: GroupField) -> tuple[Any, PrimitiveType]:
+    if part.transform == "identity":
+        # Spark has one group for both zeros.
+        zero: Any = pa.scalar(0)
+        return (pc.add(values, zero.cast(values.type)) if is_float(part.form) else values), part.form
+    micros = read_plain(_as_stamps(values, part.form), np.dtype(np.int64))
+    if part.transform in _UNITS:
+        units = micros.view("datetime64[us]").astype(f"datetime64[{_UNITS[part.transform]}]").astype(np.int64)
+    else:
+        units = micros // (DAY_MICROS if part.transform == "day" else HOUR_MICROS)
+    return pa.array(units, mask=~values.is_valid().to_numpy(zero_copy_only=False)), PrimitiveType("long")
+
+
+def _as_stamps(values: Any, form: PrimitiveType) -> Any:
+    """Dates and timestamps as timestamps without a zone."""
+    return values.cast(pa.timestamp("us", tz=None if form.name == "date" else values.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+
+
+def _describe(values: Any, part: GroupField) -> str:
+    is_stamp = part.form.name in MICRO_TIMESTAMPS or part.transform != "identity"
+    value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else _transform(values, part)[0])[0].as_py()
+    if part.transform == "identity" or value is None:
+        return f"{part.column}={'NULL' if value is None else value}"
+    return f"{part.transform}({part.column})={value[: _SHOWN[part.transform]]}"
+
+
+def checksum_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Checksums:
+    """The checksums of all rows of the batches, which are forgotten one after the other."""
+    found = Checksums()
+    for batch in batches:
+        found.add(batch, look)
+    return found
+
+
+def pick_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of some bins, each with its number; those of a batch that are the same, once."""
+    names = [item.name for item in look.fields]
+    for batch in _name(batches, look):
+        numbers = hash_rows(batch, look.fields)
+        places = np.flatnonzero(np.isin(compute_bins(numbers), bins))
+        found, firsts, rows = np.unique(numbers[places], return_index=True, return_counts=True)
+        texts = [_format_row(batch.slice(int(place), 1).select(names)) for place in places[firsts]]
+        columns = [pa.array(found.view(np.int64)), pa.array(rows.astype(np.int64)), pa.array(texts, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, schema=PICKED_SCHEMA)
+
+
+def _name(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Iterator[pa.RecordBatch]:
+    return (batch.rename_columns([item.name for item in look.fields]) for batch in batches)
+
+
+def _format_row(row: pa.RecordBatch) -> str:
+    try:
+        return json.dumps(row.to_pylist()[0], default=str, ensure_ascii=False)
+    except (ValueError, OverflowError) as error:
+        return f"a row that has no text: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDifference:
+    """A partition or a bin of which both sides do not say the same."""
+
+    name: str
+    iceberg_rows: int
+    ducklake_rows: int
+
+
+def compare(iceberg: Checksums, ducklake: Checksums) -> tuple[GroupDifference, ...]:
+    """Where both differ, by whatever they were counted; nothing when all rows are the same."""
+    labels, none = iceberg.labels | ducklake.labels, Total()
+    keys = sorted((key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)), key=lambda key: labels[key])
+    parts = tuple(GroupDifference(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
+    return parts + tuple(
+        GroupDifference(f"bucket {key} of {BINS}", int(iceberg.counts[key]), int(ducklake.counts[key]))
+        for key in find_different_bins(iceberg, ducklake)
+    )
+
+
+def find_different_bins(iceberg: Checksums, ducklake: Checksums) -> list[int]:
+    """The bins that hold rows which only one side has, or has more often."""
+    return np.flatnonzero((iceberg.counts != ducklake.counts) | (iceberg.sums != ducklake.sums)).tolist()
+
+
+def find_examples(iceberg: Iterable[Mapping[str, Any]], ducklake: Iterable[Mapping[str, Any]], limit: int) -> tuple[list[str], list[str]]:
+    """Rows that only Iceberg shows, and such that only DuckLake does, of those that were picked.
+
+    Raises: Unsupported: there are more than can be looked at
+    """
+    texts: dict[int, str] = {}
+    first, second = (_count(side, texts) for side in (iceberg, ducklake))
+    only = [[texts[number] for number in islice((mine - other).elements(), limit)] for mine, other in ((first, second), (second, first))]
+    return only[0], only[1]
+
+
+def _count(picked: Iterable[Mapping[str, Any]], texts: dict[int, str]) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    letters = 0
+    for place, row in enumerate(picked):
+        letters += len(row["text"])
+        if place >= MOST_PICKED or letters > MOST_LETTERS:
+            raise Unsupported("too many different rows are in the smallest bucket that differs")
+        counts[row["number"]] += row["rows"]
+        texts[row["number"]] = row["text"]
+    return counts
+
+
+_DUCKDB: Mapping[str, str] = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    # Spark shows it as text.
+    "uuid": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
+
+
+def quote(name: str) -> str:
+    """A name in DuckDB's SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, names: Mapping[int, str] | None = None) -> str:
+    """The query that shows DuckLake's rows in Iceberg's columns; `names` are those that DuckLake has there, by field id.
+
+    Raises: Unsupported: DuckLake lacks a column there
+    """
+    columns = ", ".join(
+        f"{_format_value(quote(_get_lake_name(item, names)), item.type, names)} AS {quote(item.name)}" for item in schema.fields
+    )
+    at = "" if lake_snapshot_id is None else f" AT (VERSION => {lake_snapshot_id})"
+    return f"SELECT {columns} FROM {table}{at}"  # noqa: S608  names are quoted
+
+
+def check_readable(schema: Schema) -> None:
+    """Raises: Unsupported: there is a column that Spark does not read, so nobody can compare."""
+    unread = find_unread(schema)
+    if unread is not None:
+        raise Unsupported(f"column {unread[0]} is {unread[1]}, which Spark does not read")
+
+
+def find_unread(schema: Schema) -> tuple[str, PrimitiveType] | None:
+    """A column, also inside others, of a type that Spark does not read; None: there is none."""
+    leaves = ((path, item.type) for path, item in walk_fields(schema.fields) if isinstance(item.type, PrimitiveType))
+    return next(((path, form) for path, form in leaves if _find_leaf(form) is None), None)
+
+
+def build_compare_spec(schema: Schema, spec: Mapping[str, Any]) -> CompareSpec:
+    """What to compare: all columns, grouped by those parts of the partition spec that say something of a row by name."""
+    sources = {item.field_id: item for item in schema.fields}
+    groups: list[GroupField] = []
+    for part in spec["fields"]:
+        source = sources.get(part["source-id"])
+        if part["transform"] in GROUPED_BY and source is not None and isinstance(source.type, PrimitiveType):
+            groups.append(GroupField(source.name, source.type, part["transform"]))
+    return CompareSpec(schema.fields, tuple(groups))
+
+
+def _get_lake_name(item: NestedField, names: Mapping[int, str] | None) -> str:
+    if names is None:
+        return item.name
+    if item.field_id not in names:
+        raise Unsupported(f"column {item.name} (id {item.field_id}) was dropped in DuckLake before main came to these rows")
+    return names[item.field_id]
+
+
+def _is_renamed(form: IcebergType, names: Mapping[int, str] | None) -> bool:
+    """Whether some field of a struct has another name in DuckLake: casts go by names."""
+    match form:
+        case StructType(fields):
+            return any([_get_lake_name(item, names) != item.name or _is_renamed(item.type, names) for item in fields])
+        case ListType():
+            return _is_renamed(form.element_type, names)
+        case MapType():
+            return _is_renamed(form.key_type, names) or _is_renamed(form.value_type, names)
+        case PrimitiveType():
+            return False
+
+
+def _format_value(value: str, form: IcebergType, names: Mapping[int, str] | None, depth: int = 0) -> str:
+    """A value of DuckLake as Iceberg's type has it. `depth` keeps names of lambdas' parameters apart."""
+    one = f"x{depth}"
+    match form:
+        case StructType(fields) if _is_renamed(form, names):
+            theirs = [(item, f"struct_extract({value}, {_quote_text(_get_lake_name(item, names))})") for item in fields]
+            parts = ", ".join(f"{quote(item.name)} := {_format_value(field, item.type, names, depth)}" for item, field in theirs)
+            return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({parts}) END"
+        case ListType() if _is_renamed(form, names):
+            return f"list_transform({value}, lambda {one}: {_format_value(one, form.element_type, names, depth + 1)})"
+        case MapType() if _is_renamed(form, names):
+            inner = (("key", form.key_type), ("value", form.value_type))
+            parts = ", ".join(f"{name} := {_format_value(f'{one}.{name}', type_, names, depth + 1)}" for name, type_ in inner)
+            return f"map_from_entries(list_transform(map_entries({value}), lambda {one}: struct_pack({parts})))"
+        case _:
+            return f"CAST({value} AS {_format_type(form)})"
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _format_type(form: IcebergType) -> str:
+    match form:
+        case StructType(fields):
+            return f"STRUCT({', '.join(f'{quote(item.name)} {_format_type(item.type)}' for item in fields)})"
+        case ListType():
+            return f"{_format_type(form.element_type)}[]"
+        case MapType():
+            return f"MAP({_format_type(form.key_type)}, {_format_type(form.value_type)})"
+        case PrimitiveType():
+            return _find_leaf(form) or ""
+
+
+def _find_leaf(form: PrimitiveType) -> str | None:
+    if form.name.startswith("fixed"):
+        return "BLOB"
+    decimal = find_decimal(form)
+    return _DUCKDB.get(form.name) if decimal is None else f"DECIMAL({decimal[0]}, {decimal[1]})"
