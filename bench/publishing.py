@@ -22,7 +22,7 @@ from duckicelake.commands.jobs.session import to_catalog
 from duckicelake.pipeline.common.rest import open_rest
 from duckicelake.pipeline.common.spark_session import RestCatalog
 from duckicelake.pipeline.publish.executor import LakeLocation
-from duckicelake.pipeline.publish.job import PublishContext, publish, read_options
+from duckicelake.pipeline.publish.job import PublishJobContext, publish, read_options
 
 MASTER = "local[2]"
 JOB_SECONDS = 3600
@@ -93,11 +93,11 @@ def _find_steps(told: Mapping[str, float]) -> dict[str, Cell]:
     return {f"{step.split()[0]}_seconds": seconds for step, seconds in told.items() if step.split()[0] in STEPS}
 
 
-def _make_desk(shop: Workshop) -> PublishContext:
+def _make_desk(shop: Workshop) -> PublishJobContext:
     facts, catalog = shop.facts, to_catalog(shop.facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
     place = LakeLocation(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishContext(lambda: open_rest(catalog), place, lambda: nullcontext(shop.spark), lambda _: None)
+    return PublishJobContext(lambda: open_rest(catalog), place, lambda: nullcontext(shop.spark), lambda _: None)
 
 
 def _run_job(stand: Stand, table: str) -> tuple[Measured, dict[str, Any]]:

@@ -16,7 +16,7 @@ from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest
 from duckicelake.pipeline.common.spark_session import RestCatalog
 from duckicelake.pipeline.publish.executor import LakeLocation
-from duckicelake.pipeline.publish.job import PublishContext, PublishOptions, PublishReport, publish, read_options
+from duckicelake.pipeline.publish.job import PublishJobContext, PublishOptions, PublishReport, publish, read_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
         return publish(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishContext:
+def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishJobContext:
     """Return the job's context. Spark is started when it is needed; it writes objects with the store's own keys."""
     catalog = to_catalog(facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
     place = LakeLocation(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishContext(lambda: open_rest(catalog), place, partial(opening_spark, call.spark_settings, catalog, tell, stop=stop), tell)
+    return PublishJobContext(lambda: open_rest(catalog), place, partial(opening_spark, call.spark_settings, catalog, tell, stop=stop), tell)

@@ -1,1 +1,1 @@
-"""What all jobs share: Spark sessions, the REST client, stores, staging branches, reports and messages of failures."""
+"""Shared parts of the jobs: Spark sessions, the REST client, stores, staging branches, reports and messages of failures."""

@@ -32,7 +32,7 @@ _NO_STORE = re.compile(
     r"(.*?)(?: \(SDK Attempt Count: \d+\))?$",
     re.MULTILINE,
 )
-"""What Java's client of S3 raises when nobody answers it, and why."""
+"""The error of Java's S3 client when no server answers, with the reason."""
 
 
 _NO_FILE = re.compile(r"\borg\.apache\.iceberg\.exceptions\.NotFoundException: .*?: ((?:s3[an]?://|file:/).*)$", re.MULTILINE)
@@ -40,42 +40,42 @@ _NO_FILE = re.compile(r"\borg\.apache\.iceberg\.exceptions\.NotFoundException: .
 
 
 def hide_passwords(text: str) -> str:
-    """The text without the passwords of connection strings, which DuckDB shows when it cannot reach Postgres."""
+    """Return the text without the passwords of connection strings, which DuckDB shows when it cannot reach Postgres."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
 
 
 def explain_duckdb(error: duckdb.Error | Exception) -> str:
-    """What DuckDB says is wrong, in a line."""
+    """Return what DuckDB says is wrong, in a line."""
     return f"DuckDB: {''.join(hide_passwords(str(error)).strip().splitlines()[:1])}"
 
 
 def explain_postgres(error: psycopg.Error) -> str:
-    """What Postgres says is wrong, in a line."""
+    """Return what Postgres says is wrong, in a line."""
     said = "".join(str(error).strip().splitlines()[:1])
     is_gone = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_GONE)
     return f"the lake's Postgres does not answer: {said}" if is_gone else f"Postgres: {said}"
 
 
 def explain_store(said: str) -> str:
-    """What is to be said of an S3 that does not answer Spark, from the classes in the trace; "" when it is something else."""
+    """Return what is to be said of an S3 that does not answer Spark, from the classes in the trace; "" when it is something else."""
     found = _NO_STORE.search(said)
     return f"the store (S3) does not answer: {found[1]}" if found else ""
 
 
 def explain_missing(said: str) -> str:
-    """Which file is missing, from the classes in the trace; "" when that is not what is wrong."""
+    """Return which file is missing, from the classes in the trace; "" when that is not what is wrong."""
     found = _NO_FILE.search(said)
     return f"{found[1]} is missing" if found else ""
 
 
 def explain_outage(connect: Callable[[], object]) -> str:
-    """What is to be said of a catalog that does not answer; "" when it does."""
+    """Return what is to be said of a catalog that does not answer; "" when it does."""
     try:
         connect()
     except ServiceUnavailable as error:
         return error.message
     except (CatalogError, OSError):
-        # What was to be explained tells more.
+        # The error that is being explained says more.
         return ""
     return ""
 
@@ -114,12 +114,12 @@ _AWAITED, _CAUSED = "SparkException: Exception thrown in awaitResult:", "Caused 
 
 
 def explain_spark(error: Exception) -> str:
-    """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
+    """Return what Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
     return explain_gone(error) or explain_store(str(error)) or explain_unreadable(error) or shorten(str(error))
 
 
 def shorten(trace: str) -> str:
-    """The lines of a trace, Java's or a worker's, that say what is wrong: some of the first, and that of the last cause."""
+    """Return the lines of a trace, Java's or a worker's, that say what is wrong: some of the first, and that of the last cause."""
     lines = [_LOST.sub("", line.strip().removeprefix(": ")) for line in _PYTHON_TRACE.sub("", trace).splitlines()]
     said = [line for line in lines if line and not line.startswith(_OF_TRACES) and not line.endswith(_AWAITED)]
     causes = [line for line in said[EXPLAINED_LINES:] if line.startswith(_CAUSED) and line not in said[:EXPLAINED_LINES]]
@@ -132,7 +132,7 @@ _GZIP, _PACKED = b"\x1f\x8b", ".gz"
 
 
 def explain_unreadable(error: Exception) -> str:
-    """What is to be said of the file that was read; "" when it is something else, or is told by another machine's Java."""
+    """Return the message for a file that could not be read; "" for other errors, and for errors of another machine's Java."""
     causes = list(_list_causes(error))
     path = next((told for told in (_read_unreadable_path(cause) for cause in causes) if told), "")
     if not path:
@@ -146,7 +146,7 @@ def explain_unreadable(error: Exception) -> str:
 
 
 def _list_causes(error: Exception) -> Iterator[Any]:
-    """What Java raised, and what each of these was caused by, as long as there is a Java."""
+    """Yield what Java raised, and what each of these was caused by, as long as there is a Java."""
     raised: Any = error
     found: Any = raised.java_exception if isinstance(error, Py4JJavaError) else getattr(raised, "_origin", None)
     try:
@@ -158,7 +158,7 @@ def _list_causes(error: Exception) -> Iterator[Any]:
 
 
 def _read_unreadable_path(java: Any) -> str:
-    """The file that Spark says it could not read; "" when it is something else, or not Spark's."""
+    """Return the file that Spark says it could not read; "" when it is something else, or not Spark's."""
     try:
         said = str(java.getErrorClass())
         where = next((where for name, where in _UNREADABLE.items() if said.startswith(name)), None)
@@ -169,7 +169,7 @@ def _read_unreadable_path(java: Any) -> str:
 
 
 def _read_java_message(java: Any) -> str:
-    """What it says, in a line."""
+    """Return what it says, in a line."""
     try:
         return str(java.getMessage() or java.toString()).strip().partition("\n")[0]
     except (Py4JError, OSError):
@@ -177,7 +177,7 @@ def _read_java_message(java: Any) -> str:
 
 
 def _has_no_column(path: Path) -> bool:
-    """Whether it is a Parquet file, and has none."""
+    """Return True if it is a Parquet file, and has none."""
     try:
         return parquet.read_metadata(path).num_columns == 0
     except (OSError, ArrowException):
@@ -185,7 +185,7 @@ def _has_no_column(path: Path) -> bool:
 
 
 def _explain_compression(path: Path | None) -> str:
-    """What more there is to say of a file that is packed by its name; None: it is elsewhere."""
+    """Return what more there is to say of a file that is packed by its name; None: it is elsewhere."""
     if path is None:
         return ". It is not packed by gzip, as its name says, or was cut"
     with path.open("rb") as source:
@@ -197,7 +197,7 @@ FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *
 
 
 def explain_failure(error: Exception, connect: Callable[[], Rest]) -> str:
-    """What is wrong, in a few words. Of what Spark could not do: whether the catalog is there."""
+    """Return what is wrong, in a few words. Of what Spark could not do: whether the catalog is there."""
     if isinstance(error, CatalogError):
         return error.message
     if isinstance(error, duckdb.Error):

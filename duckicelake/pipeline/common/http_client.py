@@ -47,7 +47,7 @@ _REFUSALS: Mapping[int, type[CatalogError]] = {
     429: ServiceUnavailable,
 }
 _DAMAGED = "DamagedLakeException"
-"""Our catalog's word for a lake that somebody has to mend, with the status of what cannot be published."""
+"""Our catalog's error type for a damaged lake, which it sends with the status of what cannot be published."""
 
 _MESSAGE_FIELDS = ("message", "Message", "error_description", "error")
 """Where messages are: Iceberg's, those of gateways, and OAuth's."""
@@ -58,7 +58,7 @@ _NO_URL = "the URL of the catalog, or of its server of tokens, cannot be read: w
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent; headers by their names in lower case."""
+    """One HTTP request; names of headers are in lower case."""
 
     method: str
     url: str
@@ -67,12 +67,12 @@ class Request:
 
     @property
     def host(self) -> str:
-        """Whom it is sent to."""
+        """The host and port that the request is sent to."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
 class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
-    """What says who asks is for one server alone, and so is what is signed."""
+    """Follows redirections of GET to the same server only: credentials and signatures are for one server."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
@@ -84,9 +84,9 @@ class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def send_request(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
-    """The JSON of the answer; None when it has none.
+    """Return the JSON of the answer; None when it has none.
 
-    Raises: CatalogError: a refusal; BadRequest: it cannot be sent; ServiceUnavailable: nobody answers, or no catalog
+    Raises: CatalogError: a refusal; BadRequest: it cannot be sent; ServiceUnavailable: no answer, or none of a catalog
     """
     _check_request(request)
     wire = urllib.request.Request(request.url, request.body, dict(request.headers), method=request.method)
@@ -123,7 +123,7 @@ def _check_request(request: Request) -> None:
 
 
 def _read_refusal(error: urllib.error.HTTPError) -> bytes:
-    """What came of the body: the status says what is wrong, whether more comes or not."""
+    """Return as much of the body as can be read; the status alone already says what is wrong."""
     with error:
         try:
             return error.read()
@@ -146,7 +146,7 @@ def _build_error(status: int, body: bytes, place: str | None) -> CatalogError:
 
 
 def _strip_secrets(place: str) -> str:
-    """A URL without what may be secret in it; it may be none."""
+    """Return a URL without what may be secret in it; it may be none."""
     try:
         parts = urlsplit(place)
     except ValueError:
@@ -155,7 +155,7 @@ def _strip_secrets(place: str) -> str:
 
 
 def _read_error(body: bytes) -> Mapping[str, object]:
-    """What is told of an error; nothing where that is no JSON."""
+    """Return the error object of a response; empty if the body is no JSON."""
     try:
         said = as_object(json.loads(body), "a refusal")
     except (ValueError, BadRequest):
@@ -170,7 +170,7 @@ KEYS = ("rest.access-key-id", "rest.secret-access-key", "rest.session-token")
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """By what a request is signed, and for which service of which region; keys that end are renewed by AWS's library."""
+    """Credentials, service and region of SigV4 signatures; AWS's library renews credentials that expire."""
 
     credentials: Any = field(repr=False)
     service: str
@@ -178,7 +178,7 @@ class SigningKeys:
 
 
 def load_signing_keys(properties: Mapping[str, str]) -> SigningKeys:
-    """The keys that the properties name, else those that AWS's tools find. Raises: BadRequest: there are none, or no region."""
+    """Return the keys that the properties name, else those that AWS's tools find. Raises: BadRequest: there are none, or no region."""
     if bool(properties.get(KEYS[0])) != bool(properties.get(KEYS[1])):
         raise BadRequest(f"{KEYS[0]} and {KEYS[1]} belong together")
     make_session: Any = getattr(boto3, "Session")  # noqa: B009  boto3 makes its clients at run time, without types
@@ -196,7 +196,7 @@ def load_signing_keys(properties: Mapping[str, str]) -> SigningKeys:
 
 
 def sign_request(request: Request, keys: SigningKeys) -> Mapping[str, str]:
-    """The headers of a request, all of them signed."""
+    """Return the headers of a request, all of them signed."""
     signed = AWSRequest(request.method, request.url, dict(request.headers), request.body or b"")
     SigV4Auth(keys.credentials.get_frozen_credentials(), keys.service, keys.region).add_auth(signed)
     return {name.lower(): text for name, text in signed.headers.items()}
@@ -212,29 +212,29 @@ _RENEW_AFTER = 0.9
 
 
 class Authenticator(Protocol):
-    """Somebody whom a catalog knows, or nobody."""
+    """The identity under which requests are sent; anonymous for catalogs without authentication."""
 
     def authorize(self, request: Request) -> Mapping[str, str]:
-        """All headers of the request, those among them by which it is known who asks. Raises: CatalogError: he cannot say who he is."""
+        """Return all headers of the request, with those that authenticate it. Raises: CatalogError: there is no token to be had."""
         ...
 
     def renew(self) -> bool:
-        """After a refusal: whether he may be known the next time."""
+        """Return True if a request that was refused (401) may succeed when it is sent again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedAuthorization:
-    """Says the same each time; nothing when he is nobody."""
+    """Sends a fixed authorization header, or none."""
 
     authorization: str | None = field(default=None, repr=False)
 
     def authorize(self, request: Request) -> Mapping[str, str]:
-        """The header as it is, if there is one."""
+        """Return the headers with the fixed one, if there is one."""
         return request.headers if self.authorization is None else {**request.headers, _AUTHORIZATION: self.authorization}
 
     def renew(self) -> bool:
-        """Never."""
+        """Return False: a fixed header cannot be renewed."""
         return False
 
 
@@ -243,7 +243,7 @@ ANONYMOUS = FixedAuthorization()
 
 @dataclass(slots=True)
 class OAuthClient:
-    """Gets a token for id and secret, and another one before it ends."""
+    """Gets a token for client id and secret, and a new one before it expires."""
 
     server: str
     form: Mapping[str, str] = field(repr=False)
@@ -252,13 +252,13 @@ class OAuthClient:
     ends_s: float | None = None
 
     def authorize(self, request: Request) -> Mapping[str, str]:
-        """The token as a bearer's."""
+        """Return the headers with a valid bearer token."""
         if self.token is None or (self.ends_s is not None and time.monotonic() >= self.ends_s):
             self._fetch()
         return {**request.headers, _AUTHORIZATION: f"Bearer {self.token}"}
 
     def renew(self) -> bool:
-        """A token may have ended before its time."""
+        """Drop the token: it may have been revoked before it expired."""
         self.token = None
         return True
 
@@ -276,25 +276,25 @@ class OAuthClient:
 
 @dataclass(frozen=True, slots=True)
 class SigV4Authenticator:
-    """Signs each request with AWS's keys, whatever else tells who asks."""
+    """Signs each request by SigV4, after another authenticator has added its headers."""
 
     delegate: Authenticator
     keys: SigningKeys
 
     def authorize(self, request: Request) -> Mapping[str, str]:
-        """What the delegate says goes along under another name, and is signed too."""
+        """Return the signed headers; the delegate's authorization is sent as `original-authorization`, and signed too."""
         told = dict(self.delegate.authorize(request))
         if _AUTHORIZATION in told:
             told[f"original-{_AUTHORIZATION}"] = told.pop(_AUTHORIZATION)
         return sign_request(Request(request.method, request.url, told, request.body), self.keys)
 
     def renew(self) -> bool:
-        """As the delegate."""
+        """Return what the delegate returns."""
         return self.delegate.renew()
 
 
 def get_auth_type(properties: Mapping[str, str]) -> str:
-    """What kind of caller the properties describe, in Iceberg's words."""
+    """Return the value of `rest.auth.type` that the properties give or imply."""
     if properties.get(SIGV4_ENABLED, "").lower() == "true":
         return "sigv4"
     inferred = "oauth2" if properties.get(CREDENTIAL) or properties.get(TOKEN) else "none"
@@ -302,7 +302,7 @@ def get_auth_type(properties: Mapping[str, str]) -> str:
 
 
 def build_authenticator(properties: Mapping[str, str], uri: str) -> Authenticator:
-    """Who asks the catalog at a URI. Raises: BadRequest: something is missing, or it is a kind that is not known here."""
+    """Return the authenticator for the catalog at a URI. Raises: BadRequest: a property is missing, or the type is unknown."""
     kind = get_auth_type(properties)
     if kind == "none":
         return ANONYMOUS
@@ -335,13 +335,13 @@ def _build_bearer(properties: Mapping[str, str], uri: str) -> Authenticator:
 
 
 def get_token_endpoint(properties: Mapping[str, str], uri: str) -> str:
-    """Where tokens are given: at the catalog itself, unless something else is said; a path is below the catalog's."""
+    """Return the URL of the token endpoint: below the catalog's URI unless `oauth2-server-uri` is absolute."""
     server = properties.get(SERVER) or "v1/oauth/tokens"
     return server if "://" in server else f"{uri.rstrip('/')}/{server.lstrip('/')}"
 
 
 def format_auth_properties(properties: Mapping[str, str], uri: str) -> dict[str, str]:
-    """What Iceberg's client in Spark has to be told besides the properties, to ask as the same caller."""
+    """Return the properties that Iceberg's client in Spark needs in addition, to authenticate in the same way."""
     kind = get_auth_type(properties)
     if kind == "none":
         return {TYPE: kind}
@@ -353,7 +353,7 @@ def format_auth_properties(properties: Mapping[str, str], uri: str) -> dict[str,
 
 
 def list_headers(properties: Mapping[str, str]) -> dict[str, str]:
-    """What every request carries, by names in lower case."""
+    """Return the headers of `header.*` properties, which every request carries, by names in lower case."""
     return {name.removeprefix(HEADER).lower(): text for name, text in properties.items() if name.startswith(HEADER)}
 
 

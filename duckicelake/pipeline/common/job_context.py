@@ -13,7 +13,7 @@ from duckicelake.pipeline.common.spark_sql import quote_ident
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What a run works with: Spark, the catalog under its name there and over REST, and who hears of each step before it is taken."""
+    """A Spark session, the catalog in it and over REST, and the listener that hears of each step before it is taken."""
 
     spark: SparkSession
     catalog: str
@@ -21,20 +21,20 @@ class JobContext:
     progress: Progress
 
     def name(self, ident: TableIdent) -> str:
-        """A table in Spark's SQL."""
+        """Return a table in Spark's SQL."""
         return quote_ident(self.catalog, ident)
 
 
 @dataclass(slots=True)
 class LazySpark:
-    """A session that is opened when it is first asked for, and anew after it broke."""
+    """A session that is opened when it is first needed, and again after it broke."""
 
     opening: Callable[[], contextlib.AbstractContextManager[SparkSession]]
     opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     session: SparkSession | None = None
 
     def get(self) -> SparkSession:
-        """The session."""
+        """Return the session."""
         if self.session is None:
             self.session = self.opened.enter_context(self.opening())
         return self.session

@@ -38,7 +38,7 @@ class TableName:
 
 
 def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
-    """Every live table of the lake."""
+    """Return every live table of the lake."""
     with conn.cursor(row_factory=class_row(TableName)) as cursor:
         return cursor.execute(SELECT_TABLES).fetchall()
 
@@ -53,7 +53,7 @@ def choose_tables(live: Sequence[TableName], asked: Sequence[TableIdent]) -> lis
 
 
 def _choose_table(same: Sequence[TableName], ident: TableIdent) -> TableName:
-    """One of those whose names differ by case alone, as the catalog chooses."""
+    """Return one of those whose names differ by case alone, as the catalog chooses."""
     if not same:
         raise NoSuchTable(f"There is no table {ident}")
     return min(same, key=lambda name: (name.table_name != ident.name, name.ident.namespace != ident.namespace, name.table_id))
@@ -69,7 +69,7 @@ def check_askable(name: TableName) -> None:
 
 
 def explain_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
-    """What is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
+    """Return what is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
     is_live = name in list_live_tables(conn)
     return f"{said}; the lake has it, so perhaps the catalog does not show it to this account" if is_live else ""
 
@@ -84,7 +84,7 @@ def check_may_write(rest: Rest, ident: TableIdent) -> None:
 
 
 def may_write(rest: Rest, ident: TableIdent) -> bool:
-    """Whether an account may write to a table, as far as the catalog says that it may not. Of one that cannot be shown it says nothing."""
+    """Return False if the catalog says that the account may not write to a table; it says nothing of tables that it cannot show."""
     try:
         check_may_write(rest, ident)
     except (Forbidden, NoSuchTable):

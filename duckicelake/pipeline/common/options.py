@@ -13,11 +13,11 @@ from typing import TypeVar
 from duckicelake.errors import BadRequest
 
 SECRET = re.compile("passw|pwd|secret|credential|token|authorization|cookie|(?:private|api|shared|account|sse).?key", re.IGNORECASE)
-"""In the names of what nobody else may see."""
+"""Matches names of properties that hold secrets."""
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """The properties of a TOML file; none without one. Raises: BadRequest: it cannot be read, or one is no text."""
+    """Return the properties of a TOML file; none without one. Raises: BadRequest: it cannot be read, or one is no text."""
     if path is None:
         return {}
     try:

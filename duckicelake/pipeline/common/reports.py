@@ -12,11 +12,11 @@ from duckicelake.errors import CatalogError
 
 
 class Interrupted(CatalogError):
-    """Somebody asked for the end, so a step was not begun."""
+    """The user asked the job to stop, so a step was not begun."""
 
 
 class Verdict(StrEnum):
-    """How a step, a table or a run ended."""
+    """The outcome of a step, a table or a run."""
 
     planned = "planned"
     done = "done"
@@ -27,15 +27,15 @@ class Verdict(StrEnum):
 
 
 class ReportPart(Protocol):
-    """What became of a table, or of a step."""
+    """The result for a table, or for a step."""
 
     @property
     def verdict(self) -> Verdict:
-        """How it ended."""
+        """Return how it ended."""
         ...
 
     def describe(self) -> str:
-        """Tell it in a line."""
+        """Return it in one line."""
         ...
 
 
@@ -52,7 +52,7 @@ class Report(ABC):
     @property
     @abstractmethod
     def parts(self) -> Sequence[ReportPart]:
-        """What the run is made of."""
+        """The parts that the run is made of."""
 
     @property
     def verdict(self) -> Verdict:
@@ -68,7 +68,7 @@ class Report(ABC):
         return int(self.verdict is Verdict.failed)
 
     def format_json(self) -> str:
-        """The report for machines."""
+        """Return the report for machines."""
         return format_report(self.job, self.verdict, self)
 
 
@@ -89,12 +89,12 @@ class TablesReport(Report, Generic[PartT]):
         return self.tables
 
     def describe(self) -> list[str]:
-        """The report for people."""
+        """Return the report for people."""
         return [*(table.describe() for table in self.tables), f"{len(self.tables)} tables: {self.verdict} (run {self.run_id})"]
 
 
 def format_report(job: str, status: str, report: Any) -> str:
-    """A report, which is a dataclass, for machines."""
+    """Return a report, which is a dataclass, for machines."""
     fields: dict[str, Any] = {"job": job, "status": status, **asdict(report)}
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
@@ -116,10 +116,10 @@ class Stopwatch:
         self.marks.append((step, begins))
 
     def read(self) -> dict[str, float]:
-        """The seconds of each step until now; of one that was taken again, all of them."""
+        """Return the seconds of each step until now; of one that was taken again, all of them."""
         ends = [*(began for _, began in self.marks[1:]), monotonic()]
         seconds: dict[str, float] = {}
-        # one end too many when no step was ever told
+        # There is one end too many when no step was announced.
         for (step, began), end in zip(self.marks, ends, strict=False):
             seconds[step] = round(seconds.get(step, 0.0) + end - began, 3)
         return seconds

@@ -46,7 +46,7 @@ class TableIdent:
     name: str
 
     def with_suffix(self, suffix: str) -> "TableIdent":
-        """The table of that suffix in the same namespace."""
+        """Return the table of that suffix in the same namespace."""
         return replace(self, name=self.name + suffix)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def _quote_name(name: str) -> str:
 
 
 def fold(name: str) -> str:
-    """A name as DuckDB compares it: ASCII letters in lower case."""
+    """Return a name as DuckDB compares it: ASCII letters in lower case."""
     return name.translate(_LOWER)
 
 
@@ -76,7 +76,7 @@ def parse_ident(text: str) -> TableIdent:
 
 
 def split_names(text: str) -> list[str]:
-    """The names between dots. Raises: BadRequest: one is empty, or its quotes do not end"""
+    """Return the names between dots. Raises: BadRequest: one is empty, or its quotes do not end"""
     names, place = list[str](), 0
     while found := _NAME.match(text, place):
         names.append(found["plain"] or found["quoted"].replace('""', '"'))
@@ -88,7 +88,7 @@ def split_names(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
-    """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves.
+    """The parts of a table's metadata that a commit needs: which one it is, where its refs are, and what their snapshots say of themselves.
 
     `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case; a column inside another one is `?`.
     `defaults` are what columns have in new rows that do not say it, as JSON has single values in Iceberg's specification. `uuids` are the
@@ -128,7 +128,7 @@ class Rest:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def load(self, ident: TableIdent) -> TableHead | None:
-        """The table as it is now, None when there is none."""
+        """Return the table as it is now, None when there is none."""
         try:
             metadata = self.load_whole(ident)["metadata"]
         except NoSuchTable:
@@ -147,15 +147,15 @@ class Rest:
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
     def load_whole(self, ident: TableIdent) -> Any:
-        """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
+        """Return the answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
         return self.ask("GET", f"{self.locate(ident)}?snapshots=refs")
 
     def load_every(self, ident: TableIdent) -> Any:
-        """The table's metadata with all its snapshots. Raises: NoSuchTable."""
+        """Return the table's metadata with all its snapshots. Raises: NoSuchTable."""
         return self.load_answer(ident)["metadata"]
 
     def load_answer(self, ident: TableIdent) -> Any:
-        """The answer that describes the table, with all its snapshots. Raises: NoSuchTable."""
+        """Return the answer that describes the table, with all its snapshots. Raises: NoSuchTable."""
         return self.ask("GET", self.locate(ident))
 
     def drop_unchanged(self, ident: TableIdent, metadata_location: str) -> None:
@@ -167,7 +167,7 @@ class Rest:
         self.manage("DELETE", f"{self.locate(ident)}?{query}", None, TIMEOUT_SECONDS)
 
     def read_snapshot_id(self, ident: TableIdent, name: str, text: str) -> int:
-        """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
+        """Return the newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
         metadata = self.load_every(ident)
         told = {one["snapshot-id"] for one in metadata.get("snapshots", ()) if one["summary"].get(name) == text}
         found = [entry["snapshot-id"] for entry in metadata.get("snapshot-log", ()) if entry["snapshot-id"] in told]
@@ -178,7 +178,7 @@ class Rest:
     def commit(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Commit to all the tables at once.
 
-        Raises: CommitFailed: a table is no more as it was required to be, and nothing was done; CommitStateUnknown: nobody answered
+        Raises: CommitFailed: a table is not as required any more, and nothing was done; CommitStateUnknown: no answer
         """
         try:
             self.change(changes)
@@ -188,20 +188,20 @@ class Rest:
     def change(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """The same of what may be asked for again, whether it was done or not.
 
-        Raises: CommitFailed: as `commit`; ServiceUnavailable: nobody answered
+        Raises: CommitFailed: as `commit`; ServiceUnavailable: no answer
         """
         self.ask("POST", "transactions/commit", {"table-changes": list(changes)})
 
     def locate(self, ident: TableIdent, kind: str = "table") -> str:
-        """The path of a table, or of a view."""
+        """Return the path of a table, or of a view."""
         return f"namespaces/{self.format_namespace(ident.namespace)}/{kind}s/{_quote(ident.name)}"
 
     def format_namespace(self, levels: Sequence[str]) -> str:
-        """A namespace in a path."""
+        """Return a namespace in a path."""
         return self.separator.join(map(_quote, levels))
 
     def serves(self, endpoint: str) -> bool | None:
-        """Whether the catalog says that it serves this, in the specification's words; None: it says nothing of what it serves."""
+        """Return True if the catalog says that it serves this, in the specification's words; None: it says nothing of what it serves."""
         return None if self.endpoints is None else endpoint in self.endpoints
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -219,7 +219,7 @@ class Rest:
         return replace(self, headers=headers)._ask(method, url, body, TIMEOUT_SECONDS)
 
     def manage(self, method: str, path: str, body: Any, timeout_seconds: float) -> Any:
-        """The same of what is below `/management`, and no part of Iceberg's specification."""
+        """Return the same of what is below `/management`, and no part of Iceberg's specification."""
         uri = self.catalog.uri.rstrip("/")
         url = f"{uri}/management{self.base.removeprefix(uri)}/{path}"
         return self._ask(method, url, body, timeout_seconds)
@@ -244,7 +244,7 @@ def _list_partition_fields(metadata: Mapping[str, Any]) -> list[Mapping[str, Any
 
 
 def _find_column(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The column of a partition or sort field; None when it is inside another one."""
+    """Return the column of a partition or sort field; None when it is inside another one."""
     return next((column for column in _list_columns(metadata) if column["id"] == field.get("source-id")), None)
 
 
@@ -289,9 +289,9 @@ def _name_term(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> str:
 
 
 def open_rest(catalog: RestCatalog) -> Rest:
-    """The catalog, asked once for the prefix of the warehouse.
+    """Return the catalog, asked once for the prefix of the warehouse.
 
-    Raises: ServiceUnavailable: nobody is there; NotAuthorized: it does not know who asks
+    Raises: ServiceUnavailable: no server answers; NotAuthorized: it refuses the credentials
     """
     uri = catalog.uri.rstrip("/")
     own = {**({} if catalog.credential is None else {CREDENTIAL: catalog.credential}), **catalog.properties}
@@ -325,7 +325,7 @@ def _quote(part: str) -> str:
 
 
 def list_namespaces(rest: Rest, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every namespace below one, each before what is below it."""
+    """Yield every namespace below one, each before what is below it."""
     separator = urllib.parse.unquote(rest.separator)
     for levels in list_pages(rest, "namespaces", "namespaces", {"parent": separator.join(parent)} if parent else {}):
         found = tuple(levels)
@@ -336,7 +336,7 @@ def list_namespaces(rest: Rest, parent: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def list_pages(rest: Rest, path: str, key: str, query: Mapping[str, str]) -> Iterator[Any]:
-    """What a listing has under a key, page by page. Raises: BadRequest: it is no listing"""
+    """Yield what a listing has under a key, page by page. Raises: BadRequest: it is no listing"""
     size = rest.catalog.properties.get("rest-page-size")
     asked = {**query, **({} if size is None else {"pageSize": size})}
     token: str | None = ""

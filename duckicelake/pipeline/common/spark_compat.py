@@ -37,7 +37,7 @@ def block_pushdown(moment: Column, form: DataType) -> Column:
 
 
 def to_arrow(rows: DataFrame) -> pa.Table:
-    """The rows of a data frame, all at once."""
+    """Return the rows of a data frame, all at once."""
     if _RELEASE >= (4, 0):
         return rows.toArrow()
     collect: Any = getattr(rows, "_collect_as_arrow")  # noqa: B009  private, and all that Spark 3.5 has
@@ -46,7 +46,7 @@ def to_arrow(rows: DataFrame) -> pa.Table:
 
 
 def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """A table as a data frame."""
+    """Return a table as a data frame."""
     # Without rows Spark takes no columns that are in no chunks, and none at all over Connect.
     if _RELEASE >= (4, 0) and table.num_rows:
         return spark.createDataFrame(table)
@@ -55,7 +55,7 @@ def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def parse_ddl(text: str) -> DataType:
-    """A type, or a list of columns. Raises: PySparkException: it is neither"""
+    """Return a type, or a list of columns. Raises: PySparkException: it is neither"""
     if _RELEASE >= (4, 0):
         return T.DataType.fromDDL(text)
     parse: Any = getattr(T, "_parse_datatype_string")  # noqa: B009  private, and all that Spark 3.5 has
@@ -63,20 +63,20 @@ def parse_ddl(text: str) -> DataType:
 
 
 def get_condition(error: PySparkException) -> str | None:
-    """The name that Spark gives to what went wrong."""
+    """Return the name that Spark gives to what went wrong."""
     older: Any = error
     return error.getCondition() if _RELEASE >= (4, 0) else older.getErrorClass()
 
 
 def checkpoint_rows(rows: DataFrame) -> DataFrame:
-    """The rows, read once and kept on disk; by Spark 3.5 in memory too, as long as there is room."""
+    """Return the rows, read once and kept on disk; by Spark 3.5 in memory too, as long as there is room."""
     if _RELEASE >= (4, 0):
         return rows.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     return rows.localCheckpoint(eager=True)
 
 
 def is_valid_utf8(text: Column) -> Column:
-    """Whether a text's octets are UTF-8. Spark 3.5 tells it by decoding, which puts another letter in the place of what is wrong."""
+    """Return whether a text's octets are UTF-8. In Spark 3.5, decoding replaces wrong octets, so the result is compared."""
     if _RELEASE >= (4, 0):
         return F.is_valid_utf8(text)
     octets = text.cast("binary")

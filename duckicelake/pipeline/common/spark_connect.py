@@ -26,7 +26,7 @@ SCHEME = "sc://"
 DEFAULT_PORT = 15002
 CONNECT_SECONDS = 10
 RETRIES = 6
-"""Within half a minute; Spark's own ten minutes would be waited for after every server that is gone."""
+"""Takes half a minute; by Spark's own setting a job would wait ten minutes for a server that is gone."""
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -41,7 +41,7 @@ FIXED_CONF = {
     # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
     "spark.sql.variable.substitute": "false",
 }
-"""What rows depend on, in every session of a job: whatever Spark's own settings or the server's are, and whatever is given."""
+"""Settings that rows depend on, fixed in every session of a job; no setting of Spark, the server or the user changes them."""
 LISTING_CONF = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
 """How many tasks look files up that are named one by one: Spark would take one for each of up to 10,000."""
 
@@ -56,7 +56,7 @@ CLASSES = {
 """A class of each library by which it is known; Avro's is missed by Spark itself, in so many words, when a file needs it."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Where PySpark writes every error of a server, its Java's trace and all, before anybody decides what comes of it."""
+"""Where PySpark writes every error of a server, its Java's trace and all, before the job handles it."""
 _MISSING_CLASS = "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
 _GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND")
 _UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal")
@@ -70,7 +70,7 @@ def check_conf(conf: Mapping[str, str]) -> None:
 
 
 def get_host_port(url: str) -> str:
-    """Where a connection string leads, without what else it says: that may be secret."""
+    """Return where a connection string leads, without what else it says: that may be secret."""
     place = url.removeprefix(SCHEME).partition("/")[0].partition(";")[0].rpartition("@")[2]
     return place if ":" in place.rpartition("]")[2] else f"{place}:{DEFAULT_PORT}"
 
@@ -80,12 +80,12 @@ def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], prog
     """A session of its own on the server, ended with the block. The environment has to say that functions are made for Connect.
 
     `jars` are what the server needs. Raises: BadRequest: the string or a setting is wrong, or the server lacks something;
-        ServiceUnavailable: nobody answers
+        ServiceUnavailable: no server answers
     """
     place = get_host_port(url)
     progress(f"connecting to Spark at {place}")
     with warnings.catch_warnings():
-        # What comes of it is told by us.
+        # The job reports the outcome itself.
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -126,7 +126,7 @@ def _open(url: str, place: str) -> SparkSession:
 
 
 def _check_answers(place: str) -> None:
-    """Raises: ServiceUnavailable: nobody listens; Spark's client would try for minutes."""
+    """Raises: ServiceUnavailable: no server listens; Spark's client would try for minutes."""
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
@@ -165,7 +165,7 @@ def _get_class(jar: Jar) -> str:
 
 
 def _has_class(session: SparkSession, name: str) -> bool:
-    """Whether the server's Java knows a class, which Spark says when it looks at a call of it; nothing is called."""
+    """Return True if the server's Java knows a class, which Spark says when it looks at a call of it; nothing is called."""
     if not name:
         return True
     try:
@@ -178,7 +178,7 @@ def _has_class(session: SparkSession, name: str) -> bool:
 
 
 def _read_java_zone(session: SparkSession) -> str:
-    # Databases and ORC give times by Java's own zone, whatever the session's is.
+    # Databases and ORC give times by Java's own zone, not by the session's.
     (row,) = session.sql("SELECT reflect('java.time.ZoneId', 'systemDefault') AS zone").collect()
     return str(row["zone"])
 
@@ -233,13 +233,13 @@ def check_executors(session: SparkSession) -> None:
 
 
 def name_commits(session: SparkSession, catalog: str, properties: Mapping[str, str]) -> None:
-    """From now on every snapshot that this session commits to a catalog of the lake's carries these; nobody has used that in it yet."""
-    # Spark makes its client of a catalog when somebody first names that, and each session has its own.
+    """Have every later commit of this session to a catalog carry these properties. The session must not have used the catalog before."""
+    # Spark creates its client of a catalog when the catalog is first named, and each session has its own.
     session.conf.set(f"spark.sql.catalog.{catalog}.header.{SUMMARY_HEADER}", json.dumps(dict(properties)))
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether what ran the session is gone: its Java, or the server of Spark Connect, or what that knew of the session."""
+    """Return True if what ran the session is gone: its Java, or the server of Spark Connect, or what that knew of the session."""
     if isinstance(error, Py4JNetworkError | OSError):
         return True
     # Errors of Spark Connect alone have one; their class is there with the extra alone.
@@ -250,7 +250,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def explain_gone(error: Exception) -> str:
-    """What a server of Spark Connect that is gone leaves to be said, without gRPC's own record of it; "" for other errors."""
+    """Return the message for a Spark Connect server that is gone, without gRPC's own trace; "" for other errors."""
     if not isinstance(error, PySparkException) or not is_gone(error):
         return ""
     is_new = get_condition(error) in _GONE

@@ -51,10 +51,10 @@ logger.tasks.filter.told.regex = Task .* failed [0-9]+ times; aborting job
 logger.tasks.filter.told.onMatch = DENY
 logger.tasks.filter.told.onMismatch = NEUTRAL
 """
-"""Errors are shown, but for those of tasks: what breaks one breaks what a job asked for, which tells it."""
+"""Errors are shown, but for those of tasks: a failed task fails the action of the job, which reports it."""
 _SECONDS_TO_STOP = 20
 PIECES = "duckicelake-pieces"
-"""The tag of jobs that are one of many pieces: whoever cancels one has to cancel those that come after it too."""
+"""The tag of jobs that are one of many pieces: cancelling one means cancelling those that follow it too."""
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """Where PySpark's functions look whether they are for Spark Connect."""
@@ -62,10 +62,10 @@ _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """How big the session is and where its jars, logs and scratch files lie.
+    """The size of a session, and the folders of its jars, logs and scratch files.
 
     `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours, but for what rows depend on; `jars` are
-    needed beside Iceberg's.
+    needed in addition to Iceberg's.
     """
 
     cache: Path
@@ -79,17 +79,17 @@ class SparkPlan:
 
     @property
     def is_connect(self) -> bool:
-        """Tell whether the work is given to a server of Spark Connect."""
+        """Return True if the work is given to a server of Spark Connect."""
         return self.master is not None and self.master.startswith(SCHEME)
 
     @property
     def is_local(self) -> bool:
-        """Tell whether the driver's process does all the work."""
+        """Return True if the driver's process does all the work."""
         return self.master is None or self.master.startswith("local")
 
     @property
     def cores(self) -> int | None:
-        """How many tasks this machine does at once; None where that is not known: on a cluster."""
+        """Return how many tasks this machine does at once; None where that is not known: on a cluster."""
         found = _LOCAL.fullmatch(self.master or f"local[{self.threads}]")
         if found is None:
             return None
@@ -98,9 +98,9 @@ class SparkPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestCatalog:
-    """How Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
+    """Settings by which Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
 
-    With a `credential` (`id:secret`) the catalog gives the keys to the store. `properties` are what else Iceberg's own client is told of
+    With a `credential` (`id:secret`) the catalog gives the keys to the store. `properties` are further settings of Iceberg's own client for
     a catalog that is not the lake's.
     """
 
@@ -135,7 +135,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     own: dict[str, str | None] = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
-    # Whoever names a master does not mean the server that this variable names.
+    # A given master takes precedence over the server that this variable names.
     own |= {"SPARK_REMOTE": None} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if plan.is_local else {})
     with _environment(environ, own):
         session = _build(format_settings(plan, jars, trust))
@@ -182,12 +182,12 @@ def jobs_tagged_as_pieces(spark: SparkSession) -> Generator[None]:
 
 
 def statements_with_properties(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
-    """The same for statements; over Spark Connect for those that write rows."""
+    """Return the same for statements; over Spark Connect for those that write rows."""
     return writes_with_properties(spark, properties) if is_remote() else commits_with_properties(properties)
 
 
 def procedures_with_properties(spark: SparkSession, catalog: str, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
-    """The same for Iceberg's procedures, where the lake's catalog was not used in the session for anything else before."""
+    """Return the same for Iceberg's procedures, where the lake's catalog was not used in the session for anything else before."""
     if not is_remote():
         return commits_with_properties(properties)
     name_commits(spark, catalog, properties)
@@ -195,7 +195,7 @@ def procedures_with_properties(spark: SparkSession, catalog: str, properties: Ma
 
 
 def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
-    """What Spark has to be told of a catalog."""
+    """Return Spark's settings for a catalog."""
     settings = {
         "type": "rest",
         "uri": catalog.uri,
@@ -218,7 +218,7 @@ def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
 
 
 def format_settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dict[str, str]:
-    """What Spark is started with."""
+    """Return what Spark is started with."""
     plan.scratch.mkdir(parents=True, exist_ok=True)
     log_settings = plan.scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
@@ -244,7 +244,7 @@ def format_settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) 
         **plan.conf,
         "spark.driver.extraJavaOptions": join_options(options, plan.conf.get("spark.driver.extraJavaOptions", "")),
         "spark.executor.extraJavaOptions": join_options((), plan.conf.get("spark.executor.extraJavaOptions", "")),
-        # Drivers that are given come beside what nothing works without.
+        # Jars that are given are added to those that every session needs.
         "spark.jars": ",".join([*map(str, jars), *filter(None, [plan.conf.get("spark.jars")])]),
         **FIXED_CONF,
     }
@@ -269,7 +269,7 @@ def _begin(settings: dict[str, str], began: Future[dict[str, str]]) -> None:
             # By now Spark has added the packages to these, for executors too; a list of ours would take their place.
             del settings["spark.jars"]
         context.getOrCreate(SparkConf().setAll(list(settings.items())))
-    except Exception as error:  # noqa: BLE001  whoever waits for it raises it
+    except Exception as error:  # noqa: BLE001  the waiting thread raises it
         began.set_exception(error)
     else:
         began.set_result(settings)

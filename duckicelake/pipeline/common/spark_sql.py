@@ -97,17 +97,17 @@ class SortTerm:
 
 
 def quote(name: str) -> str:
-    """A name as Spark's SQL takes it."""
+    """Return a name as Spark's SQL takes it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_text(text: str) -> str:
-    """A text in Spark's SQL."""
+    """Return a text in Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def quote_ident(catalog: str, ident: TableIdent, branch: str | None = None) -> str:
-    """A table of a catalog, or a branch of it, as Spark's SQL and writers take it."""
+    """Return a table of a catalog, or a branch of it, as Spark's SQL and writers take it."""
     parts = [catalog, *ident.namespace, ident.name, *([] if branch is None else [f"branch_{branch}"])]
     return ".".join(map(quote, parts))
 
@@ -160,12 +160,12 @@ def _split(text: str) -> list[str]:
 
 
 def format_default(column: StructField) -> str:
-    """What a new row has in a column that it says nothing of, as SQL."""
+    """Return what a new row has in a column that it says nothing of, as SQL."""
     return str(column.metadata.get(_DEFAULT, f"CAST(NULL AS {column.dataType.simpleString()})"))
 
 
 def add_defaults(columns: StructType, defaults: Mapping[str, Any]) -> StructType:
-    """The columns with their defaults, which are given by name as JSON has them in Iceberg's specification."""
+    """Return the columns with their defaults, which are given by name as JSON has them in Iceberg's specification."""
     told = {name: value for name, value in defaults.items() if value is not None}
     fields = [
         StructField(one.name, one.dataType, one.nullable, {_DEFAULT: _format_value(told[one.name], one.dataType), **one.metadata})
@@ -197,7 +197,7 @@ def parse_columns(text: str) -> StructType:
 
 
 def _list_wanted(form: DataType, path: str) -> Iterator[str]:
-    """The fields inside a type that must have a value."""
+    """Yield the fields inside a type that must have a value."""
     if isinstance(form, StructType):
         for field in form.fields:
             here = f"{path}.{field.name}"
@@ -211,12 +211,12 @@ def _list_wanted(form: DataType, path: str) -> Iterator[str]:
 
 
 def format_columns(columns: StructType) -> str:
-    """Columns as DDL. Raises: BadRequest: one of them has no type"""
+    """Return columns as DDL. Raises: BadRequest: one of them has no type"""
     return ", ".join(f"{quote(field.name)} {_format_field_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in columns.fields)
 
 
 def parse_created_columns(columns: StructType) -> StructType:
-    """The columns that a table is going to have which is made of these."""
+    """Return the columns that a table is going to have which is made of these."""
     made = parse_ddl(format_columns(columns))
     assert isinstance(made, StructType)
     return made
@@ -230,7 +230,7 @@ def _format_field_type(field: StructField) -> str:
 
 
 def format_type(form: DataType) -> str:
-    """A type as DDL, in the words of Iceberg's types."""
+    """Return a type as DDL, in the words of Iceberg's types."""
     if isinstance(form, StructType):
         inner = ", ".join(f"{quote(field.name)}: {format_type(field.dataType)}" for field in form.fields)
         return f"struct<{inner}>"
@@ -244,11 +244,11 @@ def format_type(form: DataType) -> str:
 
 
 def format_create(name: str, columns: str, partitions: Iterable[PartitionTerm] = (), *, may_be_there: bool = True) -> str:
-    """The statement that makes a table of columns given as DDL."""
+    """Return the statement that makes a table of columns given as DDL."""
     fields, made = ", ".join(field.sql for field in partitions), "TABLE IF NOT EXISTS" if may_be_there else "TABLE"
     return f"CREATE {made} {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
 
 
 def format_order(name: str, order: Sequence[SortTerm]) -> list[str]:
-    """The statement that gives a table its order; none without one."""
+    """Return the statement that gives a table its order; none without one."""
     return [f"ALTER TABLE {name} WRITE ORDERED BY {', '.join(field.sql for field in order)}"] if order else []

@@ -25,17 +25,17 @@ _TIME = "%Y%m%dT%H%M%S"
 
 
 def make_run_id(now: datetime) -> str:
-    """A new run's id, which says when it began."""
+    """Return a new run's id, which says when it began."""
     return f"{now:{_TIME}}_{secrets.token_hex(4)}"
 
 
 def make_branch(run_id: str, attempt: int, now: datetime) -> str:
-    """The branch of an attempt of a run, which says when the attempt began."""
+    """Return the branch of an attempt of a run, which says when the attempt began."""
     return f"{BRANCH_PREFIX}{now:{_TIME}}_{run_id.rpartition('_')[2]}_{attempt}"
 
 
 def is_stale(branch: str, now: datetime) -> bool:
-    """Whether a branch was left by an attempt that began so long ago that it cannot be at work any more."""
+    """Return True if a branch was left by an attempt that began so long ago that it cannot be at work any more."""
     began = branch.removeprefix(BRANCH_PREFIX).partition("_")[0]
     try:
         return branch.startswith(BRANCH_PREFIX) and datetime.strptime(began, _TIME).replace(tzinfo=UTC) < now - STALE
@@ -44,7 +44,7 @@ def is_stale(branch: str, now: datetime) -> bool:
 
 
 def list_stale(branches: Iterable[str], now: datetime) -> list[str]:
-    """Those of these branches that such runs left."""
+    """Return those of these branches that such runs left."""
     return [branch for branch in branches if is_stale(branch, now)]
 
 
@@ -62,18 +62,18 @@ class Staged:
 
     @property
     def added(self) -> int:
-        """How many rows the last write added."""
+        """Return how many rows the last write added."""
         return int(self.summary.get("added-records", "0"))
 
     @property
     def rows(self) -> int | None:
-        """How many rows the table has there, if the snapshot says it."""
+        """Return how many rows the table has there, if the snapshot says it."""
         total = self.summary.get("total-records")
         return None if total is None else int(total) - int(self.summary.get("total-position-deletes", "0"))
 
     @property
     def is_whole(self) -> bool:
-        """Whether the snapshot says that no row of a file is deleted."""
+        """Return True if the snapshot says that no row of a file is deleted."""
         return self.summary.get("total-delete-files") == "0"
 
     def format_change(self) -> dict[str, Any]:
@@ -93,13 +93,13 @@ class Staged:
 
 
 def format_identifier(ident: TableIdent) -> dict[str, Any]:
-    """A table as REST names it."""
+    """Return a table as REST names it."""
     return {"namespace": list(ident.namespace), "name": ident.name}
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a run writes; `progress` hears of each effect before it is. Tokens end before long runs do, so `connect` is asked each time."""
+    """The branch that a run writes to; `progress` hears of each step beforehand. Tokens expire during long runs, so each step connects."""
 
     spark: SparkSession
     catalog: str
@@ -109,7 +109,7 @@ class Stage:
     progress: Progress
 
     def name(self, ident: TableIdent) -> str:
-        """The branch in Spark's SQL."""
+        """Return the branch in Spark's SQL."""
         return quote_ident(self.catalog, ident, self.branch)
 
     def open(self, ident: TableIdent) -> Staged:
@@ -144,7 +144,7 @@ class Stage:
             self.spark.sql(statement)
 
     def look(self, ident: TableIdent, base: int | None) -> Staged:
-        """The branch as it is now. Raises: CommitFailed: somebody removed it."""
+        """Return the branch as it is now. Raises: CommitFailed: another client removed it."""
         table = self.load(ident)
         head = table.refs.get(self.branch)
         if head is None:
@@ -152,13 +152,13 @@ class Stage:
         return Staged(ident, table.uuid, base, self.branch, head, table.summaries.get(head, {}), table.schema_id)
 
     def look_after(self, opened: Staged) -> Staged:
-        """The branch after a write; where nothing was to be written, nothing was added. Raises: CommitFailed: somebody removed it."""
+        """The branch after a write; where nothing was to be written, nothing was added. Raises: CommitFailed: another client removed it."""
         written = self.look(opened.ident, opened.base)
-        # The snapshot that the branch grew from tells of its own rows.
+        # The summary of the branch's first snapshot is about other rows.
         return replace(written, summary={}) if written.head == opened.head else written
 
     def load(self, ident: TableIdent) -> TableHead:
-        """The table as it is now. Raises: CommitFailed: somebody dropped it."""
+        """Return the table as it is now. Raises: CommitFailed: another client dropped it."""
         table = self.connect().load(ident)
         if table is None:
             raise CommitFailed(f"{ident} was dropped")
@@ -172,11 +172,11 @@ class Stage:
 
 
 def discard(rest: Rest, ident: TableIdent, branches: Iterable[str]) -> int:
-    """Remove branches of a table, those that are there and that nobody moves meanwhile, with the snapshots that their runs made there.
+    """Remove branches of a table, those that exist and that no other writer moves meanwhile, with the snapshots that their runs made there.
 
     Returns how many went.
 
-    Raises: CommitFailed: it is not left alone; ServiceUnavailable: nobody answered, and running again finds out what became of it
+    Raises: CommitFailed: it is not left alone; ServiceUnavailable: no answer; running again finds out what became of it
     """
     wanted, heads = list(branches), dict[str, int]()
     for attempt in range(1, DISCARDS + 1):
@@ -199,7 +199,7 @@ def discard(rest: Rest, ident: TableIdent, branches: Iterable[str]) -> int:
 
 
 def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]:
-    """The snapshots of branches that their runs made and that lead nowhere else: to no other ref, and main was never there.
+    """Return the snapshots of branches that their runs made and that lead nowhere else: to no other ref, and main was never there.
 
     So is the one without rows that Spark has a branch of an empty table begin with.
     """
@@ -214,7 +214,7 @@ def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]
 
 
 def is_start(snapshot: Mapping[str, Any]) -> bool:
-    """Whether a snapshot is the empty one that Iceberg makes for a branch of a table without any."""
+    """Return True if a snapshot is the empty one that Iceberg makes for a branch of a table without any."""
     return snapshot.get("parent-snapshot-id") is None and snapshot["summary"].get("total-records") == "0"
 
 
@@ -247,7 +247,7 @@ MAIN = "main"
 
 
 def walk(metadata: Mapping[str, Any], snapshot_id: int | None) -> Iterator[Mapping[str, Any]]:
-    """A snapshot and those that it came from, as far as they are still there."""
+    """Yield a snapshot and those that it came from, as far as they are still there."""
     known = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
     while snapshot_id in known:
         found = known.pop(snapshot_id)
@@ -256,7 +256,7 @@ def walk(metadata: Mapping[str, Any], snapshot_id: int | None) -> Iterator[Mappi
 
 
 def list_named(metadata: Mapping[str, Any], without: Mapping[str, Any]) -> set[int]:
-    """Those that refs lead to, but for some refs: all that branches and tags come from, and where main is."""
+    """Return those that refs lead to, but for some refs: all that branches and tags come from, and where main is."""
     refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items() if name not in without}
     named = {refs.get(MAIN, metadata.get("current-snapshot-id") or -1)}
     return named | {one["snapshot-id"] for name, head in refs.items() if name != MAIN for one in walk(metadata, head)}

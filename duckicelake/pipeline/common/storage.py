@@ -19,20 +19,20 @@ from duckicelake.pipeline.common.spark_session import RestCatalog
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What lies in a folder."""
+    """An entry of a folder."""
 
     name: str
     is_folder: bool
 
 
 @dataclass(frozen=True, slots=True)
-class TableObjects:
+class StoredFiles:
     """The files of one store, by URI."""
 
     files: FileSystem
 
     def read(self, uri: str) -> bytes:
-        """The bytes of an object. Raises: ServiceUnavailable: the store does not give it."""
+        """Return the bytes of an object. Raises: ServiceUnavailable: the store does not give it."""
         try:
             with self.files.open_input_stream(_get_path(uri)) as source:
                 return source.read()
@@ -40,11 +40,11 @@ class TableObjects:
             raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
 
     def open(self, uri: str) -> NativeFile:
-        """An object to read parts of. Raises: OSError: the store does not give it"""
+        """Return an object to read parts of. Raises: OSError: the store does not give it"""
         return self.files.open_input_file(_get_path(uri))
 
     def find_size(self, uri: str) -> int | None:
-        """How large an object is, in bytes; None: it is not there. Raises: ServiceUnavailable: the store does not say"""
+        """Return how large an object is, in bytes; None: it is not there. Raises: ServiceUnavailable: the store does not say"""
         try:
             info = self.files.get_file_info(_get_path(uri))
         except OSError as error:
@@ -52,7 +52,7 @@ class TableObjects:
         return info.size if info.type == FileType.File else None
 
     def list_folder(self, uri: str) -> list[Child]:
-        """What lies directly in a folder, by name; nothing when it is not there. Raises: ServiceUnavailable: the store does not say."""
+        """Return the entries of a folder, by name; none if it does not exist. Raises: ServiceUnavailable: the store does not answer."""
         try:
             found = self.files.get_file_info(FileSelector(_get_path(uri).rstrip("/"), allow_not_found=True))
         except OSError as error:
@@ -60,7 +60,7 @@ class TableObjects:
         return sorted((Child(info.base_name, info.type == FileType.Directory) for info in found), key=lambda child: child.name)
 
     def list_below(self, uri: str) -> list[tuple[str, int, int | None]]:
-        """Every file below a folder, by path, with its size and when it was last written. Raises: as `list_folder`"""
+        """Return every file below a folder, by path, with its size and when it was last written. Raises: as `list_folder`"""
         try:
             found = self.files.get_file_info(FileSelector(_get_path(uri).rstrip("/"), allow_not_found=True, recursive=True))
         except OSError as error:
@@ -68,7 +68,7 @@ class TableObjects:
         return sorted((info.path, info.size, info.mtime_ns) for info in found if info.type == FileType.File)
 
     def write(self, uri: str, content: bytes) -> None:
-        """Put an object under a name that nobody else uses. Raises: ServiceUnavailable: the store does not take it."""
+        """Put an object under a name that no other writer uses. Raises: ServiceUnavailable: the store does not take it."""
         path = _get_path(uri)
         try:
             # Only a disk has folders.
@@ -80,18 +80,18 @@ class TableObjects:
             raise ServiceUnavailable(f"cannot write {uri}: {error}") from error
 
 
-def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) -> TableObjects:
-    """The store of a location; `given` is what the catalog says of it.
+def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) -> StoredFiles:
+    """Return the store of a location; `given` is what the catalog says of it.
 
     Raises: Unsupported: it is neither S3 nor a folder
     """
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
-        return TableObjects(LocalFileSystem())
+        return StoredFiles(LocalFileSystem())
     if not scheme.startswith("s3"):
         raise Unsupported(f"{location} is neither on S3 nor in a folder")
     endpoint = urlsplit(given.get("s3.endpoint") or catalog.s3_endpoint or "")
-    return TableObjects(
+    return StoredFiles(
         S3FileSystem(
             access_key=given.get("s3.access-key-id") or catalog.s3_access_key_id,
             secret_key=given.get("s3.secret-access-key") or catalog.s3_secret_access_key,
@@ -121,7 +121,7 @@ def find_local_path(uri: str) -> Path | None:
 
 
 def get_local_path(path: str) -> str:
-    """The path of a file on this machine, which Spark writes with one slash behind `file:`, or three."""
+    """Return the path of a file on this machine, which Spark writes with one slash behind `file:`, or three."""
     return "/" + path.removeprefix("file:").lstrip("/")
 
 
@@ -133,12 +133,12 @@ NAMES = (ENDPOINT, REGION, KEY_ID, SECRET, TOKEN)
 _OF_AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
 _WILD = re.compile(r"[*?\[{\\]")
 _PLAIN = "/-_.~!*'()@,;:$&+="
-"""What Java leaves in the path of a URI as it is, beside letters and digits."""
+"""What Java leaves in the path of a URI as it is, in addition to letters and digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Credentials:
-    """Who asks for objects; a token goes with keys that end."""
+    """Access key of S3; temporary keys come with a session token."""
 
     key_id: str
     secret: str
@@ -161,7 +161,7 @@ class S3Store:
         """URI, size, time of change in ms and ETag of each object that a URI or a pattern means, with all below.
 
         Names that begin with `_` or `.` are passed over, as Spark does.
-        Raises: NoSource; BadRequest: a Delta table's; Forbidden: the keys do not open it; ServiceUnavailable: nobody answers
+        Raises: NoSource; BadRequest: a Delta table's; Forbidden: the keys do not open it; ServiceUnavailable: no store answers
         """
         bucket, pattern = _split(source)
         meant = (
@@ -193,11 +193,11 @@ class S3Store:
             raise NoSource(f"there is no {source}")
 
     def list_files(self, spark: SparkSession, source: str) -> DataFrame:
-        """The same as a frame. Raises: as `list_objects`"""
+        """Return the same as a frame. Raises: as `list_objects`"""
         return spark.createDataFrame(list(self.list_objects(source)), LISTED)
 
     def format_settings(self) -> dict[str, str]:
-        """What Spark's reader is told, with each read alone."""
+        """Return the settings of the store for one read of Spark."""
         kind = "SimpleAWSCredentialsProvider" if self.keys.token is None else "TemporaryAWSCredentialsProvider"
         settings = {
             **{f"fs.{scheme}.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem" for scheme in ("s3", "s3a")},
@@ -213,7 +213,7 @@ class S3Store:
         return settings
 
     def open_files(self) -> S3FileSystem:
-        """The objects, for a look at a few bytes."""
+        """Return the objects, for a look at a few bytes."""
         endpoint = urlsplit(self.endpoint or "")
         return S3FileSystem(
             access_key=self.keys.key_id,
@@ -226,7 +226,7 @@ class S3Store:
 
 
 def open_store(options: Mapping[str, str]) -> S3Store:
-    """The store that the options, else the variables and files of AWS's tools tell of.
+    """Return the store that the options, else the variables and files of AWS's tools name.
 
     Raises: BadRequest: no keys are to be found; the message shows none
     """
@@ -247,23 +247,23 @@ def open_store(options: Mapping[str, str]) -> S3Store:
 
 
 def name_source(source: str) -> str:
-    """One name for what has two schemes."""
+    """Return a source with the scheme `s3` in place of `s3a`."""
     return "s3://" + source.partition("://")[2]
 
 
 def encode_path(key: str) -> str:
-    """A key in a URI as Spark writes it beside rows."""
+    """Return a key as Spark writes it in the URIs of rows."""
     return "".join(letter if ord(letter) > 127 else quote(letter, safe=_PLAIN) for letter in key)
 
 
 def is_hidden(key: str, below: str) -> bool:
-    """Whether Spark passes over a key, of which `below` lies below the folder that is read."""
+    """Return True if Spark passes over a key, of which `below` lies below the folder that is read."""
     names = [*below.split("/")[:-1], key.rpartition("/")[2]]
     return names[-1] == "" or any(name.startswith(".") or (name.startswith("_") and "=" not in name) for name in names)
 
 
 def translate_pattern(pattern: str) -> str:
-    """A pattern of Spark's as a regular expression. Raises: BadRequest: a bracket is not closed"""
+    """Return a pattern of Spark's as a regular expression. Raises: BadRequest: a bracket is not closed"""
     said, at, depth = "", 0, 0
     while at < len(pattern):
         letter = pattern[at]

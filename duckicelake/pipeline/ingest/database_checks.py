@@ -37,7 +37,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """What must be true of a value, as SQL; what is said of a row where it is not, and what to do where such a row stops the run."""
+    """A condition on a value as SQL, the reason why a row that fails it is bad, and the remedy if such a row stops the run."""
 
     holds: str
     reason: str
@@ -56,15 +56,15 @@ class Guard:
     checks: Mapping[str, Sequence[ValueCheck]] = field(repr=False)
 
     def list_reasons(self, column: str) -> list[str]:
-        """What is said of rows that are bad for this column, if they are for no other that was looked at before."""
+        """Return what is said of rows that are bad for this column, if they are for no other that was looked at before."""
         return [check.reason for check in self.checks.get(column, ())]
 
     def convert(self, rows: DataFrame) -> DataFrame:
-        """The rows as they are read, under their types."""
+        """Return the rows as they are read, under their types."""
         return rows
 
     def sift(self, rows: DataFrame, name: str) -> DataFrame:
-        """Rows that are held, without what is told of bad ones, if none is. Raises: BadRequest: some are no reason to take the others"""
+        """Return the checkpointed rows, without the columns of reasons if no row is bad. Raises: BadRequest: a bad row stops the run"""
         found = rows.where(F.col(WRONG).isNotNull()).groupBy(WRONG).agg(F.count("*").alias("n"), F.first(RAW).alias("example")).collect()
         told = {row[WRONG]: row for row in found}
         every = [check for checks in self.checks.values() for check in checks]
@@ -78,12 +78,12 @@ class Guard:
 
 
 def quote_name(name: str) -> str:
-    """A name in a database's SQL; Spark's is `target.quote`."""
+    """Return a name in a database's SQL; Spark's is `target.quote`."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(text: str) -> str:
-    """A text in a database's SQL."""
+    """Return a text in a database's SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -93,7 +93,7 @@ _FINITE = ("date", "timestamp", "timestamptz")
 
 
 def guard_postgres(table: str, columns: StructType, bare: Sequence[str]) -> Guard | None:
-    """A table with checks, None where no column has days or moments; `columns` are what Spark makes of it.
+    """Return a table with checks, None where no column has days or moments; `columns` are what Spark makes of it.
 
     The columns `bare`, in small letters, by which the database chooses rows, are looked at first, and stay as they are, for its indexes.
     """
@@ -124,7 +124,7 @@ def _has_times(form: DataType) -> bool:
 
 def _check_finite(one: StructField) -> ValueCheck:
     name = quote_name(one.name)
-    # Of lists, times of day, and what is only said to be a date, nobody can ask this: their texts tell.
+    # isfinite() takes neither lists nor times of day, so their text is searched.
     holds = f"isfinite({name})" if one.metadata.get("jdbcClientType") in _FINITE else f"strpos({name}::text, 'infinity') = 0"
     what = "dates or moments" if isinstance(one.dataType, ArrayType) else "a date" if isinstance(one.dataType, DateType) else "a moment"
     return ValueCheck(holds, f"column {one.name} must have {what}, and no infinity")
@@ -154,7 +154,7 @@ class SqliteGuard(Guard):
     schema: str
 
     def convert(self, rows: DataFrame) -> DataFrame:
-        """The rows as they are read, with moments for texts."""
+        """Return the rows as they are read, with moments for texts."""
         # WRONG first: the driver fails at a decimal without a value that is the first of a row.
         named = [(one, F.col(quote(one.name))) for one in self.columns.fields]
         own = [_read_time(column, one.dataType).alias(one.name) if isinstance(one.dataType, TIMES) else column for one, column in named]
@@ -184,7 +184,7 @@ def guard_sqlite(table: str, columns: StructType, said: Mapping[str, DataType], 
 
 
 def replace_type(one: StructField, said: Mapping[str, DataType]) -> StructField:
-    """A column with the type that was asked for, or one that holds what SQLite may have there: 64 bits, and a time of day."""
+    """Return a column with the type that was asked for, or one that holds what SQLite may have there: 64 bits, and a time of day."""
     form = said.get(one.name.lower(), one.dataType)
     if one.name.lower() in said:
         return StructField(one.name, form)
@@ -235,7 +235,7 @@ def _is_decimal(name: str, form: DecimalType) -> str:
 
 
 def _is_moment(name: str) -> str:
-    """Whether a value is a moment: in a text of ISO 8601, in milliseconds since 1970, or as a Julian day, by how it is stored."""
+    """Return whether a value is a moment: in a text of ISO 8601, in milliseconds since 1970, or as a Julian day, by how it is stored."""
     day, rest = f"substr({name}, 1, 10)", f"substr({name}, 11)"
     is_time = f"{rest} GLOB '[ T]{_DIGIT * 2}:{_DIGIT * 2}*' AND substr({name}, 12) NOT GLOB '*[^0-9:.Z+-]*'"
     is_kept = f"{rest} NOT GLOB '?24*' AND {rest} NOT GLOB '*.{_DIGIT * 7}*'"
@@ -279,7 +279,7 @@ def _format_value(one: StructField, checks: Sequence[ValueCheck]) -> str:
 
 
 def _format_row(names: Sequence[str]) -> str:
-    """A row as JSON, with the octets of its BLOBs."""
+    """Return a row as JSON, with the octets of its BLOBs."""
     values = [
         f"CASE typeof({name}) WHEN 'blob' THEN json_quote('\\x' || hex({name})) ELSE json_quote({name}) END"
         for name in map(quote_name, names)
@@ -289,7 +289,7 @@ def _format_row(names: Sequence[str]) -> str:
 
 
 def _join(parts: Sequence[str]) -> str:
-    """Parts with commas between them, in brackets by halves: SQLite bounds how deep an expression is."""
+    """Return parts with commas between them, in brackets by halves: SQLite bounds how deep an expression is."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
@@ -301,7 +301,7 @@ def _get_read_type(form: DataType) -> DataType:
 
 
 def _read_time(text: Column, form: DataType) -> Column:
-    """A moment of a text that SQLite found to be one; zones are told from UTC."""
+    """Return a moment of a text that SQLite found to be one; zones are offsets from UTC."""
     read = F.substring(text, 1, 10).cast(form) if isinstance(form, DateType) else text.cast(TimestampType()).cast(form)
     # By Spark 3.5 what is none would be NULL.
     return F.coalesce(read, F.when(text.isNotNull(), F.raise_error(F.concat(F.lit("no moment: "), text))))

@@ -60,7 +60,7 @@ class Bookmark:
     value: str | None
 
     def select_new(self, rows: DataFrame) -> DataFrame:
-        """Rows behind the greatest value, and those of which nobody can say whether they are."""
+        """Return rows above the greatest value, and rows that have no value."""
         if self.value is None:
             return rows
         column = F.col(quote(self.column))
@@ -86,33 +86,33 @@ class JdbcReading:
         return any(name.lower() == "partitioncolumn" for name in self.options)
 
     def describe(self) -> str:
-        """What is taken, in words."""
+        """Return what is taken, in words."""
         if self.bookmark is None:
             return f"take {self.name} as it is"
         since = "" if self.bookmark.value is None else f" with more than {self.bookmark.value}"
         return f"take the rows of {self.name}{since} in {self.bookmark.column}"
 
     def load(self) -> DataFrame:
-        """The rows that are to be taken, not yet read."""
+        """Return the rows that are to be taken, not yet read."""
         rows = self.spark.read.format("jdbc").options(**self.options).load()
         rows = rows if self.guard is None else self.guard.convert(rows)
         return rows if self.bookmark is None else self.bookmark.select_new(rows)
 
     def read_columns(self, *, looks_at_values: bool = True) -> StructType:
-        """What the database says of its columns."""
+        """Return what the database says of its columns."""
         return self.load().drop(WRONG, RAW).schema
 
     def read(self, columns: StructType) -> DataFrame:
-        """The rows that are held."""
+        """Return the rows that are held."""
         rows = self.load() if self.held is None else self.held
         return rows.select("*", F.lit(self.name).alias(FILE), F.lit(None).cast("bigint").alias(ROW))
 
     def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
-        """What was asked for."""
+        """Return what was asked for."""
         return [ColumnSet(frozenset(list_paths(columns)))]
 
     def count(self) -> Mapping[str, int] | None:
-        """The rows that are held are counted by Spark."""
+        """Return None: Spark counts the checkpointed rows."""
         return None
 
     @contextmanager
@@ -178,11 +178,11 @@ class JdbcReading:
             raise ServiceUnavailable(f"{self.name}: {str(error).strip()}") from error
 
     def check_still(self) -> None:
-        """What was read is what is taken."""
+        """Do nothing: rows of a database are read once."""
 
 
 def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame | None) -> JdbcReading | None:
-    """The rows of a database that the ledger does not know; None when there are none.
+    """Return the rows of a database that the ledger does not know; None when there are none.
 
     Raises: BadRequest: the options do not say which, or the rows were taken before and could come twice
     """
@@ -208,7 +208,7 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
 
 
 def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
-    """Whether rows may be taken. Raises: BadRequest: they were taken otherwise before, and appended they would come twice."""
+    """Return True if rows may be taken. Raises: BadRequest: they were taken otherwise before, and appended they would come twice."""
     asked, taken = (options.incremental_by or "").lower(), before.where("rows > 0")
     others = taken.where(F.lower(F.coalesce("watermark_column", F.lit(""))) != asked) if asked else taken
     earlier = others.limit(1).collect() if options.mode is IngestMode.append and options.changed is not Changed.take else []
@@ -225,7 +225,7 @@ def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
 
 
 def build_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
-    """The column that says which rows are new. Raises: BadRequest: it is not there, or its values have no order that all share."""
+    """Return the column that says which rows are new. Raises: BadRequest: it is not there, or its values have no order that all share."""
     own = next((field for field in columns.fields if field.name.lower() == column.lower()), None)
     if own is None:
         raise BadRequest(f"{name} has no column {column}")
@@ -250,7 +250,7 @@ def _recall(reading: JdbcReading, before: DataFrame) -> tuple[JdbcReading, bool]
 
 
 def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of Spark's reader. Raises: BadRequest: no table and no query, or both; nobody knows a driver"""
+    """Return the options of Spark's reader. Raises: BadRequest: no table and no query, or both; no driver is known"""
     kind = url.split(":")[1].lower() if url.count(":") > 1 else ""
     how = {name.lower(): text for name, text in given.items()}
     table = _get_table(how)
@@ -262,7 +262,7 @@ def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _get_table(how: Mapping[str, str]) -> str:
-    """What stands behind FROM; a query in brackets, so that it can be read in parts too."""
+    """Return what stands behind FROM; a query in brackets, so that it can be read in parts too."""
     table, query = how.get("dbtable"), how.get("query")
     if (table is None) == (query is None):
         raise BadRequest("say what to take of the database: --option dbtable=TABLE, or --option query='SELECT …'")
@@ -270,16 +270,16 @@ def _get_table(how: Mapping[str, str]) -> str:
 
 
 def name_database(url: str, given: Mapping[str, str]) -> str:
-    """What the ledger calls the source: where it is and what is read, and neither who asks nor how."""
+    """Return what the ledger calls the source: where it is and what is read, and neither who asks nor how."""
     how = {name.lower(): text for name, text in given.items()}
     place, *more = re.split("[?;&]", url)
-    # which database or schema it is may stand there, beside who asks and how
+    # The parameters may name the database or schema, among others that hold credentials and settings.
     kept = sorted(text for text in more if _PLACE.search(text))
     return f"{';'.join([place, *kept])}#{how.get('dbtable') or how.get('query') or ''}"
 
 
 def _guard_sqlite(reading: JdbcReading, first: str | None) -> JdbcReading:
-    """The same with checks of its values. Raises: BadRequest: it is read in a way in which they would be others"""
+    """Return the same with checks of its values. Raises: BadRequest: it is read in a way in which they would be others"""
     how = reading.options
     if re.search(
         "date_precision=(?!milliseconds)", f"{how['url']}&date_precision={how.get('date_precision', 'milliseconds')}", re.IGNORECASE
@@ -305,7 +305,7 @@ def _guard_postgres(reading: JdbcReading, first: str | None) -> JdbcReading:
 
 
 def read_address(options: Mapping[str, str]) -> dict[str, Any]:
-    """Where Postgres is, as libpq says it; `options` are those of Spark's reader."""
+    """Return where Postgres is, as libpq says it; `options` are those of Spark's reader."""
     parts = urlsplit(options["url"].removeprefix("jdbc:"))
     places = [_split_port(place) for place in parts.netloc.split(",")]
     how = {name: text for name, text in parse_qsl(parts.query) if name in (*_OF_LIBPQ, "user")}
@@ -315,7 +315,7 @@ def read_address(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _split_port(place: str) -> tuple[str, str]:
-    """A host and its port, as Postgres' driver for Java has it; an address with colons stands in brackets."""
+    """Return a host and its port, as Postgres' driver for Java has it; an IPv6 address is in brackets."""
     if place.startswith("["):
         host, _, port = place.removeprefix("[").partition("]")
         return host, port.removeprefix(":") or _PORT

@@ -21,7 +21,7 @@ _PATH_NOT_FOUND = "PATH_NOT_FOUND"
 
 
 def list_files(listed: DataFrame, ledger: DataFrame | None, changed: Changed) -> list[Taken]:
-    """The files that the ledger does not know, in the order of their names.
+    """Return the files that the ledger does not know, in the order of their names.
 
     Raises: BadRequest: a file that was taken is another one now
     """
@@ -61,7 +61,7 @@ def _to_taken(row: Iterable[object]) -> Taken:
 
 
 def choose_files(files: Sequence[Taken], batch: Batch | None) -> list[Taken]:
-    """The files of a batch: of those that have rested, the ones that changed first."""
+    """Return the files of a batch: of those that have rested, the ones that changed first."""
     if batch is None:
         return list(files)
     rested = [(file.modified_ms or 0, file.uri, file) for file in files if (file.modified_ms or 0) <= batch.settled_ms]
@@ -94,13 +94,13 @@ def check_places(files: Sequence[Taken]) -> None:
 
 
 def _list_delta_logs(files: Iterable[Taken]) -> set[str]:
-    """The folders with logs of Delta in which files of this machine lie, however deep."""
+    """Return the folders with logs of Delta in which files of this machine lie, however deep."""
     above = {os.path.dirname(get_local_path(file.path)) for file in files if file.uri.startswith("file:")}
     return {str(folder) for one in above for folder in (Path(one), *Path(one).parents) if (folder / DELTA_LOG).is_dir()}
 
 
 def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
-    """The files of a path, folder or pattern, on any file system that Spark knows. Raises: NoSource"""
+    """Return the files of a path, folder or pattern, on any file system that Spark knows. Raises: NoSource"""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         found = reader.load(get_root_uri(source))
@@ -120,5 +120,5 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
 
 
 def get_root_uri(source: str) -> str:
-    """A source as a URI, or a whole path on this machine."""
+    """Return a source as a URI, or a whole path on this machine."""
     return source if "://" in source or source.startswith("file:") else os.path.abspath(source)

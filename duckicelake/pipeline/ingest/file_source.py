@@ -69,7 +69,7 @@ _NO_TEXT = "\0duckicelake: no value\0"
 
 
 def choose_format(form: Format, files: Iterable[Taken]) -> Format:
-    """The format asked for, else the one that all names end in. Raises: BadRequest: they do not agree."""
+    """Return the format asked for, else the one that all names end in. Raises: BadRequest: they do not agree."""
     if form is not Format.auto:
         return form
     found = {file.path: find_format(file.path) for file in files}
@@ -83,7 +83,7 @@ def choose_format(form: Format, files: Iterable[Taken]) -> Format:
 
 
 def escape_pattern(path: str) -> str:
-    """A path that Spark takes by the letter."""
+    """Return a path that Spark takes by the letter."""
     return "".join("\\" + letter if letter in _GLOB else letter for letter in path)
 
 
@@ -107,11 +107,11 @@ class FileReading:
         return [escape_pattern(file.path) for file in self.files]
 
     def describe(self) -> str:
-        """How many files, and how large."""
+        """Return how many files, and how large."""
         return f"take {len(self.files)} files of {self.form}, {sum(file.size_bytes or 0 for file in self.files)} bytes"
 
     def read_columns(self, *, looks_at_values: bool = True) -> StructType:
-        """What the files say of their columns, or what their values look like."""
+        """Return what the files say of their columns, or what their values look like."""
         inferred = {"inferSchema": str(looks_at_values).lower(), "mergeSchema": "true", "columnNameOfCorruptRecord": RAW}
         with matching_case(self.spark) if self.form is Format.json else nullcontext():
             found = self._load(self.paths, inferred).schema
@@ -126,20 +126,20 @@ class FileReading:
         return text_inference.keep_texts(found, text_inference.list_path_texts(found, said))
 
     def adopt_paths(self, found: StructType, known: StructType | None) -> StructType:
-        """The columns found, those of paths as they are known: what stands there is a text, or a number if it has only digits."""
+        """Return the columns found, those of paths as they are known: what stands there is a text, or a number if it has only digits."""
         said = text_inference.list_path_values([file.path for file in self.files], self.path_columns)
         return text_inference.adopt_paths(
             found, {} if known is None else {field.name.lower(): field.dataType for field in known.fields}, said
         )
 
     def _list_texts(self, found: StructType) -> set[str]:
-        """The columns of CSV that seem to be numbers or moments, and have a value that is a text."""
+        """Return the columns of CSV that seem to be numbers or moments, and have a value that is a text."""
         doubtful = text_inference.list_doubtful(found, knows_times=find_option(self.options, "timestampFormat") is not None)
         named = [field for field in doubtful if field.name not in self.path_columns]
         return text_inference.list_text_columns(self._read_as(text_inference.keep_texts(found, found.names)), named) if named else set()
 
     def find_times(self, columns: StructType) -> Row | None:
-        """A row of text with a time without a day where the columns say timestamp, and its file. Spark takes it for one of today."""
+        """Return a row of text with a time without a day where the columns say timestamp, and its file. Spark takes it for one of today."""
         kinds = {field.name: text_inference.as_texts(field.dataType) for field in columns.fields if field.name not in self.path_columns}
         asked = {name: kind for name, kind in kinds.items() if kind is not None}
         if not asked or find_option(self.options, "timestampFormat") is not None:
@@ -151,22 +151,22 @@ class FileReading:
         return rows.where("found").first()
 
     def _read_as(self, columns: StructType) -> DataFrame:
-        """The text under other types than those that it is taken with."""
+        """Return the text under other types than those that it is taken with."""
         return self.spark.read.format(self.form).options(**self.options).schema(columns).load(self.paths)
 
     def read_header(self, file: Taken) -> tuple[str | None, ...]:
-        """The first line of a file of CSV."""
+        """Return the first line of a file of CSV."""
         how = {name: text for name, text in self.options.items() if name.lower() not in _NOT_OF_HEADERS}
         first = self.spark.read.format("csv").options(**how).load(escape_pattern(file.path)).first()
         return tuple(cast(Sequence[str | None], first or ()))
 
     def read_headers(self) -> Sequence[tuple[Taken, tuple[str | None, ...]]]:
-        """The first lines of all files of CSV that have one."""
+        """Return the first lines of all files of CSV that have one."""
         with ThreadPoolExecutor(_THREADS) as pool:
             return [(file, names) for file, names in zip(self.files, pool.map(self.read_header, self.files), strict=True) if names]
 
     def find_other_case(self) -> str | None:
-        """A name in JSON that is one of a column of the paths but for its capitals, where it can be looked into as texts."""
+        """Return a name in JSON that is one of a column of the paths but for its capitals, where it can be looked into as texts."""
         if not self._are_texts():
             return None
         names, value = [name.lower() for name in self.path_columns], F.lower("value")
@@ -177,12 +177,12 @@ class FileReading:
         return None if other is None else other["key"]
 
     def list_own_names(self) -> Sequence[str]:
-        """The columns of files of Avro, whatever their paths say."""
+        """Return the columns of Avro files, without those of their paths."""
         reader = self.spark.read.format(self.form).options(**{name: text for name, text in self.options.items() if name != _BASE})
         return sorted({name for kind in self._group_alike().values() for name in reader.load(escape_pattern(kind[0].path)).columns})
 
     def read_alone(self, columns: StructType | None = None) -> DataFrame:
-        """The rows without what their paths say of them."""
+        """Return the rows without what their paths say of them."""
         how = {"inferSchema": "false", "mergeSchema": "true"} | {name: text for name, text in self.options.items() if name != _BASE}
         reader = self.spark.read.format(self.form).options(**how)
         return (reader if columns is None else reader.schema(columns)).load(self.paths)
@@ -195,13 +195,13 @@ class FileReading:
         return StructType([*columns.fields, *(field for field in found.fields if field.name in self.path_columns)])
 
     def _read_own_columns(self, file: Taken) -> StructType:
-        """The columns of one file."""
+        """Return the columns of one file."""
         how = {"inferSchema": "false", "columnNameOfCorruptRecord": RAW}
         own = self._load([escape_pattern(file.path)], how).schema
         return StructType([field for field in own.fields if field.name not in (*self.path_columns, RAW)])
 
     def _group_alike(self) -> Mapping[bytes, Sequence[Taken]]:
-        """The files by what they say of their columns; one that says nothing to us is alone."""
+        """Return the files by what they say of their columns; one that says nothing to us is alone."""
         told = self.looks
         said = read_schemas(self.form, self.files, self.store) if told is None else {uri: look.schema for uri, look in told.items()}
         kinds: dict[bytes, list[Taken]] = {}
@@ -210,7 +210,7 @@ class FileReading:
         return kinds
 
     def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
-        """What each file has of the columns that it is read by; CSV files of one run are of one header."""
+        """Return what each file has of the columns that it is read by; CSV files of one run are of one header."""
         if self.form is Format.csv:
             return [ColumnSet(frozenset(list_paths(columns)))]
         of_paths = [(name.lower(),) for name in self.path_columns]
@@ -223,13 +223,13 @@ class FileReading:
         ]
 
     def _are_texts(self) -> bool:
-        """Whether they can be looked into as texts: in UTF-8, and not larger than memory where they are read whole."""
+        """Return True if they can be looked into as texts: in UTF-8, and not larger than memory where they are read whole."""
         is_utf8 = (find_option(self.options, "encoding") or find_option(self.options, "charset") or "utf-8") in ("utf-8", "utf8")
         is_whole = find_option(self.options, "multiLine") == "true"
         return is_utf8 and not (is_whole and any((file.size_bytes or 0) > WHOLE_BYTES for file in self.files))
 
     def _read_texts(self) -> DataFrame:
-        """What is read as JSON, as texts: lines, or with `multiLine` whole files."""
+        """Return what is read as JSON, as texts: lines, or with `multiLine` whole files."""
         texts = self.read_texts(whole=find_option(self.options, "multiLine") == "true")
         return texts.select(F.col("_metadata.file_path").alias("uri"), "value")
 
@@ -242,7 +242,7 @@ class FileReading:
         return {name: str(text) for name, text in self.options.items() if not name.startswith("fs.")}
 
     def read(self, columns: StructType) -> DataFrame:
-        """The rows; of text as the columns say, with lines that say otherwise in the column RAW."""
+        """Return the rows; of text as the columns say, with lines that say otherwise in the column RAW."""
         meta = F.col("_metadata")
         row = meta["row_index"] if self.form is Format.parquet else build_row_position() if self.is_numbered else F.lit(None).cast("bigint")
         return self._read(columns).select("*", meta["file_path"].alias(FILE), row.alias(ROW))
@@ -261,7 +261,7 @@ class FileReading:
         return self.spark.read.format(self.form).options(**dict(how) | dict(self.options)).load(paths)
 
     def count(self) -> Mapping[str, int] | None:
-        """What footers, or the blocks of Avro, say; None when they are not on this machine: Spark would go through all the rows."""
+        """Return what footers, or the blocks of Avro, say; None when they are not on this machine: Spark would go through all the rows."""
         if self.form is Format.avro:
             told = {uri: look.rows for uri, look in (self.looks or {}).items()}
             counts = {uri: rows for uri, rows in told.items() if rows is not None}
@@ -272,7 +272,7 @@ class FileReading:
         return {uri: _read_footer(self.form, path) for uri, path in paths.items() if path is not None}
 
     def holding(self) -> AbstractContextManager[Reading]:
-        """Files are looked at afterwards."""
+        """Return a block that changes nothing: files are listed again after they were read."""
         return holding_unchanged(self)
 
     def check_still(self) -> None:
@@ -281,7 +281,7 @@ class FileReading:
 
 
 def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | None) -> FileReading | None:
-    """The files that the ledger does not know, read as the options say; None when there are none.
+    """Return the files that the ledger does not know, read as the options say; None when there are none.
 
     Raises: NoSource; BadRequest: an option of Spark's readers is ours to set, or the files do not go together
     """
@@ -308,7 +308,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
 
 
 def _read_avro_files(files: Sequence[Taken], store: storage.S3Store | None) -> Mapping[str, footers.AvroHeader] | None:
-    """What the files say of themselves, None where only Spark reaches them."""
+    """Return what the files say of themselves, None where only Spark reaches them."""
     if store is not None:
         return footers.read_avro_headers(files, partial(footers.open_object, store.open_files()), counts=False)
     paths = {file.uri: path for file in files if (path := find_local_path(file.path)) is not None}
@@ -325,7 +325,7 @@ def _read_footer(form: Format, path: Path) -> int:
 
 
 def read_schemas(form: Format, files: Sequence[Taken], store: storage.S3Store | None) -> dict[str, bytes]:
-    """What footers say of columns, by URI, of files of Parquet and ORC that are here or on S3; the same columns, the same words."""
+    """Return what footers say of columns, by URI, of files of Parquet and ORC that are here or on S3; the same columns, the same words."""
     if form not in (Format.parquet, Format.orc):
         return {}
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -347,7 +347,7 @@ def _read_schema(form: Format, objects: S3FileSystem | None, file: Taken) -> byt
 
 
 def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str]) -> dict[str, str]:
-    """The options of Spark's reader: those given, and ours where they say nothing; CSV is read by RFC 4180.
+    """Return the options of Spark's reader: those given, and ours where they say nothing; CSV is read by RFC 4180.
 
     Raises: BadRequest: one is ours to set
     """
@@ -375,23 +375,23 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
 
 
 def get_decodable(encoding: str) -> str:
-    """An encoding that Spark decodes, in which what JSON is made of stands at the same places; empty when there is none."""
+    """Return an encoding that Spark decodes, in which what JSON is made of stands at the same places; empty when there is none."""
     return LETTERS if _OF_OCTETS.fullmatch(encoding) else encoding.upper() if encoding in _WIDE else ""
 
 
 def is_odd_header(names: Sequence[str | None]) -> bool:
-    """Whether a header has columns without a name, or two of one: Spark names them itself."""
+    """Return True if a header has columns without a name, or two of one: Spark names them itself."""
     told = [(name or "").lower() for name in names]
     return "" in told or len(set(told)) < len(told)
 
 
 def find_option(options: Mapping[str, Any], name: str) -> str | None:
-    """An option of Spark's, whose names have no case, in lower case."""
+    """Return an option of Spark's, whose names have no case, in lower case."""
     return next((str(text).lower() for one, text in options.items() if one.lower() == name.lower()), None)
 
 
 def list_path_columns(paths: Iterable[str]) -> tuple[str, ...]:
-    """The columns that names like `day=2026-03-01` make, in paths below a folder.
+    """Return the columns that names like `day=2026-03-01` make, in paths below a folder.
 
     Raises: BadRequest: some files have them and others do not; Spark would pass over rows
     """

@@ -17,10 +17,10 @@ from duckicelake.pipeline.ingest.options import Batch, IngestOptions, IngestRepo
 from duckicelake.pipeline.ingest.source import SourceMoved
 
 PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, NoSource, SourceMoved)
-"""What the next look may find otherwise. Whether a commit landed whose answer was lost, the ledger tells it."""
+"""Errors after which the next batch may succeed. The ledger says whether a commit landed whose answer was lost."""
 
 BREAKDOWNS = 3
-"""Spark does not say whether what broke it passes (a catalog that is started again) or stays (a file that nobody can read)."""
+"""Spark does not say whether what broke it passes (a catalog that is started again) or stays (a file that cannot be read)."""
 
 _OPTIONS = {
     "poll": "poll_seconds",
@@ -36,9 +36,9 @@ COUNTS = ("files", "bytes", "rows_in", "rows_out", "rows_quarantined", "rows_sup
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """How a source is followed. None: without an end.
+    """Limits by which a source is followed. None: without an end.
 
-    `settle_seconds` is how long a file must not have changed: somebody may still write to it.
+    `settle_seconds` is how long a file must not have changed: a writer may not have closed it yet.
     """
 
     poll_seconds: float = 10.0
@@ -59,7 +59,7 @@ class FollowOptions:
 
 @dataclass(frozen=True, slots=True)
 class FollowReport:
-    """What all batches did together. `last` is the newest batch, `message` why the newest look failed."""
+    """The sums of all batches. `last` is the newest batch, `message` says why the newest look at the source failed."""
 
     follow_id: str
     table: str
@@ -78,7 +78,7 @@ class FollowReport:
     message: str = ""
 
     def add(self, done: IngestReport) -> "FollowReport":
-        """The report after a look that did not fail."""
+        """Return the report after a look that did not fail."""
         told = replace(self, message="", status=Status.done if self.batches else done.status)
         if done.status is not Status.done:
             return told
@@ -86,18 +86,18 @@ class FollowReport:
         return replace(told, batches=self.batches + 1, last=done, **sums)
 
     def fail(self, error: CatalogError) -> "FollowReport":
-        """The report after a look that failed."""
+        """Return the report after a look that failed."""
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         return replace(self, status=status, failures=self.failures + 1, message=error.message)
 
     def format_json(self) -> str:
-        """The report for machines."""
+        """Return the report for machines."""
         fields: Mapping[str, Any] = {"job": "ingest", **asdict(self)}
         return json.dumps(fields, indent=2) + "\n"
 
 
 class FollowBroken(Exception):
-    """What nobody foresaw ended the run; its cause says what. `report` is of what was done until then."""
+    """An unexpected error ended the run; the cause says which. `report` covers the batches until then."""
 
     def __init__(self, report: FollowReport) -> None:
         super().__init__(report.message)
@@ -143,7 +143,7 @@ def follow(
 
 
 def begin_follow(options: IngestOptions) -> FollowReport:
-    """What is told of a source before anything was taken."""
+    """Return the report of a source before its first batch."""
     return FollowReport(make_run_id(datetime.now(UTC)), str(options.table), options.source, options.mode)
 
 
@@ -158,7 +158,7 @@ def _make_batch(report: FollowReport, how: FollowOptions) -> Batch:
 
 
 def read_follow(given: Mapping[str, Any]) -> FollowOptions | None:
-    """How the command is to follow its source, None when it is not to.
+    """Return how the command is to follow its source, None when it is not to.
 
     Raises: BadRequest: an option is given that means nothing without `--follow`, or cannot be meant
     """

@@ -38,18 +38,18 @@ Opening = Callable[[Taken], BinaryIO]
 
 @dataclass(frozen=True, slots=True)
 class AvroHeader:
-    """What a file says of itself: the schema that it was written with, and its rows, where they were counted."""
+    """The header of an Avro file: the schema that it was written with, and its rows, where they were counted."""
 
     schema: bytes
     rows: int | None
 
 
 class _DamagedAvro(Exception):
-    """What is wrong with a file."""
+    """A file is damaged; the message says how."""
 
 
 def read_avro_headers(files: Sequence[Taken], opening: Opening, *, counts: bool) -> Mapping[str, AvroHeader]:
-    """What each file says of itself, by URI; `counts`: go through its blocks, without their rows.
+    """Return what each file says of itself, by URI; `counts`: go through its blocks, without their rows.
 
     Raises: BadRequest: one is no Avro file, or was cut
     """
@@ -122,12 +122,12 @@ def _read_exactly(source: BinaryIO, length: int) -> bytes:
 
 
 def open_object(files: S3FileSystem, file: Taken) -> BinaryIO:
-    """An object of S3 to look at."""
+    """Return an object of S3 to look at."""
     return cast(BinaryIO, files.open_input_file(file.path.partition("://")[2]))
 
 
 def merge_columns(known: StructType, more: StructType, file: str) -> StructType:
-    """The columns of both, by name, of two types the one that holds all values of the other.
+    """Return the columns of both, by name, of two types the one that holds all values of the other.
 
     Raises: BadRequest: neither does; names the column and the file that has it otherwise than others
     """
@@ -191,7 +191,7 @@ def refusing_unread_types(spark: SparkSession, form: Format, list_files: Callabl
 
 
 def list_taken(files: Sequence[Taken], store: storage.S3Store | None) -> Iterator[tuple[str, OpenFile]]:
-    """The files of a run that are here or on S3, and how each is opened."""
+    """Yield the files of a run that are here or on S3, and how each is opened."""
     objects = None if store is None else store.open_files()
     for file in files:
         path = find_local_path(file.path) if objects is None else None
@@ -202,7 +202,7 @@ def list_taken(files: Sequence[Taken], store: storage.S3Store | None) -> Iterato
 
 
 def _find_unread(form: Format, takes_nanos: bool, file: tuple[str, OpenFile]) -> str | None:
-    """What is to be said of the first column of a file that Spark does not read; None: it reads them all, or nobody here can look."""
+    """Return the message for the first column that Spark does not read; None: there is none, or the file cannot be read here."""
     name, opening = file
     try:
         with opening() as source:
@@ -263,7 +263,7 @@ def refusing_mixed_types(remedy: str) -> Generator[None]:
 
 
 def _read_error(error: PySparkException | Py4JJavaError) -> tuple[str | None, Mapping[str, str]]:
-    """The name of what went wrong, and what Spark says of it by name. Not all errors of its Java become PySpark's own."""
+    """Return the name of what went wrong, and what Spark says of it by name. Not all errors of its Java become PySpark's own."""
     if isinstance(error, PySparkException):
         return get_condition(error), error.getMessageParameters() or {}
     told: Any = error

@@ -44,7 +44,7 @@ SEPARATELY = "take them one after the other, those of the narrower type first, t
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """What was staged: the branches, the target's first, and what was counted."""
+    """The branches of a run, the target's first, and the counts of rows."""
 
     staged: Sequence[Staged]
     draft: WriteDraft
@@ -54,7 +54,7 @@ def ingest(context: JobContext, options: IngestOptions, *, dry_run: bool = False
     """Take every file of the source that was not taken yet, and say what became of the rows.
 
     `run`, if one is given, knows what was known when it raises.
-    Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: nobody knows, and running again finds out
+    Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: running again finds out
     """
     watch, run = Stopwatch(context.progress), run or begin(options)
     context = replace(context, progress=watch.start_step)
@@ -108,14 +108,14 @@ def _discard_stale(rest: Rest, options: IngestOptions) -> None:
 
 
 def begin(options: IngestOptions) -> Run:
-    """A run that has done nothing yet."""
+    """Return a run that has done nothing yet."""
     versions = {"duckicelake": read_version("duckicelake"), "pyspark": read_version("pyspark")}
     run_id = make_run_id(datetime.now(UTC))
     return Run(IngestReport(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions))
 
 
 def _plan_run(context: JobContext, rest: Rest, options: IngestOptions) -> IngestPlan | None:
-    """The plan, None when there is nothing to take."""
+    """Return the plan, None when there is nothing to take."""
     # The ledger first: before it has rows the table is there.
     ledger_head, head = rest.load(options.table.with_suffix(LEDGER)), rest.load(options.table)
     base = None if ledger_head is None else ledger_head.main
@@ -141,12 +141,12 @@ def _plan_run(context: JobContext, rest: Rest, options: IngestOptions) -> Ingest
     made = add_validity(incoming, options.order_by or "") if options.mode is IngestMode.scd2 else incoming
     check_partitions(options.partition_by, target or made)
     plan = IngestPlan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
-    # Whoever merges reads the rows several times anyway; and who is to refuse bad ones must have seen them before anything is made.
+    # Merges read the rows several times anyway, and a limit on bad rows must be checked before anything is created.
     return replace(plan, looks_at_texts=bool(options.key) or (options.max_quarantined is not None and plan.makes))
 
 
 def _read_target_columns(context: JobContext, options: IngestOptions) -> StructType:
-    """The columns of the target that come from files."""
+    """Return the columns of the target that come from files."""
     columns = context.spark.table(context.name(options.table)).schema
     head = None if EXPOSES_DEFAULTS or not options.key else context.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
@@ -202,7 +202,7 @@ def _attempt(context: JobContext, options: IngestOptions, plan: IngestPlan, run:
     try:
         with plan.reading.holding() as reading:
             held = replace(plan, reading=reading)
-            # Whatever is wrong with the rows is found before anything is made.
+            # Bad rows are found before anything is created.
             draft = _draft_before_changes(context, stage, options, held)
             maker.prepare(options, plan, may_be_bad=draft.bad > 0)
             outcome = _stage(context, stage, options, held, draft)
@@ -217,7 +217,7 @@ def _attempt(context: JobContext, options: IngestOptions, plan: IngestPlan, run:
                 discard(context.connect(), table, [branch])
         raise
     with suppress(OSError):
-        # Whether somebody hears of it or not, it is done.
+        # The commit is done even if the listener fails.
         context.progress(PUBLISHED)
     snapshots = _list_new_snapshots(context, outcome.staged, report.run_id if has_followed else None)
     run.note(status=Status.done, snapshots=snapshots, **outcome.draft.counted)
@@ -235,19 +235,19 @@ def _publish(context: JobContext, options: IngestOptions, outcome: StagedRun, ru
 
 
 def _list_new_snapshots(context: JobContext, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:
-    """Where the run's rows became visible: at the branches' snapshots, but for that of a target which followed others, by the run's id."""
+    """Return the snapshots that published the run: the branches' heads; a target that followed others is found by the run's id."""
     found = {str(one.ident): one.head for one in staged}
     if followed is not None:
         target = staged[0].ident
         del found[str(target)]
-        # Nobody has to hear of it: it is done.
+        # The run is published; its snapshot id is only for the report.
         with suppress(CatalogError):
             found = {str(target): context.connect().read_snapshot_id(target, "duckicelake.run-id", followed), **found}
     return found
 
 
 def _draft_before_changes(context: JobContext, stage: Stage, options: IngestOptions, plan: IngestPlan) -> WriteDraft:
-    """What is going to be written to a table that may have yet to be made. Raises: BadRequest: it would be refused"""
+    """Return what is going to be written to a table that may have yet to be made. Raises: BadRequest: it would be refused"""
     head = context.connect().load(options.table)
     if (head is None) != (plan.target is None):
         raise CommitFailed(f"{options.table} was made or dropped by others")
@@ -264,7 +264,7 @@ def _draft(stage: Stage, options: IngestOptions, plan: IngestPlan, basis: DraftB
 
 
 def _stage(context: JobContext, stage: Stage, options: IngestOptions, plan: IngestPlan, draft: WriteDraft) -> StagedRun:
-    """Everything on branches: what went in is what comes out."""
+    """Return everything on branches: what went in is what comes out."""
     ledger = stage.open(options.table.with_suffix(LEDGER))
     if ledger.base != plan.ledger:
         raise CommitFailed(f"another run of ingest wrote to {options.table}")

@@ -30,7 +30,7 @@ class MergeTarget:
 
 
 def select_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks: Sequence[str] = ()) -> DataFrame:
-    """One row for each key: the last by `order_by`; `marks` say of each row what its file has.
+    """Return one row for each key: the last by `order_by`; `marks` say of each row what its file has.
 
     Raises: BadRequest: several rows of a key could be the last, there are several and nothing to order them by, or an earlier one's
         file has what that of the last one lacks
@@ -52,13 +52,13 @@ def select_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, mar
 
 
 def _find_twice(rows: DataFrame, key: Sequence[str]) -> list[Row]:
-    """A key that several rows have; nothing when there is none."""
+    """Return a key that several rows have; nothing when there is none."""
     counted = rows.groupBy(*(F.col(quote(name)) for name in key)).agg(F.count("*").alias(_COUNT))
     return counted.where(F.col(_COUNT) > 1).limit(1).collect()
 
 
 def keep_distinct(rows: DataFrame) -> DataFrame:
-    """One of the rows that are the same; of maps the entries count, in whatever order."""
+    """Return one of the rows that are the same; maps are compared by their entries, in any order."""
     maps = [field for field in rows.schema.fields if _has_map(field.dataType)]
     if not maps:
         return rows.distinct()
@@ -116,12 +116,12 @@ def _show(row: Row, key: Sequence[str]) -> str:
 
 
 def _has_all(held: DataFrame, names: Sequence[str]) -> bool:
-    """Whether the table had these columns before: of new ones its rows have no value."""
+    """Return True if the table had these columns before: of new ones its rows have no value."""
     return {name.lower() for name in names} <= {name.lower() for name in held.columns}
 
 
 def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by: str) -> int:
-    """How many of the rows would make a row of the table older: no value in `order_by` is before all others, and no column no value."""
+    """Return how many rows are older than the table's row of their key; NULL in `order_by` is before all others."""
     if not _has_all(held, [*key, order_by]):
         return 0
     known = held.select(*(F.col(quote(name)) for name in key), F.col(quote(order_by)).alias(_HELD))
@@ -131,7 +131,7 @@ def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by
 
 
 def count_known(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> int:
-    """How many keys of the files the table has; `latest` has one row for each. Raises: BadRequest: it has several rows of one"""
+    """Return how many keys of the files the table has; `latest` has one row for each. Raises: BadRequest: it has several rows of one"""
     if not _has_all(held, key):
         return 0
     columns = [F.col(quote(name)) for name in key]
@@ -145,7 +145,7 @@ def count_known(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> int:
 
 
 def format_merge(source: str, asked: MergeTarget, columns: StructType, coverage: Coverage) -> str:
-    """The statement that updates rows of known keys, where that makes them no older, and inserts the others."""
+    """Return the statement that updates rows of known keys, where that makes them no older, and inserts the others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in asked.key)
     order = None if asked.order_by is None else quote(asked.order_by)
     newer = "" if order is None else f" AND (t.{order} IS NULL OR s.{order} >= t.{order})"
@@ -155,7 +155,7 @@ def format_merge(source: str, asked: MergeTarget, columns: StructType, coverage:
 
 
 def format_values(columns: StructType, coverage: Coverage) -> tuple[str, str]:
-    """What a row of the table becomes, and what a new one is: what a row's file lacks stays, or is the column's default."""
+    """Return what a row of the table becomes, and what a new one is: what a row's file lacks stays, or is the column's default."""
     if not coverage.lacked:
         return "*", "*"
     writing = _Values(dict.fromkeys(coverage.everywhere, "false") | dict(zip(coverage.mixed, map(_name_mark, coverage.marks), strict=True)))
@@ -177,7 +177,7 @@ class _Values:
     has: Mapping[Path, str]
 
     def format(self, field: StructField, above: Sequence[str], else_of: str | None) -> str:
-        """A column's value, or a field's; where the file lacks it that of `else_of`, or without that the default."""
+        """Return a column's value, or a field's; where the file lacks it that of `else_of`, or without that the default."""
         names = (*above, field.name)
         path = tuple(name.lower() for name in names)
         column = ".".join(map(quote, names))
@@ -193,7 +193,7 @@ class _Values:
 
 
 def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[str]:
-    """The values of partitions, whose terms are as `TableHead` has them, as Spark's SQL makes them of a row.
+    """Return the values of partitions, whose terms are as `TableHead` has them, as Spark's SQL makes them of a row.
 
     Raises: BadRequest: one is of a column inside another, or by a transform that Spark does not have
     """
@@ -203,7 +203,7 @@ def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[st
 def _format_partition(catalog: str, term: str, alias: str) -> str:
     found = _TERM.fullmatch(term)
     if found is None or found["column"] == "?" or (found["transform"] not in _FUNCTIONS and found["transform"] != "identity"):
-        raise BadRequest(f"the table has rows that do not lie in partitions by {term}, and cannot be told from others by it")
+        raise BadRequest(f"the table has rows that do not lie in partitions by {term}, and Spark cannot tell which rows those are")
     column = f"{alias}.{quote(found['column'])}"
     if found["transform"] == "identity":
         return column
@@ -212,7 +212,7 @@ def _format_partition(catalog: str, term: str, alias: str) -> str:
 
 
 def format_removal(table: str, source: str, partitions: Sequence[str]) -> str:
-    """The statement that deletes the rows of partitions; the source has the values of each, p0, p1 …"""
+    """Return the statement that deletes the rows of partitions; the source has the values of each, p0, p1 …"""
     same = " AND ".join(f"{value} <=> s.p{place}" for place, value in enumerate(partitions))
     return f"MERGE INTO {table} t USING {quote(source)} s ON {same} WHEN MATCHED THEN DELETE"
 
@@ -235,12 +235,12 @@ class History:
         return self.target.names
 
     def refer(self, names: Sequence[str]) -> list[Column]:
-        """Columns by name."""
+        """Return columns by name."""
         return [F.col(quote(name)) for name in names]
 
 
 def add_validity(columns: StructType, order_by: str) -> StructType:
-    """The columns of a table that keeps versions. Raises: BadRequest: one is there already, or there is nothing to order by."""
+    """Return the columns of a table that keeps versions. Raises: BadRequest: one is there already, or there is nothing to order by."""
     taken = next((name for name in columns.names if name.lower() in VALIDITY), None)
     if taken is not None:
         raise BadRequest(f"column {taken} of the files has the name of one that scd2 keeps")
@@ -251,7 +251,7 @@ def add_validity(columns: StructType, order_by: str) -> StructType:
 
 
 def drop_validity(columns: StructType) -> StructType:
-    """The columns that come from files. Raises: BadRequest: the table does not keep versions."""
+    """Return the columns that come from files. Raises: BadRequest: the table does not keep versions."""
     missing = next((name for name in VALIDITY if name not in columns.names), None)
     if missing is not None:
         raise BadRequest(f"the table has no column {missing}: it does not keep versions")
@@ -259,7 +259,7 @@ def drop_validity(columns: StructType) -> StructType:
 
 
 def widen_validity(held: StructType, changes: Sequence[ColumnChange], incoming: StructType, order_by: str) -> tuple[ColumnChange, ...]:
-    """What has to change of the validity's columns for them to hold what the column that versions are ordered by holds, or is to hold."""
+    """Return the changes that make the validity columns as wide as the column that versions are ordered by."""
     columns = {field.name.lower(): field.dataType for field in held.fields}
     own = next((field for field in held.fields if field.name.lower() == order_by.lower()), None)
     widened = any(change.path == (own.name,) for change in changes) if own is not None else False
@@ -270,12 +270,12 @@ def widen_validity(held: StructType, changes: Sequence[ColumnChange], incoming: 
 
 
 def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
-    """Rows of an earlier snapshot under a table's columns, with NULL in those, and in fields of structs, that came after it."""
+    """Return rows of an earlier snapshot under a table's columns, with NULL in those, and in fields of structs, that came after it."""
     return held.select(*fit_columns(held.schema, columns, lambda name: F.col(quote(name))))
 
 
 def build_versions(rows: DataFrame, current: DataFrame, history: History, coverage: Coverage) -> tuple[DataFrame, DataFrame]:
-    """The versions to insert, with their validity, and those that end, with when they do.
+    """Return the versions to insert, with their validity, and those that end, with when they do.
 
     A column that a row's file lacks is as it was before, and in the first version of a key its default.
     Raises: BadRequest: two rows of a key hold from the same moment, or one from before the current one
@@ -302,12 +302,12 @@ def build_versions(rows: DataFrame, current: DataFrame, history: History, covera
 
 
 def _fill(field: StructField, marks: Mapping[str, str], lacking: Collection[str], in_order: WindowSpec) -> Column:
-    """A column's value, or where the file lacks it that of another row of the same moment, or the one before it, or the default."""
+    """Return a column's value, or where the file lacks it that of another row of the same moment, or the one before it, or the default."""
     own, name = F.col(quote(field.name)), field.name.lower()
     if name not in marks and name not in lacking:
         return own
     is_told = F.col(_OLD) if name in lacking else F.col(marks[name])
-    # In a struct, since NULL may be what was told. Of rows that contradict each other it is any: both of them are there to be refused.
+    # In a struct, because the value may be NULL. Rows that contradict each other are refused later, so any of them will do.
     told = F.last(F.when(is_told, F.struct(own.alias("value"))), ignorenulls=True).over(in_order)
     return F.when(is_told, own).when(told.isNull(), F.expr(format_default(field))).otherwise(told["value"]).alias(field.name)
 
@@ -323,14 +323,14 @@ def _check_version_order(versions: DataFrame, history: History) -> None:
 
 
 def format_source(inserted: DataFrame, ended: DataFrame, key: Sequence[str]) -> DataFrame:
-    """What is merged: versions to insert match nothing, versions that end match the current one of their key."""
+    """Return what is merged: versions to insert match nothing, versions that end match the current one of their key."""
     none = [F.lit(None).cast(inserted.schema[name].dataType).alias(f"{_KEY_COLUMN}{number}") for number, name in enumerate(key)]
     known = [F.col(quote(name)).alias(f"{_KEY_COLUMN}{number}") for number, name in enumerate(key)]
     return inserted.select("*", *none).unionByName(ended.select("*", *known))
 
 
 def format_versions_merge(table: str, source: str, history: History) -> str:
-    """The statement that ends versions and inserts others."""
+    """Return the statement that ends versions and inserts others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(f'{_KEY_COLUMN}{number}')}" for number, name in enumerate(history.key))
     names = [quote(name) for name in (*history.columns, *VALIDITY)]
     columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)

@@ -30,7 +30,7 @@ PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 
 
 class Format(StrEnum):
-    """What the files are; `auto` goes by the end of their names."""
+    """The format of the files; `auto` goes by the end of their names."""
 
     auto = "auto"
     csv = "csv"
@@ -42,12 +42,12 @@ class Format(StrEnum):
 
     @property
     def is_text(self) -> bool:
-        """Whether the files do not say of what types their values are."""
+        """Return True if the files do not say of what types their values are."""
         return self in (Format.csv, Format.json)
 
 
 class IngestMode(StrEnum):
-    """What becomes of rows that are there."""
+    """The treatment of rows that the table already has."""
 
     append = "append"
     overwrite_partitions = "overwrite-partitions"
@@ -56,7 +56,7 @@ class IngestMode(StrEnum):
 
 
 class Evolve(StrEnum):
-    """What may change of the table's columns."""
+    """The changes of the table's columns that are allowed."""
 
     fail = "fail"
     add = "add"
@@ -64,7 +64,7 @@ class Evolve(StrEnum):
 
 
 class Changed(StrEnum):
-    """What to do with a file that was taken before and is another one now."""
+    """The treatment of a file that was taken before and has changed since."""
 
     refuse = "refuse"
     skip = "skip"
@@ -82,7 +82,7 @@ class Batch:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the snapshots of the batch say of it."""
+        """Return what the snapshots of the batch say of it."""
         return {"duckicelake.follow-id": self.follow_id, "duckicelake.batch": str(self.number)}
 
 
@@ -133,11 +133,11 @@ class IngestOptions:
 
     @property
     def is_database(self) -> bool:
-        """Whether rows come from a database, and not from files."""
+        """Return True if rows come from a database, and not from files."""
         return self.source.lower().startswith(DATABASE)
 
     def hide(self, text: str) -> str:
-        """A text without the secrets of the source."""
+        """Return a text without the secrets of the source."""
         for secret in (value for name, value in self.reading.items() if value and SECRET.search(name)):
             text = text.replace(secret, "***")
         return text
@@ -190,11 +190,11 @@ def _read_reading(source: str, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 PUBLISHED = "published"
-"""What is told when it is done."""
+"""The step that is announced after the commit."""
 
 
 class Status(StrEnum):
-    """How a run ended."""
+    """The outcome of a run."""
 
     planned = "planned"
     done = "done"
@@ -226,14 +226,14 @@ class IngestReport:
     message: str = ""
 
     def format_json(self) -> str:
-        """The report for machines."""
+        """Return the report for machines."""
         fields: dict[str, Any] = {"job": "ingest", **asdict(self)}
         return json.dumps(fields, indent=2) + "\n"
 
 
 @dataclass(slots=True)
 class Run:
-    """A run under way: its report as far as it is known, which is what there is to tell when it fails."""
+    """A run under way: its report as far as it is known, which is what is reported when it fails."""
 
     report: IngestReport
 

@@ -35,12 +35,12 @@ LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 _THERE = "TABLE_OR_VIEW_ALREADY_EXISTS"
 _NONE = -1
 _SHAPE = ("table-uuid", "location", "schemas", "current-schema-id", "partition-specs", "default-spec-id", "properties")
-"""What of a table's metadata is as it was when the run made it, if nobody else has changed it; the order is the run's to give."""
+"""What of a table's metadata is as it was when the run made it, if no other writer has changed it; the order is the run's to give."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestPlan:
-    """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
+    """The plan of a run: `incoming` are the files' columns, `made` those of the table if it has to be made.
 
     `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for.
     `looks_at_texts`: texts are looked at before they are written.
@@ -62,16 +62,16 @@ class IngestPlan:
 
     @property
     def names(self) -> Sequence[str]:
-        """The table's columns as they are spelled there; one name may be told twice, first as the files spell it."""
+        """The table's columns as they are spelled there; one name may be listed twice, first as the files spell it."""
         return (*self.made.names, *self.planned_columns.names)
 
     @property
     def makes(self) -> bool:
-        """Whether there is something to make before rows can be written."""
+        """Return True if there is something to make before rows can be written."""
         return self.target is None or self.ledger is None or bool(self.changes)
 
     def describe(self, options: IngestOptions) -> tuple[str, ...]:
-        """The plan in words, a line for each step."""
+        """Return the plan in words, a line for each step."""
         shape = f"create {options.table} ({format_columns(self.made)})" if self.target is None else f"{options.table} is there"
         steps = [self.reading.describe(), shape]
         if self.target is None and options.partition_by:
@@ -143,7 +143,7 @@ class TableMaker:
 
     @contextmanager
     def taking_back(self) -> Generator["TableMaker"]:
-        """A block after which tables go that the run has made and that nobody needs, unless it may have been done."""
+        """Drop unused tables that the run has created when the block fails, unless its commit may have landed."""
         try:
             yield self
         except CommitStateUnknown:
@@ -165,12 +165,12 @@ class TableMaker:
 
 
 def get_shape(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a table is but for its rows and their order."""
+    """Return what a table is but for its rows and their order."""
     return {name: metadata.get(name) for name in _SHAPE}
 
 
 def is_unused(metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> bool:
-    """Whether a table is as it was made, and nobody has a row there: not on main, on no branch, and in no snapshot that no ref names."""
+    """Return True if a table is as it was made, and has no rows: not on main, on no branch, and in no snapshot that no ref names."""
     was_written_to = metadata.get("snapshot-log") or metadata.get("refs") or metadata.get("current-snapshot-id", _NONE) not in (None, _NONE)
     rows = [int(one["summary"].get("total-records", "1")) for one in metadata.get("snapshots", ())]
     return get_shape(metadata) == shape and not was_written_to and not any(rows)

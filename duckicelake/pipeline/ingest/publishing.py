@@ -17,7 +17,7 @@ from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, 
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import UNKNOWN, Rest
 from duckicelake.pipeline.common.staging import Staged, format_identifier
-from duckicelake.pipeline.common.storage import TableObjects, open_objects
+from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 
 REBASES = 10
 PATIENCE_SECONDS = 60.0
@@ -26,9 +26,9 @@ _PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunPublisher:
-    """What is staged, the target first; how the catalog is reached, and how a run knows that it is in the ledger.
+    """Publishes staged branches, the target's first; `has_landed` asks the ledger whether the run is in it.
 
-    `appends` True: the target's rows may follow whatever others wrote meanwhile.
+    `appends` True: the target's rows may be added after commits of others.
     """
 
     connect: Callable[[], Rest]
@@ -40,8 +40,8 @@ class RunPublisher:
     def publish(self) -> bool:
         """Move main of every table to its branch; whether the target's rows followed others', in a snapshot of their own.
 
-        Raises: CommitFailed: somebody else moved one of them, and nothing was done;
-            CommitStateUnknown: nobody answered for as long as the patience lasts
+        Raises: CommitFailed: another writer moved one of them, and nothing was done;
+            CommitStateUnknown: no answer within the time limit
         """
         first, *others = [one.format_change() for one in self.staged]
         for attempt in range(REBASES if self.appends else 1):
@@ -58,7 +58,7 @@ class RunPublisher:
         try:
             return self._rebase()
         except CatalogError as error:
-            # Whatever is in the way, beginning anew is another one.
+            # The run may succeed when it starts again from the current main.
             raise CommitFailed(error.message) from error
 
     def _rebase(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def commit_once(
     """Send a commit until it is known what became of it.
 
     The patience begins with the first answer that is lost: an answer may be waited for longer than that.
-    Raises: CommitFailed: it was refused and nothing was done; CommitStateUnknown: nobody answered for as long as the patience lasts
+    Raises: CommitFailed: it was refused and nothing was done; CommitStateUnknown: no answer within the time limit
     """
     until: float | None = None
     while True:
@@ -123,10 +123,10 @@ class RebaseTarget:
     """A table as REST shows it, and its store."""
 
     metadata: Mapping[str, Any]
-    objects: TableObjects
+    objects: StoredFiles
 
     def get_snapshot(self, ref: str) -> Mapping[str, Any]:
-        """The snapshot that a ref names. Raises: CommitFailed: there is none."""
+        """Return the snapshot that a ref names. Raises: CommitFailed: there is none."""
         snapshot_id = self.metadata.get("refs", {}).get(ref, {}).get("snapshot-id")
         found = next((one for one in self.metadata.get("snapshots", ()) if one["snapshot-id"] == snapshot_id), None)
         if found is None:
@@ -134,12 +134,12 @@ class RebaseTarget:
         return found
 
     def read_list(self, snapshot: Mapping[str, Any]) -> list[ManifestFile]:
-        """The manifests of a snapshot."""
+        """Return the manifests of a snapshot."""
         return decode_manifest_list(self.objects.read(snapshot["manifest-list"]), snapshot["manifest-list"])
 
 
 def rebase(target: RebaseTarget, staged: Staged) -> dict[str, Any]:
-    """The change that appends the staged files to main as it is now, and drops the branch. Manifests are written for it.
+    """Return the change that appends the staged files to main as it is now, and drops the branch. Manifests are written for it.
 
     Raises: CommitFailed: the table is another one, has other columns, or the branch is not what was staged
     """
@@ -168,7 +168,7 @@ def rebase(target: RebaseTarget, staged: Staged) -> dict[str, Any]:
 
 
 def _read_added(target: RebaseTarget, branch: Mapping[str, Any]) -> list[tuple[ManifestHeader, list[DataFile]]]:
-    """The files that the staged snapshot added, by what their manifests share."""
+    """Return the files that the staged snapshot added, by what their manifests share."""
     by_spec: dict[int, tuple[ManifestHeader, list[DataFile]]] = {}
     for listed in target.read_list(branch):
         if listed.added_snapshot_id != branch["snapshot-id"] or not listed.added_files_count:

@@ -28,7 +28,7 @@ _ROW_LIKE = {Format.csv: r"[^\x00-\x20]", Format.json: r"[^ \t\r]"}
 
 
 def keep_bad_files(reading: Reading, counts: Mapping[str, RowCount]) -> Reading:
-    """The files that have bad rows, alone; what does not number its rows by itself has Spark number them."""
+    """Return the files that have bad rows, alone; what does not number its rows by itself has Spark number them."""
     if not isinstance(reading, FileReading):
         return reading
     bad = [file for file in reading.files if file.path in counts and counts[file.path].bad]
@@ -36,7 +36,7 @@ def keep_bad_files(reading: Reading, counts: Mapping[str, RowCount]) -> Reading:
 
 
 def select_bad(checked: CheckedRows, reading: Reading, run_id: str) -> DataFrame:
-    """The bad rows of what was read apart, as the quarantine has them."""
+    """Return the bad rows of what was read apart, as the quarantine has them."""
     rows, nowhere = checked.describe_bad(), F.lit(None).cast("bigint")
     is_bad = F.col(REASON).isNotNull()
     if not isinstance(reading, FileReading) or not reading.is_numbered:
@@ -110,7 +110,7 @@ def _add_lines(numbered: DataFrame, reading: FileReading) -> DataFrame:
 
 
 def _read_lines(reading: FileReading) -> DataFrame:
-    """The lines of text that Spark passes over by their number in the file, and how many others each block has."""
+    """Return the lines of text that Spark passes over by their number in the file, and how many others each block has."""
     value, comment = F.col("value"), _get_comment(reading)
     is_skipped, doubt = ~value.rlike(_ROW_LIKE[reading.form]), F.lit(False)
     if reading.form is Format.json:
@@ -128,7 +128,7 @@ def _read_lines(reading: FileReading) -> DataFrame:
 
 
 def _has_lines(reading: FileReading) -> bool:
-    """Whether rows are lines as editors have them, and it can be said which lines Spark passes over."""
+    """Return True if rows are lines as editors have them, and it can be said which lines Spark passes over."""
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
     is_known = encoding in ("utf-8", "utf8") or get_decodable(encoding) == LETTERS
     is_line = find_option(reading.options, "multiLine") != "true" and find_option(reading.options, "lineSep") in (None, "\n")

@@ -34,7 +34,7 @@ _WHOLE = ", or, where a value goes on over several lines, have files read whole:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows a file has, and how many of them are bad."""
+    """The number of rows of a file, and how many of them are bad."""
 
     rows: int
     bad: int
@@ -44,7 +44,7 @@ class RowCount:
 class CheckedRows:
     """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
 
-    `may_be_bad` False: no row is thought to be, so nobody looks before they are written. `is_sifted`: bad ones are left out then, and
+    `may_be_bad` False: no row is expected to be bad, so rows are written unchecked. `is_sifted`: bad ones are left out then, and
     lacking afterwards. `coverage`: what of the table's columns the files lack, where that counts. `uuids` are texts that stand for UUIDs.
     """
 
@@ -60,12 +60,12 @@ class CheckedRows:
         return self.target.names
 
     def good(self) -> DataFrame:
-        """What goes to the table."""
+        """Return what goes to the table."""
         rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
         return rows.select(*self._list_values())
 
     def marked(self) -> DataFrame:
-        """The same, with the marks of what their files have."""
+        """Return the same, with the marks of what their files have."""
         rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
         return self.coverage.mark(rows.select(*self._list_values(), FILE), FILE)
 
@@ -75,7 +75,7 @@ class CheckedRows:
         return [F.lower(column).alias(name) if name in self.uuids else column for name, column in columns.items()]
 
     def describe_bad(self) -> DataFrame:
-        """Every row by where it comes from, with what is told of it if it is bad, and else nothing."""
+        """Return every row by where it comes from, with its content and reason if it is bad, else NULLs."""
         own = self.rows.schema.fields[: len(self.columns)]
         shown = [_show_octets(field) if self.is_sifted else F.col(quote(field.name)) for field in own]
         row = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"})
@@ -84,7 +84,7 @@ class CheckedRows:
 
 
 def _show_octets(field: StructField) -> Column:
-    """A column, whose texts that are not in UTF-8 are told by their octets: JSON would have others in their place."""
+    """Return a column, whose texts that are not in UTF-8 are shown by their octets: JSON would have others in their place."""
     value = F.col(quote(field.name))
     if not isinstance(field.dataType, StringType):
         return value
@@ -93,7 +93,7 @@ def _show_octets(field: StructField) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What rows must have beside their types: values in the columns of the key, and UUIDs where the table has such.
+    """Requirements of rows in addition to their types: values in the columns of the key, and UUIDs where the table has such.
 
     `looks_at_texts`: each row of files that may hold texts in no UTF-8 is looked at before any is written, and not only then.
     """
@@ -123,13 +123,13 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
 
 
 def list_texts(columns: StructType) -> dict[str, Column]:
-    """Whether each column that has texts, also inside, has them in UTF-8."""
+    """Return whether each column that has texts, also inside, has them in UTF-8."""
     found = {field.name: _is_utf8(F.col(quote(field.name)), field.dataType) for field in columns.fields}
     return {name: is_utf8 for name, is_utf8 in found.items() if is_utf8 is not None}
 
 
 def _is_utf8(value: Column, form: DataType) -> Column | None:
-    """Whether all texts of a value are UTF-8; NULL for what is NULL, None when it has none."""
+    """Return whether all texts of a value are UTF-8; NULL for what is NULL, None when it has none."""
     if isinstance(form, StringType):
         return is_valid_utf8(value)
     if isinstance(form, StructType):
@@ -153,7 +153,7 @@ def _are_utf8(values: Column, form: DataType) -> Column | None:
 
 
 def _build_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
-    # Spark finds a malformed line only if it needs the columns, so whoever asks needs all: it does not see that this is always true.
+    # Spark finds a malformed line only if it needs the columns, so the condition names all; Spark does not see that it is always true.
     needs_all = F.greatest(F.lit(True), *(F.col(quote(name)).isNull() for name in columns))
     reason = F.when(F.col(WRONG).isNotNull(), F.col(WRONG)).when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
     for name in required:
@@ -166,7 +166,7 @@ def _build_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequen
 
 
 def count_by_file(checked: CheckedRows, reading: Reading) -> Mapping[str, RowCount]:
-    """How many rows each file has, by path; files without rows need not be in it. What says it by itself is asked for its count alone.
+    """Return row counts by path of file; files without rows may be missing. Footers are used if no row can be bad.
 
     Raises: BadRequest: a file is not what it seems to be
     """
@@ -233,7 +233,7 @@ def _check_wide(reading: Reading, encoding: str) -> None:
 
 
 def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
-    """Whether there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
+    """Build the condition that there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
     how = {name: str(text) for name, text in options.items() if not name.startswith("fs.") and name.lower() not in _OF_BYTES}
     bare = F.regexp_replace(line, "^\ufeff", "")
     whole = F.concat(F.lit('{"v":['), F.regexp_replace(bare, r",\s*$", ""), F.lit("\n]}"))
@@ -245,6 +245,6 @@ def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
 
 
 def ends_at_lines(form: Format, options: Mapping[str, Any]) -> bool:
-    """Whether files are CSV by RFC 4180 that Spark reads line by line: then each line has an even number of quotes."""
+    """Return True if files are CSV by RFC 4180 that Spark reads line by line: then each line has an even number of quotes."""
     is_ours = find_option(options, "escape") == '"' and find_option(options, "quote") in (None, '"')
     return form is Format.csv and is_ours and find_option(options, "multiLine") != "true"

@@ -49,7 +49,7 @@ class ColumnChange:
     is_new: bool
 
     def format_alter(self, table: str) -> str:
-        """The statement that makes it."""
+        """Return the statement that makes it."""
         column = ".".join(map(quote, self.path))
         return f"ALTER TABLE {table} " + (f"ADD COLUMN {column} {self.type}" if self.is_new else f"ALTER COLUMN {column} TYPE {self.type}")
 
@@ -58,7 +58,7 @@ class ColumnChange:
 
 
 def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) -> tuple[ColumnChange, ...]:
-    """The changes that let a table of the columns `current` take rows of the columns `incoming`, by name, without losing a value.
+    """Return the changes that let a table of the columns `current` take rows of the columns `incoming`, by name, without losing a value.
 
     Raises: EvolutionRefused: the policy does not allow it, or no change would do
     """
@@ -69,7 +69,7 @@ def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) ->
 
 
 def apply_changes(columns: StructType, changes: Sequence[ColumnChange]) -> StructType:
-    """The columns of a table after changes, without those that it does not have and that are not new."""
+    """Return the columns of a table after changes, without those that it does not have and that are not new."""
     for change in changes:
         columns = _apply(columns, change.path, change)
     return columns
@@ -128,7 +128,7 @@ def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[st
 
 
 def fits(incoming: DataType, current: DataType) -> bool:
-    """Whether every value of the one type is one of the other; inside too, where a struct may have more fields, and not less."""
+    """Return True if every value of the one type is one of the other; inside too, where a struct may have more fields, and not less."""
     if isinstance(incoming, StructType) and isinstance(current, StructType):
         pairs = [(field.dataType, _find(current, field.name)) for field in incoming.fields]
         return all(own is not None and fits(form, own.dataType) for form, own in pairs)
@@ -147,14 +147,14 @@ def fits(incoming: DataType, current: DataType) -> bool:
 
 
 def is_promotion(current: DataType, incoming: DataType) -> bool:
-    """Whether Iceberg lets a column of the first type become one of the second."""
+    """Return True if Iceberg lets a column of the first type become one of the second."""
     if isinstance(current, DecimalType) and isinstance(incoming, DecimalType):
         return current.scale == incoming.scale and incoming.precision > current.precision
     return _PROMOTIONS.get(type(current)) is type(incoming)
 
 
 def adopt(found: StructType, target: StructType | None, policy: Evolve) -> StructType:
-    """The columns of text, as they look, with the types that the table has for those that it knows; also inside."""
+    """Return the columns of text, as they look, with the types that the table has for those that it knows; also inside."""
     if target is None:
         return found
     fields: list[StructField] = []
@@ -213,7 +213,7 @@ def check_names(options: IngestOptions, known: Collection[str], kept: Collection
 
 
 def spell_names(options: IngestOptions, names: Iterable[str]) -> IngestOptions:
-    """The options with columns as the table spells them: Spark's SQL finds them in any case, and its rows and schemas do not."""
+    """Return the options with columns as the table spells them: Spark's SQL finds them in any case, and its rows and schemas do not."""
     spelled = {name.lower(): name for name in names}
 
     def spell(name: str) -> str:

@@ -36,14 +36,14 @@ def matching_case(spark: SparkSession) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSet:
-    """What some files have; without `uris` all of them."""
+    """The columns that some files have; without `uris`, all of them."""
 
     paths: frozenset[Path]
     uris: Sequence[str] = ()
 
 
 def list_paths(columns: StructType, above: Path = ()) -> Iterator[Path]:
-    """Every column and, through structs, every field."""
+    """Yield every column and, through structs, every field."""
     for field in columns.fields:
         path = (*above, field.name.lower())
         yield path
@@ -52,7 +52,7 @@ def list_paths(columns: StructType, above: Path = ()) -> Iterator[Path]:
 
 
 def group_shapes(found: Mapping[str, Collection[Path]]) -> list[ColumnSet]:
-    """The shapes of files whose paths are known by URI."""
+    """Return the shapes of files whose paths are known by URI."""
     alike: dict[frozenset[Path], list[str]] = defaultdict(list)
     for uri, paths in found.items():
         alike[frozenset(paths)].append(uri)
@@ -61,7 +61,7 @@ def group_shapes(found: Mapping[str, Collection[Path]]) -> list[ColumnSet]:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What of a table's columns files lack: `lacked` by some or all of them, each file's own place in `shapes`."""
+    """The columns of a table that files lack: `lacked` by some or all of them, each file's own place in `shapes`."""
 
     lacked: Sequence[Path]
     shapes: Sequence[ColumnSet]
@@ -73,16 +73,16 @@ class Coverage:
 
     @property
     def mixed(self) -> list[Path]:
-        """What some files lack and others have."""
+        """Return what some files lack and others have."""
         return [path for path in self.lacked if any(path in shape.paths for shape in self.shapes)]
 
     @property
     def everywhere(self) -> list[Path]:
-        """What all files lack."""
+        """Return what all files lack."""
         return [path for path in self.lacked if not any(path in shape.paths for shape in self.shapes)]
 
     def mark(self, rows: DataFrame, file: str) -> DataFrame:
-        """The rows with their marks, and without the column that names their file."""
+        """Return the rows with their marks, and without the column that names their file."""
         if not self.mixed:
             return rows.drop(file)
         kinds = [(uri, *(path in shape.paths for path in self.mixed)) for shape in self.shapes for uri in shape.uris]
@@ -97,7 +97,7 @@ class Coverage:
 
 
 def compute_coverage(columns: StructType, shapes: Sequence[ColumnSet]) -> Coverage:
-    """What files of these shapes lack of a table's columns."""
+    """Return what files of these shapes lack of a table's columns."""
     lacked = [
         path
         for path in list_paths(columns)
@@ -114,7 +114,7 @@ def check_order(coverage: Coverage, column: str | None) -> None:
 
 
 def fit_columns(own: StructType, wanted: StructType, get: Callable[[str], Column]) -> list[Column]:
-    """Columns, or fields of a struct, under a table's names and types, in its order; those that are not there by name are NULL."""
+    """Return columns, or fields of a struct, under a table's names and types, in its order; those that are not there by name are NULL."""
     known = {field.name.lower(): field for field in own.fields}
     pairs = [(field, known.get(field.name.lower())) for field in wanted.fields]
     return [
@@ -140,7 +140,7 @@ def _fit(value: Column, own: DataType, wanted: DataType) -> Column:
 
 
 def read_json_paths(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:
-    """What values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list.
+    """Return what values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list.
 
     Raises: BadRequest: an object has a name twice; Spark takes the one value or the other, or none, as a scan goes
     """
@@ -163,7 +163,7 @@ def read_json_paths(texts: DataFrame, columns: StructType, options: Mapping[str,
 def _list_objects(
     holder: Column, columns: StructType, options: Mapping[str, str], above: Path
 ) -> Iterator[tuple[Path, Column, StructType]]:
-    """An object and, through structs, those in it, each with its fields."""
+    """Yield an object and, through structs, those in it, each with its fields."""
     yield above, holder, columns
     for field in columns.fields:
         if isinstance(field.dataType, StructType):
@@ -172,7 +172,7 @@ def _list_objects(
 
 
 def _show_twice(holder: Column) -> Column:
-    """The beginning of an object that has a name twice, else NULL."""
+    """Return the beginning of an object that has a name twice, else NULL."""
     names = F.map_keys(holder)
     return F.when(F.size(names) > F.size(F.array_distinct(names)), F.to_json(holder).substr(1, _SHOWN))
 
@@ -190,14 +190,14 @@ Same = TypeVar("Same")
 
 
 class SourceMoved(BadRequest):
-    """A file changed or vanished while it was read: somebody is writing it."""
+    """A file changed or vanished while it was read: a writer is at work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a run takes, as the ledger has it: a file as it was listed, or a database with the greatest value that was read.
+    """A source as the ledger has it: a file as it was listed, or a database with the greatest value that was read.
 
-    `uri` is how Spark names it beside its rows.
+    `uri` is how Spark names it in its rows.
     """
 
     uri: str
@@ -213,7 +213,7 @@ class Taken:
 
 
 class Reading(Protocol):
-    """How the rows of a run are read."""
+    """A source of rows."""
 
     @property
     def spark(self) -> SparkSession: ...
@@ -229,31 +229,31 @@ class Reading(Protocol):
 
     @property
     def files(self) -> Sequence[Taken]:
-        """What is taken; of a database nothing until its rows are held."""
+        """Return what is taken; of a database nothing until its rows are held."""
         ...
 
     def describe(self) -> str:
-        """What is taken, in words."""
+        """Return what is taken, in words."""
         ...
 
     def read_columns(self, *, looks_at_values: bool = True) -> StructType:
-        """What the source says of its columns, or what its values look like."""
+        """Return what the source says of its columns, or what its values look like."""
         ...
 
     def list_column_sets(self, columns: StructType) -> Sequence[ColumnSet]:
-        """What each file has of the columns that it is read by."""
+        """Return what each file has of the columns that it is read by."""
         ...
 
     def read(self, columns: StructType) -> DataFrame:
-        """The rows, with FILE and ROW, and RAW where they are text."""
+        """Return the rows, with FILE and ROW, and RAW where they are text."""
         ...
 
     def count(self) -> Mapping[str, int] | None:
-        """How many rows each file says that it has, None when that is not known without reading them."""
+        """Return how many rows each file says that it has, None when that is not known without reading them."""
         ...
 
     def holding(self) -> AbstractContextManager["Reading"]:
-        """The same with rows that do not change within the block, however often they are read."""
+        """Return the same with rows that do not change within the block, however often they are read."""
         ...
 
     def check_still(self) -> None:

@@ -20,7 +20,7 @@ _SHOWN = 100
 
 
 def choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
-    """The columns that the files bring: given, else their own; text that the table knows is read as the table has it.
+    """Return the columns that the files bring: given, else their own; text that the table knows is read as the table has it.
 
     Raises: BadRequest: the files or their paths have columns that the given ones do not hold, or one that Spark does not read, or none
     """
@@ -55,7 +55,7 @@ def _choose_columns(reading: Reading, given: StructType | None, target: StructTy
 
 
 def _check_header(reading: Reading, columns: StructType) -> None:
-    """Raises: BadRequest: columns have no names or twice the same, and do not stand in all files as they are asked for"""
+    """Raises: BadRequest: columns have no names or twice the same, and are not the same in all files"""
     if not isinstance(reading, FileReading) or not reading.has_odd_header:
         return
     (first, header), *others = reading.read_headers()
@@ -72,7 +72,7 @@ def _check_header(reading: Reading, columns: StructType) -> None:
 
 
 def _read_own_columns(reading: Reading) -> StructType:
-    """The columns of the files; none where Spark cannot say, as of an object with a name twice, of which readers tell."""
+    """Return the columns of the files; none where Spark cannot say, as of an object with a name twice, which the reader refuses later."""
     try:
         return reading.read_columns(looks_at_values=False)
     except AnalysisException:

@@ -30,21 +30,21 @@ _CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|" + _LONG, r"^\s*T?[0-9]{1,2}:[
 
 _NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _DIGITS: dict[type[DataType], int] = {ByteType: 2, ShortType: 4, IntegerType: 9, LongType: 18}
-"""So many digits are a number of the type, whatever they are: Spark takes what is left of more."""
+"""Every number of so many digits fits the type; of more digits Spark would keep the lower bits."""
 Way = tuple[str | None, ...]
 """Where values stand: a column, and the fields of structs in it; None stands for all that is in a list."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""What stands in a path for NULL."""
+"""The value of a partition folder that means NULL."""
 
 
 def list_doubtful(columns: StructType, *, knows_times: bool) -> list[StructField]:
-    """The columns of CSV whose texts may have looked like something else; `knows_times`: it was said how times are written."""
+    """Return the columns of CSV whose texts may have looked like something else; `knows_times`: it was said how times are written."""
     kinds = DoubleType if knows_times else DoubleType | TimestampType | TimestampNTZType
     return [field for field in columns.fields if isinstance(field.dataType, kinds)]
 
 
 def list_text_columns(texts: DataFrame, doubtful: Iterable[StructField]) -> set[str]:
-    """Those of the doubtful columns that have a value which is a text; `texts` has them as such."""
+    """Return those of the doubtful columns that have a value which is a text; `texts` has them as such."""
     patterns = {field.name: _CODE if isinstance(field.dataType, DoubleType) else _TIME for field in doubtful}
     if not patterns:
         return set()
@@ -54,13 +54,13 @@ def list_text_columns(texts: DataFrame, doubtful: Iterable[StructField]) -> set[
 
 
 def keep_texts(columns: StructType, names: Iterable[str]) -> StructType:
-    """The columns, those of these names as texts."""
+    """Return the columns, those of these names as texts."""
     kept = set(names)
     return StructType([StructField(field.name, StringType()) if field.name in kept else field for field in columns.fields])
 
 
 def keep_digits(columns: StructType, read: Callable[[StructType], DataFrame], of_paths: Collection[str]) -> StructType:
-    """The columns of JSON, with texts in place of such doubles, also inside, as have a number that no double holds.
+    """Return the columns of JSON, with texts in place of such doubles, also inside, as have a number that no double holds.
 
     `read` has the rows under other types; the columns `of_paths` stay as they are.
     """
@@ -102,7 +102,7 @@ def _put_text(form: DataType, ways: Collection[Way], here: Way) -> DataType:
 
 
 def list_path_texts(columns: StructType, values: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """The columns of paths that have a value which no number and no moment is written like; `values` by column."""
+    """Yield the columns of paths that have a value which no number and no moment is written like; `values` by column."""
     for field in columns.fields:
         told = {unquote(value) for value in values.get(field.name, ()) if value != NO_VALUE}
         if isinstance(field.dataType, NumericType) and not all(map(_NUMBER_OF_PATHS.fullmatch, told)):
@@ -128,7 +128,7 @@ def _are_digits(found: DataType, form: DataType, told: Iterable[str]) -> bool:
 
 
 def list_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:
-    """What paths say of their columns."""
+    """Return what paths say of their columns."""
     found: dict[str, set[str]] = {name: set() for name in columns}
     for path in paths:
         for part in path.split("/")[:-1]:
@@ -139,7 +139,7 @@ def list_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, 
 
 
 def as_texts(form: DataType) -> DataType | None:
-    """A type with texts in the place of timestamps and without all else; None when it has no timestamp."""
+    """Return a type with texts in the place of timestamps and without all else; None when it has no timestamp."""
     if isinstance(form, TimestampType):
         return StringType()
     if isinstance(form, StructType):
@@ -155,7 +155,7 @@ def as_texts(form: DataType) -> DataType | None:
 
 
 def has_times(columns: Mapping[str, DataType]) -> Column:
-    """Whether one of the columns, whose types `as_texts` made, has a time without a day in it."""
+    """Build the condition that one of the columns, whose types `as_texts` made, has a time without a day in it."""
     found = [F.coalesce(_has_time(name_column(name), form), F.lit(False)) for name, form in columns.items()]
     return F.array_contains(F.array(*found), True)
 
@@ -172,5 +172,5 @@ def _has_time(value: Column, form: DataType) -> Column:
 
 
 def name_column(name: str) -> Column:
-    """A column by its name, whatever is in that."""
+    """Return a column by its name, which may hold any character."""
     return F.col("`" + name.replace("`", "``") + "`")

@@ -1,4 +1,4 @@
-"""What each mode writes to the target's branch, what can be wrong with it before anything is made, and that it wrote what was counted."""
+"""The rows that each mode writes to the target's branch, checked before anything is created and counted afterwards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,12 @@ _MERGED = "spark.merge-into.num-target-rows-"
 
 
 class RowsLeftOut(CatalogError):
-    """Rows that nobody had looked at before are bad."""
+    """Rows that were not checked before they were written are bad."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftBasis:
-    """What a draft goes by: the table's columns that come from files, those of them that are UUIDs, and for merges the rows it has.
+    """The state of the table that a draft is for: its columns that come from files, which of them are UUIDs, and for merges its snapshot.
 
     `reads_otherwise`: these are others by the names and defaults of now than by those of their snapshot.
     `is_planned`: something of the table has yet to be made, so what is there is looked at too, if it could be in the way.
@@ -41,7 +41,7 @@ class DraftBasis:
 
 @dataclass(frozen=True, slots=True)
 class WriteDraft:
-    """What is going to be written: the rows, counted by file, and what of them is merged, which `applied` rows of the table come from.
+    """The rows that are going to be written, counted by file; `merged` are those of a merge, which changes `applied` rows of the table.
 
     `grown`: how many rows the table is going to have more by a merge, if that was counted.
     """
@@ -67,7 +67,7 @@ class WriteDraft:
 
     @property
     def superseded(self) -> int:
-        """How many rows others of the same key stand for."""
+        """Return how many rows others of the same key stand for."""
         return 0 if self.merged is None else self.good - self.applied
 
     @property
@@ -78,14 +78,14 @@ class WriteDraft:
 
 
 def get_basis(options: IngestOptions, columns: StructType, head: TableHead | None) -> DraftBasis:
-    """What a draft goes by, of a table that has these columns, or is going to have them."""
+    """Return what a draft goes by, of a table that has these columns, or is going to have them."""
     if head is None:
         return DraftBasis(columns, (), None)
     return DraftBasis(columns, head.uuids, head.main, head.reads_otherwise) if options.key else DraftBasis(columns, head.uuids, None)
 
 
 def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: CheckedRows, basis: DraftBasis) -> WriteDraft:
-    """The rows that were checked, counted, with all that can be wrong with them; nothing is changed.
+    """Return the rows that were checked, counted, with all that can be wrong with them; nothing is changed.
 
     Raises: BadRequest: they are not what they seem to be, or contradict each other or what the table has, or too many are bad
     """
@@ -103,13 +103,13 @@ def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: 
 
 
 def check_values(options: IngestOptions, reading: Reading, incoming: StructType, basis: DraftBasis, *, looks_at_texts: bool) -> CheckedRows:
-    """The rows as those of the table, not yet read, by what each of them has."""
+    """Return the rows as those of the table, not yet read, by what each of them has."""
     needed = options.key if options.mode is not IngestMode.scd2 else (*options.key, options.order_by or "")
     return check_rows(reading, incoming, basis.columns, RowRules(needed, basis.uuids, looks_at_texts))
 
 
 def check_source(options: IngestOptions, reading: Reading, incoming: StructType, basis: DraftBasis, *, looks_at_texts: bool) -> CheckedRows:
-    """The rows of the source as rows of the table, not yet read. Raises: BadRequest: there is nothing to order some of them by"""
+    """Return the rows of the source as rows of the table, not yet read. Raises: BadRequest: there is nothing to order some of them by"""
     checked = check_values(options, reading, incoming, basis, looks_at_texts=looks_at_texts)
     if not options.key:
         return checked
@@ -196,9 +196,9 @@ def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -
 
 
 def _format_unpartitioned(stage: Stage, options: IngestOptions) -> tuple[list[str], list[str]] | None:
-    """The values of partitions of the files' rows and of the table's, as SQL, if some of the table's lie in none such.
+    """Return the values of partitions of the files' rows and of the table's, as SQL, if some of the table's lie in none such.
 
-    Raises: BadRequest: Spark cannot tell these by their values
+    Raises: BadRequest: Spark cannot find these rows by their values
     """
     name, head = quote_ident(stage.catalog, options.table), stage.load(options.table)
     data = stage.spark.table(f"{name}.manifests").where(f"content = 0 AND partition_spec_id != {head.spec_id}")
@@ -257,7 +257,7 @@ def check_growth(opened: Staged, written: Staged, expected: int) -> None:
     elif opened.is_whole and opened.rows is not None and written.rows is not None:
         grown = written.rows - opened.rows
     else:
-        # What becomes of deletes of files that are written anew, not all releases tell.
+        # Not all releases say in the summary what became of deletes of rewritten files.
         return
     if grown != expected:
         raise BadRequest(f"{written.ident}: it was to have {expected} rows more, and would have {grown}; nothing was taken")

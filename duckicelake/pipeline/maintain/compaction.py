@@ -40,13 +40,13 @@ from duckicelake.pipeline.maintain.policy import Policy, Strategy
 
 WRITING = "org.apache.iceberg.spark.actions.RewriteDataFilesSparkAction"
 COMMITTING = "org.apache.iceberg.actions.BaseCommitService"
-"""The names of loggers, each of which tells of one piece at a time."""
+"""The names of loggers, each of which logs one piece at a time."""
 _END = "\x1e"
 
 
 @contextmanager
 def capturing_logs() -> Generator[Callable[[str], list[str]]]:
-    """Inside, the call gives the traces that a logger has told of by now; none when nothing can be heard of it."""
+    """Inside, calling the value with a logger's name returns the traces that it has logged so far."""
     context: Any = SparkContext
     log4j = context._jvm.org.apache.logging.log4j
     found, told = log4j.LogManager.getContext(False), dict[str, Any]()
@@ -74,12 +74,12 @@ _PIECEMEAL = "partial-progress.enabled"
 _OF_COMMITS = {"org.apache.iceberg.exceptions.CommitFailedException", "org.apache.iceberg.exceptions.CommitStateUnknownException"}
 _OF_CONFLICTS = "org.apache.iceberg.exceptions.ValidationException"
 _TOLD_OF_COMMITS = ("Cannot commit rewrite because of a ValidationException or CommitFailedException", "CommitStateUnknownException")
-"""By these words a server of Spark Connect tells of them, whose exceptions stay there."""
+"""Texts of the same errors from a Spark Connect server, which does not send their classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a rewriting did, and files that it did not; why each piece was not written that was not, and not committed."""
+    """The counts of a rewriting, and the errors of pieces that were not written or not committed."""
 
     removed: int
     added: int
@@ -90,7 +90,7 @@ class Rewritten:
 
 
 def rewrite(spark: SparkSession, catalog: str, ident: TableIdent, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
-    """Put small files together and leave deleted rows out. Raises: what Spark raises; of a large table it is told what went wrong."""
+    """Compact small files and leave deleted rows out. Raises: what Spark raises. For a large table the result lists failed pieces."""
     policy, facts, step = call
     statement = format_call(catalog, ident, policy, format_options(policy, facts, step))
     if not is_piecemeal(step):
@@ -108,12 +108,12 @@ def _read(row: Any) -> Rewritten:
 
 
 def is_piecemeal(step: Step) -> bool:
-    """Whether it is committed piece by piece; what became of each is heard of in Java alone."""
+    """Return True if it is committed piece by piece; what became of each is heard of in Java alone."""
     return step.bytes > GROUP_BYTES and not is_remote()
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether it may be over by now: others overtook a commit, nobody knows what became of it, or the session's Java is gone."""
+    """Return True if it may be over by now: others overtook a commit, its outcome is unknown, or the session's Java is gone."""
     if isinstance(error, CommitFailed) or is_gone(error):
         return True
     if is_remote():
@@ -124,12 +124,12 @@ def is_passing(error: Exception) -> bool:
 
 
 def is_commit_failure(trace: str) -> bool:
-    """Whether it is of a commit that somebody else's overtook, or of which nobody knows."""
+    """Return True if a trace is of a commit that another one overtook, or whose outcome is unknown."""
     return any(name in trace for name in _OF_COMMITS)
 
 
 def _list_classes(error: Exception) -> Iterator[str]:
-    """The names of the classes of what went wrong in Java, each before its cause."""
+    """Yield the names of the classes of what went wrong in Java, each before its cause."""
     told: Any = error
     java = told.java_exception if isinstance(error, Py4JJavaError) else None
     with suppress(Py4JError, OSError):
@@ -139,7 +139,7 @@ def _list_classes(error: Exception) -> Iterator[str]:
 
 
 def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, str]:
-    """The procedure's options, so that it chooses the files that were planned."""
+    """Return the procedure's options, so that it chooses the files that were planned."""
     options = {
         "target-file-size-bytes": policy.target_size,
         "min-file-size-bytes": min(facts.small_bytes or policy.small_bytes, policy.target_size - 1),
@@ -154,7 +154,7 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
 
 
 def format_call(catalog: str, ident: TableIdent, policy: Policy, options: Mapping[str, str]) -> str:
-    """The statement that rewrites; sorted by the order given, else by the table's own."""
+    """Return the statement that rewrites; sorted by the order given, else by the table's own."""
     # Without the catalog, a namespace of a catalog's name would be taken for that one.
     arguments = [f"table => {quote_text(quote_ident(catalog, ident))}"]
     if policy.strategy is not Strategy.binpack:
@@ -181,7 +181,7 @@ class Landed:
 
 
 def list_landed(metadata: Mapping[str, Any], run_id: str) -> Landed:
-    """The pieces of a run, from all snapshots of the table."""
+    """Return the pieces of a run, from all snapshots of the table."""
     summaries = {one["snapshot-id"]: one["summary"] for one in metadata.get("snapshots", ())}
     # Clients see a snapshot by its other name too, which main was never at.
     ours = [one for one in _list_states(metadata) if summaries.get(one, {}).get(RUN_ID) == run_id]
@@ -190,7 +190,7 @@ def list_landed(metadata: Mapping[str, Any], run_id: str) -> Landed:
 
 
 def have_others_moved(before: Mapping[str, Any], after: Mapping[str, Any], run_id: str) -> bool:
-    """Whether anybody but the run moved main meanwhile."""
+    """Return True if anybody but the run moved main meanwhile."""
     states, mine = _list_states(after), set(list_landed(after, run_id).snapshots)
     others = [one for one in states if one not in mine]
     return others != [one for one in _list_states(before) if one not in mine]
@@ -268,7 +268,7 @@ class Compactor:
         if before is not None:
             return self._judge(told, rewritten, before)
         done = _add(told, self._read_landed())
-        # Pieces of an attempt before count too; where nobody tells, this one's are known.
+        # Pieces of an earlier attempt count too; if the catalog does not list them, only those of this attempt are known.
         if done.removed <= rewritten.removed:
             done = replace(done, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)
         return [done] if done.removed else []
@@ -284,7 +284,7 @@ class Compactor:
             raise
 
     def _judge(self, told: StepResult, rewritten: Rewritten, before: Mapping[str, Any]) -> Sequence[StepResult]:
-        """What became of the pieces.
+        """Return what became of the pieces.
 
         Raises: SparkFailed: some could not be written, or committed; CommitFailed: others overtook all of them, or they each other
         """
@@ -309,7 +309,7 @@ class Compactor:
         return self.context.connect().load_every(self.name.ident)
 
     def _read_landed(self) -> Landed | None:
-        """What this run has rewritten by now; None when that is nothing, or nobody tells."""
+        """Return what this run has rewritten by now; None if nothing, or if the catalog does not answer."""
         with suppress(CatalogError, OSError):
             landed = list_landed(self._load(), self.properties[RUN_ID])
             return landed if landed.snapshots else None

@@ -63,7 +63,7 @@ class DuckLake:
 
 @dataclass(frozen=True, slots=True)
 class MaintainContext:
-    """What a run works with.
+    """The context of a run.
 
     Spark is opened when there is something for it to do. `sweep` removes what nothing names in the tables' own locations, of what
     was last written before that time, but for the tables named by schema and name, and says what it was.
@@ -79,7 +79,7 @@ class MaintainContext:
     pause: Callable[[float], None]
 
     def read_facts(self, name: TableName, policy: Policy) -> TableFacts:
-        """What DuckLake's catalog says of a table."""
+        """Return what DuckLake's catalog says of a table."""
         try:
             return self._read_once(name, policy)
         except psycopg.errors.UndefinedTable:

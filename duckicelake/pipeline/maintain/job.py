@@ -124,7 +124,7 @@ class Keeper:
         yield from self._keep(name, StepKind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
     def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[StepResult]:
-        """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
+        """Expire snapshots and remove files that no snapshot needs; `conn` holds the lake's lock.
 
         Not `may_lose`: some table has another policy than was meant, so what is there stays.
         """
@@ -163,7 +163,7 @@ class Keeper:
             return [StepResult(subject, kind, Verdict.failed, reason, message=explain_failure(error, self.context.connect))]
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
-        """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
+        """Return what the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
         lake_tables.check_askable(name)
         return self.context.connect().load_whole(name.ident)["metadata"]
 
@@ -266,7 +266,7 @@ class Keeper:
             try:
                 rest.commit([format_forgetting(name.ident, metadata, step.versions)])
             except (CommitFailed, CommitStateUnknown) as error:
-                # Where nobody answers, each try may take minutes.
+                # When the catalog does not answer, each attempt may take minutes.
                 if isinstance(error, CommitStateUnknown) and attempt >= ATTEMPTS:
                     raise
                 failed = error
@@ -282,7 +282,7 @@ class Keeper:
                 return None
             # Snapshots first: a table that is made afterwards has none of them.
             snapshots, now, names = lake_queries.read_snapshots(conn), lake_queries.read_now(conn), lake_tables.list_live_tables(conn)
-        # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
+        # A table that cannot be loaded keeps its snapshots. Loading a table also records which lake snapshots its refs need.
         policies, lake = self._list_policies(names)
         return plan_expiry(snapshots, self._read_kept(), policies, lake, now)
 

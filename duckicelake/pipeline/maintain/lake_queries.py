@@ -35,7 +35,7 @@ SELECT partition, count(*)::bigint AS files, sum(bytes)::bigint AS bytes,
   FROM live GROUP BY partition ORDER BY partition
 """
 
-# Whoever sorted them did so by the order that the table still has.
+# These files were sorted by the order that the table still has.
 SELECT_LEAST_SORTED = """
 SELECT min(f.file_size_bytes)
   FROM ducklake_data_file f JOIN iceberg_file n ON n.data_file_id = f.data_file_id
@@ -61,7 +61,7 @@ SELECT_SNAPSHOTS = """
 SELECT s.snapshot_id, s.snapshot_time, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c USING (snapshot_id)
 """
 # What main was rolled back to is published from that lake snapshot's rows; what came from a branch has its manifests in our notes.
-# Notes on dropped tables stay, and nobody can read or remove what they name.
+# Notes on dropped tables stay, and no client can read or remove what they name.
 SELECT_NAMED = """
 WITH live AS (SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL),
      ref AS (SELECT table_id, snapshot_id FROM iceberg_ref JOIN live USING (table_id) WHERE snapshot_id IS NOT NULL)
@@ -90,7 +90,7 @@ _TABLE_ID = re.compile(r"[0-9]{1,19}")
 
 
 def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:
-    """What the catalog says of one table, as of one moment."""
+    """Return what the catalog says of one table, as of one moment."""
     asked: dict[str, Any] = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -102,7 +102,7 @@ def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> Table
         largest = _ask(conn, SELECT_LARGEST, asked)
         rows, batches = _count_inlined(conn, asked)
         deletes, is_double = _look_at_deletes(conn, table_id)
-        # whatever is inlined now: a row may come before the flush does
+        # Even if no row is inlined now: one may be inserted before the flush.
         has_struct = _ask(conn, HAS_STRUCT, asked)
     reasons = {
         "DuckDB 1.5.5 would garble the inlined structs": has_struct,
@@ -133,13 +133,13 @@ def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool
 
 
 def read_branch_snapshots(conn: psycopg.Connection, table_id: int, uuid: str | None = None) -> frozenset[int]:
-    """The snapshots of a table that DuckLake does not have, and has none for; none when it is not of that uuid."""
+    """Return the snapshots of a table that DuckLake does not have, and has none for; none when it is not of that uuid."""
     with conn.cursor(row_factory=scalar_row) as cursor:
         return frozenset(cursor.execute(SELECT_BRANCH_SNAPSHOTS, {"table_id": table_id, "uuid": uuid}).fetchall())
 
 
 def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
-    """Every lake snapshot there is."""
+    """Return every lake snapshot there is."""
     # A cursor of Postgres' own: what all of them changed may be larger than memory.
     with conn.transaction(), conn.cursor("lake_snapshots", row_factory=tuple_row) as cursor:
         cursor.itersize = SNAPSHOTS_AT_ONCE
@@ -148,19 +148,19 @@ def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
 
 
 def parse_changed_tables(changes: str | None) -> frozenset[int]:
-    """The tables, by id, that a lake snapshot's tokens say it changed."""
+    """Return the tables, by id, that a lake snapshot's tokens say it changed."""
     told = [change.value for change in parse_changes(changes) if change.kind in TABLE_KINDS]
     return frozenset(int(value) for value in told if _TABLE_ID.fullmatch(value))
 
 
 def read_named(conn: psycopg.Connection) -> frozenset[int]:
-    """The lake snapshots that a ref of any table names, or stands on."""
+    """Return the lake snapshots that a ref of any table names, or stands on."""
     with conn.cursor(row_factory=scalar_row) as cursor:
         return frozenset(cursor.execute(SELECT_NAMED).fetchall())
 
 
 def count_scheduled(conn: psycopg.Connection, before: datetime) -> int:
-    """How many files DuckLake has scheduled for deletion until then."""
+    """Return how many files DuckLake has scheduled for deletion until then."""
     return _ask(conn, COUNT_SCHEDULED, {"before": before})
 
 
@@ -197,5 +197,5 @@ def _ask(conn: psycopg.Connection, query: LiteralString | sql.Composed, asked: M
 
 
 def read_now(conn: psycopg.Connection) -> datetime:
-    """The time by Postgres' clock, by which snapshots and schedules are dated."""
+    """Return the time by Postgres' clock, by which snapshots and schedules are dated."""
     return _ask(conn, "SELECT now()", {})

@@ -44,7 +44,7 @@ class FileGroup:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What DuckLake's catalog says of a table.
+    """Facts of DuckLake's catalog about a table.
 
     Inlined rows count dead ones too, which a flush removes as well; `inlined_batches`: as many files Iceberg clients see in their place.
     `withheld`: why DuckDB must not flush it. `small_bytes`: below which size files counted as small, less than the policy says where
@@ -99,7 +99,7 @@ def plan_flush(facts: TableFacts, policy: Policy) -> Step | None:
 
 
 def plan_compaction(facts: TableFacts, policy: Policy) -> Step | None:
-    """Small files of a partition become fewer, and files with many deleted rows are written anew, if any partition needs it."""
+    """Small files of a partition become fewer, and files with many deleted rows are rewritten, if any partition needs it."""
     groups = [group for group in map(lambda one: _add_inlined(one, facts), facts.groups or (_EMPTY,)) if _needs_rewriting(group, policy)]
     if not groups:
         return None
@@ -113,7 +113,7 @@ _EMPTY = FileGroup("", 0, 0, 0, 0, 0, 0)
 
 
 def _add_inlined(group: FileGroup, facts: TableFacts) -> FileGroup:
-    """Rows that DuckDB must not flush are small files to Iceberg clients, which a rewriting takes up; they count for the first group."""
+    """Return a group with inlined rows that DuckDB must not flush: small files to Iceberg clients; they count for the first group."""
     if not facts.withheld or (facts.groups and group is not facts.groups[0]):
         return group
     return FileGroup(
@@ -136,7 +136,7 @@ def _needs_rewriting(group: FileGroup, policy: Policy) -> bool:
 def plan_expiry(
     snapshots: Sequence[LakeSnapshot], kept: frozenset[int], policies: Mapping[int, Policy], lake: Policy, now: datetime
 ) -> Step | None:
-    """The lake snapshots that may go: every table that one changed lets it go, it is not kept, and not the newest.
+    """Return the lake snapshots that may go: every table that one changed lets it go, it is not kept, and not the newest.
 
     `policies` are those of live tables by id; what changed none of them goes by the lake's. A table's newest state is there
     at the lake's newest snapshot, so it holds none of its own: that would hold the files of all tables of that time.
@@ -157,9 +157,9 @@ def plan_expiry(
 
 
 def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy: Policy, now: datetime) -> Step | None:
-    """The snapshots of a table that no expiry of DuckLake's reaches, and that may go: no ref leads to them, and they are old enough.
+    """Return the snapshots of a table that no expiry of DuckLake's reaches, and that may go: no ref leads to them, and they are old enough.
 
-    `beside` are those that clients made on branches or staged, also if main went there, without those that live lake snapshots stand for.
+    `branch_snapshots` are those that clients made on branches or staged, also if main went there, but those of live lake snapshots.
     """
     snapshots = metadata.get("snapshots", ())
     # What main was at, newest first, each once.
@@ -189,7 +189,7 @@ def _is_older(at: datetime, age: timedelta | None, now: datetime) -> bool:
 
 
 def plan_removal(scheduled: int, lake: Policy, now: datetime) -> list[Step]:
-    """What no snapshot names is removed from the store, when it has been so for long enough."""
+    """Return the steps that remove files which no snapshot references, once they are old enough."""
     steps: list[Step] = []
     if scheduled:
         steps.append(Step(StepKind.clean_up, f"{scheduled} files that no snapshot needs", files=scheduled, before=now - lake.file_age))
@@ -215,7 +215,7 @@ def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:
 
 
 def spell_order(policy: Policy, metadata: Mapping[str, Any]) -> Policy:
-    """The policy with the columns of its order in the table's spelling. Raises: BadRequest: the table lacks one"""
+    """Return the policy with the columns of its order in the table's spelling. Raises: BadRequest: the table lacks one"""
     if policy.strategy is Strategy.binpack:
         return policy
     schema = _read_schema(metadata)
@@ -227,7 +227,7 @@ def _read_schema(metadata: Mapping[str, Any]) -> Schema:
 
 
 def _get_column(schema: Schema, name: str) -> tuple[str, NestedField]:
-    """A column, or a field of one, with its dotted path; as it is spelled, else in any case."""
+    """Return a column, or a field of one, with its dotted path; as it is spelled, else in any case."""
     columns = list(walk_fields(schema.fields))
     same = [one for one in columns if one[0] == name] or [one for one in columns if fold(one[0]) == fold(name)]
     if not same:
@@ -283,7 +283,7 @@ class StepResult:
     message: str = ""
 
     def describe(self) -> str:
-        """The step in a line."""
+        """Return the step in a line."""
         what = f"{self.subject}: {self.kind}" if self.kind else self.subject
         if self.verdict in (Verdict.failed, Verdict.skipped):
             there = f" ({self._describe_files()} at snapshot {self.snapshot_id})" if self.snapshot_id is not None else ""
@@ -301,12 +301,12 @@ class StepResult:
 
 
 def report_found(subject: str, kind: StepKind, attempt: int) -> StepResult:
-    """A step of which the answer was lost."""
+    """Return a step of which the answer was lost."""
     return StepResult(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
 
 
 def plan_of(subject: str, step: Step) -> StepResult:
-    """A step that is not taken yet."""
+    """Return a step that is not taken yet."""
     return StepResult(subject, step.kind, Verdict.planned, step.reason, step.rows, step.bytes, removed=step.files or len(step.versions))
 
 
@@ -328,5 +328,5 @@ class MaintainReport(Report):
         return self.steps
 
     def describe(self) -> list[str]:
-        """The report for people."""
+        """Return the report for people."""
         return [*(step.describe() for step in self.steps), f"{self.tables} tables: {self.verdict} (run {self.run_id})"]

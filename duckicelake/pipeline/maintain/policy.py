@@ -31,7 +31,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 class Strategy(StrEnum):
-    """How rows are put into the files that take the place of others."""
+    """The order of rows in rewritten files."""
 
     binpack = "binpack"
     sort = "sort"
@@ -40,10 +40,10 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is asked for. An age of None: nothing goes for its age.
+    """The policy of a table or the lake. An age of None: nothing goes for its age.
 
     A file below `small_file_ratio` of the target is small, a sorted one below half of that; `min_files` of a partition are put
-    together. From `delete_ratio` of its rows deleted on a file is written anew. A snapshot goes when it is older than `snapshot_age`
+    together. From `delete_ratio` of its rows deleted on, a file is rewritten. A snapshot goes when it is older than `snapshot_age`
     and not one of the table's `snapshot_count` newest; `keep_refs`: and named by no branch or tag.
     """
 
@@ -92,11 +92,11 @@ class Policies:
 
     @property
     def lake(self) -> Policy:
-        """What holds for the lake as a whole."""
+        """Return what holds for the lake as a whole."""
         return _apply(Policy(), self.default, "[default]")
 
     def find(self, table: str, properties: Mapping[str, str]) -> Policy:
-        """What holds for a table: its section of the file, over its properties, over the section for all.
+        """Return what holds for a table: its section of the file, over its properties, over the section for all.
 
         Raises: BadRequest: a word is unknown or a value cannot be read
         """
@@ -106,11 +106,11 @@ class Policies:
         return policy if name is None else _apply_own(policy, self.tables[name], f'[tables."{name}"]')
 
     def list_unknown(self, tables: Iterable[str]) -> list[str]:
-        """The sections that are none of these tables'."""
+        """Return the sections that are none of these tables'."""
         return sorted(self.tables.keys() - {self._find_section(table) for table in tables})
 
     def _find_section(self, table: str) -> str | None:
-        """The name of a table's section: in its own spelling, else in any case."""
+        """Return the name of a table's section: in its own spelling, else in any case."""
         if table in self.tables:
             return table
         same = [name for name in self.tables if fold(_spell(name)) == fold(table)]
@@ -118,14 +118,14 @@ class Policies:
 
 
 def _spell(name: str) -> str:
-    """A section's name as tables' names are printed."""
+    """Return a section's name as tables' names are printed."""
     with suppress(BadRequest):
         return str(parse_ident(name))
     return name
 
 
 def parse_policies(text: str) -> Policies:
-    """Read a TOML file. Raises: BadRequest: it is none, or says what nobody knows."""
+    """Read a TOML file. Raises: BadRequest: it is none, or has an unknown word."""
     try:
         found = tomllib.loads(text)
     except ValueError as error:
@@ -170,7 +170,7 @@ def _translate_age(age_ms: str) -> str:
 
 
 def _apply_own(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
-    """What one table says of itself."""
+    """Return what one table says of itself."""
     misplaced = next((name for name in LAKE_WORDS if name in told), None)
     if misplaced is not None:
         raise BadRequest(f"{where}: {misplaced} concerns the whole lake and belongs in [default]")
@@ -195,7 +195,7 @@ def _check_plain(name: str, value: Any) -> Any:
 
 
 def show(text: Any) -> str:
-    """A value in a message, however long it is."""
+    """Return a value in a message, however long it is."""
     return reprlib.repr(str(text))
 
 
@@ -301,7 +301,7 @@ class MaintainOptions:
 
 
 def read_options(tables: Sequence[str] | None, given: Mapping[str, Any]) -> MaintainOptions:
-    """The command's arguments as options.
+    """Return the command's arguments as options.
 
     Raises: BadRequest: they contradict each other, a name is no table's, or the policy cannot be read
     """

@@ -40,7 +40,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def format_page(report: ProfileReport) -> str:
-    """The report for people, with plots."""
+    """Return the report for people, with plots."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     told = f"Run {report.run_id} at {report.at}, {versions}. Distinct values are estimates; {_UNKNOWN} is what was not measured."
     return _PAGE.format(
@@ -54,7 +54,7 @@ def format_page(report: ProfileReport) -> str:
 
 
 def format_overview(tables: Sequence[TableProfile]) -> str:
-    """All tables, a line each, with links to their sections."""
+    """Return all tables, a line each, with links to their sections."""
     rows = [_format_line(table, f"t{number}") for number, table in enumerate(tables)]
     return _format_rows(("Table", "Rows", "Data files", "Delete files", "Size", "Statistics"), rows, numbers=range(1, 5))
 
@@ -70,7 +70,7 @@ def _format_line(table: TableProfile, anchor: str) -> list[str]:
 
 
 def format_table(table: TableProfile, anchor: str) -> str:
-    """One table: its columns, its files' sizes, and how it grew."""
+    """Return one table: its columns, its files' sizes, and how it grew."""
     parts = [f'<h2 id="{anchor}">{escape(table.table)}</h2>', f'<p class="told">{escape(table.message or table.reason)}</p>']
     if table.columns:
         titles = ("Column", "Type", "Distinct", "Nulls", "Least", "Greatest", "Size")
@@ -89,7 +89,7 @@ def _format_column(column: ColumnProfile) -> list[str]:
 
 
 def _format_rows(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int]) -> str:
-    """A table; `rows` are markup already, `numbers` are the places of cells to set right."""
+    """Return a table; `rows` are markup already, `numbers` are the places of cells to set right."""
     classes = [' class="number"' if place in set(numbers) else "" for place in range(len(titles))]
     head = "".join(f"<th{one}>{title}</th>" for one, title in zip(classes, titles, strict=True))
     body = ("".join(f"<td{one}>{cell}</td>" for one, cell in zip(classes, row, strict=True)) for row in rows)
@@ -107,19 +107,19 @@ _STEP = 10
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes with three digits at most and its unit."""
+    """Return a number of bytes with three digits at most and its unit."""
     power = max(0, min((count.bit_length() - 1) // _STEP, len(_UNITS) - 1))
     shown = count / (1 << (_STEP * power))
     return f"{shown:.3g} {_UNITS[power]}" if shown < 1000 else f"{shown:.0f} {_UNITS[power]}"
 
 
 def format_count(count: int) -> str:
-    """A number with its thousands set apart."""
+    """Return a number with its thousands set apart."""
     return f"{count:,}"
 
 
 def plot_sizes(sizes: Sequence[SizeClass]) -> str:
-    """How many files there are of each size: a bar for each power of two from the smallest to the largest."""
+    """Return how many files there are of each size: a bar for each power of two from the smallest to the largest."""
     if not sizes:
         return ""
     counts = {one.power: one.files for one in sizes}
@@ -135,7 +135,7 @@ def plot_sizes(sizes: Sequence[SizeClass]) -> str:
 
 
 def plot_growth(title: str, points: Sequence[Point], measure: Callable[[Point], int], show: Callable[[int], str]) -> str:
-    """One measure of a table over time: it stays what it is until the next snapshot."""
+    """Return one measure of a table over time: it stays what it is until the next snapshot."""
     if not points:
         return ""
     first, last = points[0].at_ms, points[-1].at_ms

@@ -44,7 +44,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProfileContext:
-    """What a run works with. Spark is opened when there is something for it to measure."""
+    """The context of a run. Spark is opened when there is something for it to measure."""
 
     connect: Callable[[], Rest]
     open_postgres: Callable[[], psycopg.Connection]
@@ -128,7 +128,7 @@ class Profiler:
         return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason, message=message)
 
     def _load_computed(self, ident: TableIdent, before: MeasuredTable, error: Exception) -> MeasuredTable:
-        """The state with statistics that were computed before the error. Raises: the error, when there are none"""
+        """Return the state with statistics that were computed before the error. Raises: the error, when there are none"""
         with suppress(CatalogError):
             after = self._load(ident, before.snapshot_id)
             if after is not None and list_computed(after) != list_computed(before):
@@ -166,29 +166,29 @@ class Profiler:
 
 
 def explain_work(state: MeasuredTable, options: ProfileOptions) -> str:
-    """Why statistics are to be computed; empty when there is nothing to compute."""
+    """Return why statistics are to be computed; empty when there is nothing to compute."""
     missing = {"columns": lacks_sketches(state, options), "partitions": lacks_partitions(state, options)}
     kinds = " and ".join(kind for kind, lacks in missing.items() if lacks)
     return f"statistics of {kinds} at snapshot {state.snapshot_id}" if kinds else ""
 
 
 def list_computed(state: MeasuredTable) -> tuple[str, bool]:
-    """What there is of statistics."""
+    """Return what there is of statistics."""
     return state.statistics_path, state.has_partition_statistics
 
 
 def lacks_sketches(state: MeasuredTable, options: ProfileOptions) -> bool:
-    """Whether sketches of the columns are to be computed."""
+    """Return True if sketches of the columns are to be computed."""
     return bool(state.list_sketched()) and (options.again or not state.has_sketches())
 
 
 def lacks_partitions(state: MeasuredTable, options: ProfileOptions) -> bool:
-    """Whether statistics of the partitions are to be computed."""
+    """Return True if statistics of the partitions are to be computed."""
     return options.partitions and state.is_partitioned and (options.again or not state.has_partition_statistics)
 
 
 def describe(state: MeasuredTable, files: FileFacts, extremes: Mapping[int, Extremes]) -> TableProfile:
-    """What is known of a table at a snapshot."""
+    """Return what is known of a table at a snapshot."""
     distinct = state.read_distinct()
     columns = tuple(
         describe_column(item, sum_column(item, state, files), distinct.get(item.field_id), extremes.get(item.field_id))
@@ -210,7 +210,7 @@ def describe(state: MeasuredTable, files: FileFacts, extremes: Mapping[int, Extr
 def describe_column(
     item: NestedField, told: tuple[int | None, int | None], distinct: int | None, extremes: Extremes | None
 ) -> ColumnProfile:
-    """One column; `told` are the bytes and the null values that the files tell."""
+    """Return one column; `told` are its bytes and null values by the files' statistics."""
     size, nulls = told
     named = ColumnProfile(item.field_id, item.name, name_type(item.type), distinct, nulls, bytes=size)
     if extremes is None:
@@ -219,7 +219,7 @@ def describe_column(
 
 
 def name_type(form: IcebergType) -> str:
-    """A type in a word."""
+    """Return a type in a word."""
     match form:
         case StructType():
             return "struct"
@@ -232,7 +232,7 @@ def name_type(form: IcebergType) -> str:
 
 
 def sum_column(item: NestedField, state: MeasuredTable, files: FileFacts) -> tuple[int | None, int | None]:
-    """The bytes of a column with all that is nested in it, and its null values; None is what the files do not tell exactly."""
+    """Return the bytes of a column with all that is nested in it, and its null values; None if the files' statistics are not exact."""
     # Only what nothing is nested in lies in files.
     leaves = [inner.field_id for _, inner in walk_fields((item,)) if not child_fields(inner.type)]
     told = [files.columns[one].bytes for one in leaves if one in files.columns and files.columns[one].sized_files == files.files]

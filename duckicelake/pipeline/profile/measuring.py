@@ -21,7 +21,7 @@ _CUT = "…"
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """What the rows tell of one column; the least and the greatest value as text, None where there is no value."""
+    """Nulls, least and greatest value of one column; the least and the greatest value as text, None where there is no value."""
 
     nulls: int
     minimum: str | None
@@ -51,7 +51,7 @@ def _format_call(catalog: str, procedure: str, ident: TableIdent, arguments: str
 
 
 def read_extremes(spark: SparkSession, name: str, state: MeasuredTable) -> dict[int, Extremes]:
-    """Nulls, least and greatest value of each column at the snapshot, by field id, in one scan. Raises: what Spark raises"""
+    """Return nulls, least and greatest value of each column at the snapshot, by field id, in one scan. Raises: what Spark raises"""
     columns = state.list_columns()
     rows = spark.read.option("versionAsOf", state.snapshot_id).table(name)
     found: Any = rows.agg(*_list_aggregates(columns)).first()
@@ -112,7 +112,7 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSums:
-    """What is told of one column in the data files; `files` is how many of them tell its null values, `sized_files` its bytes."""
+    """Sums over the data files for one column; `files` is how many of them count its null values, `sized_files` its bytes."""
 
     column_id: int
     bytes: int
@@ -123,7 +123,7 @@ class ColumnSums:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """The data files of a table at one lake snapshot: deletes and inlined rows are beside them."""
+    """The data files of a table at one lake snapshot: deletes and inlined rows are not among them."""
 
     sizes: tuple[SizeClass, ...] = ()
     columns: Mapping[int, ColumnSums] = field(default_factory=dict[int, ColumnSums])
@@ -138,7 +138,7 @@ class FileFacts:
 
 
 def read_files(conn: psycopg.Connection, table_id: int, snapshot_id: int) -> FileFacts:
-    """What the files that a snapshot of main has are like."""
+    """Return what the files that a snapshot of main has are like."""
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         with conn.cursor(row_factory=scalar_row) as cursor:

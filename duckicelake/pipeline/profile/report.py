@@ -14,7 +14,7 @@ from duckicelake.pipeline.profile.statistics import Point
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """One column; None is what nobody told.
+    """One column; None is what was not measured.
 
     `distinct` is an estimate: exact below some thousand values, of which what is empty is none. `nulls` are those of the files' statistics
     where these are exact, else counted by Spark, as are `minimum` and `maximum`. `bytes` are those in data files, compressed.
@@ -50,7 +50,7 @@ class TableProfile:
     growth: tuple[Point, ...] = ()
 
     def describe(self) -> str:
-        """The table in a line."""
+        """Return the table in a line."""
         if self.verdict in (Verdict.failed, Verdict.skipped):
             return f"{self.table}: {self.verdict}: {self.message}"
         if self.total is None:
@@ -80,7 +80,7 @@ class ProfileOptions:
 
 
 def read_options(tables: Sequence[str] | None, given: Mapping[str, Any]) -> ProfileOptions:
-    """The command's arguments as options.
+    """Return the command's arguments as options.
 
     Raises: BadRequest: a name is no table's, or one file would be two
     """

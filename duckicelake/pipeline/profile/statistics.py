@@ -53,12 +53,12 @@ class MeasuredTable:
 
     @property
     def statistics_path(self) -> str:
-        """Where the statistics file of the snapshot is; empty when there is none."""
+        """Return where the statistics file of the snapshot is; empty when there is none."""
         return next((one["statistics-path"] for one in self._list_statistics()), "")
 
     @property
     def total(self) -> Point:
-        """How big the table is."""
+        """Return how big the table is."""
         return _measure(self.snapshot)
 
     @property
@@ -66,30 +66,30 @@ class MeasuredTable:
         return _count(self.snapshot, "total-delete-files")
 
     def list_columns(self) -> list[NestedField]:
-        """The columns that have values to count: no structs, lists and maps."""
+        """Return the columns that have values to count: no structs, lists and maps."""
         return [item for item in self.schema.fields if isinstance(item.type, PrimitiveType)]
 
     def list_sketched(self) -> list[str]:
-        """The names of the columns that get a sketch."""
+        """Return the names of the columns that get a sketch."""
         return [item.name for item in self.list_columns() if not set(_UNSKETCHED) & set(item.name)]
 
     def read_distinct(self) -> dict[int, int]:
-        """The number of distinct values by field id, as the sketches of the snapshot estimate it."""
+        """Return the number of distinct values by field id, as the sketches of the snapshot estimate it."""
         blobs = [blob for one in self._list_statistics() for blob in one["blob-metadata"] if blob["type"] == SKETCH]
         told = [(blob["fields"], blob.get("properties", {}).get("ndv", "")) for blob in blobs]
         return {fields[0]: int(text) for fields, text in told if len(fields) == 1 and text.isdecimal()}
 
     def has_sketches(self) -> bool:
-        """Whether every column that can have a sketch has one, of this snapshot."""
+        """Return True if every column that can have a sketch has one, of this snapshot."""
         known, wanted = self.read_distinct(), set(self.list_sketched())
         return all(item.field_id in known for item in self.list_columns() if item.name in wanted)
 
     def list_growth(self) -> tuple[Point, ...]:
-        """How big the table was at the snapshots of main, oldest first; of very many, some."""
+        """Return how big the table was at the snapshots of main, oldest first; of very many, some."""
         return thin(tuple(replace(_measure(one), at_ms=at_ms) for at_ms, one in self._list_main()))
 
     def _list_main(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The snapshots that main was at, each with when it came there: to an older one again, when it was rolled back."""
+        """Yield the snapshots that main was at, each with when it came there: to an older one again, when it was rolled back."""
         by_id = {one["snapshot-id"]: one for one in self.metadata.get("snapshots", ())}
         for entry in self.metadata.get("snapshot-log", ()):
             found = by_id.get(entry["snapshot-id"])
@@ -101,14 +101,14 @@ class MeasuredTable:
 
 
 def find_state(metadata: Mapping[str, Any], snapshot_id: int | None = None) -> MeasuredTable | None:
-    """The table at a snapshot, else at its current one; None when it has none such, as a table to which nothing was ever written."""
+    """Return the table at a snapshot, else at its current one; None when it has none such, as a table to which nothing was ever written."""
     wanted = snapshot_id or metadata.get("current-snapshot-id")
     snapshot = next((one for one in metadata.get("snapshots", ()) if one["snapshot-id"] == wanted), None)
     return None if snapshot is None else MeasuredTable(metadata, snapshot)
 
 
 def thin(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """At most POINTS of them, evenly chosen; the first and the last stay."""
+    """Return at most POINTS of them, evenly chosen; the first and the last stay."""
     if len(points) <= POINTS:
         return points
     return tuple(points[number * (len(points) - 1) // (POINTS - 1)] for number in range(POINTS))

@@ -20,7 +20,7 @@ from duckicelake.lake.read_files import read_column_stats, read_data_files, read
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.pipeline.common.failures import explain_postgres
 from duckicelake.pipeline.common.spark_session import RestCatalog
-from duckicelake.pipeline.common.storage import TableObjects, open_objects
+from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder
 from duckicelake.translate.bulk.recipe import Recipe, parse_plan, parse_recipe
@@ -33,12 +33,12 @@ COLLECT_AFTER = (50_000, 20, 50)
 
 
 def import_all(_: object) -> None:
-    """Do nothing: who can call it has imported all that makes manifests."""
+    """Do nothing; to unpickle this function an executor imports all modules that build manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
-    """Where a lake's rows are, and where objects go."""
+    """The Postgres of a lake, and the store of its objects."""
 
     dsn: str = field(repr=False)
     metadata_schema: str
@@ -54,13 +54,13 @@ class LakeLocation:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What executors get: where things are, and what the manifests of a table are made of, as JSON."""
+    """The task of an executor: where rows and objects are, and what the manifests of a table are made of, as JSON."""
 
     place: LakeLocation
     recipe: str
 
     def make_all(self, plans: Iterable[str]) -> Iterator[str]:
-        """Yield what is told of each manifest, after it was written, and what it cost. What goes wrong is told in its place, as `error`."""
+        """Yield the result for each manifest after it was written, with its cost. A failure is yielded in its place, as `error`."""
         recipe = parse_recipe(json.loads(self.recipe))
         if recipe.version != version("duckicelake"):
             raise BadRequest(f"An executor has duckicelake {version('duckicelake')}, and the server {recipe.version}: use the same.")
@@ -74,13 +74,13 @@ class Task:
             yield json.dumps({"digest": "", "error": explain_postgres(error), "kind": "failed"})
 
     def make_batches(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """The same for Arrow's record batches of one column."""
+        """Yield the same for Arrow's record batches of one column."""
         for text in self.make_all(plan for batch in batches for plan in batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_pydict({"told": [text]})
 
 
-def make_one(objects: TableObjects, maker: "SliceMaker", node: Mapping[str, Any]) -> str:
-    """What is told of one manifest. Raises: psycopg.Error: there is no Postgres any more"""
+def make_one(objects: StoredFiles, maker: "SliceMaker", node: Mapping[str, Any]) -> str:
+    """Return the result for one manifest. Raises: psycopg.Error: the connection broke"""
     began = process_time()
     try:
         item = write(objects, node["digest"], maker.make(parse_plan(node)))
@@ -102,7 +102,7 @@ def looking_rarely_for_cycles() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-def write(objects: TableObjects, digest: str, made: BuiltManifest) -> Mapping[str, Any]:
+def write(objects: StoredFiles, digest: str, made: BuiltManifest) -> Mapping[str, Any]:
     """Write a manifest, unless it is there, and return what is offered to the catalog."""
     if objects.find_size(made.uri) != len(made.content):
         objects.write(made.uri, made.content)

@@ -34,7 +34,7 @@ class PublishOptions:
 
 
 def read_options(tables: Sequence[str] | None) -> PublishOptions:
-    """The command's arguments as options. Raises: BadRequest: a name is no table's"""
+    """Return the command's arguments as options. Raises: BadRequest: a name is no table's"""
     return PublishOptions(tuple(map(parse_ident, tables or ())))
 
 
@@ -56,7 +56,7 @@ class Published:
     message: str = ""
 
     def describe(self) -> str:
-        """The table in a line."""
+        """Return the table in a line."""
         if self.message:
             return f"{self.table}: {self.verdict}: {self.message}"
         there = f", {self.there} were there" if self.there else ""
@@ -83,8 +83,8 @@ SECONDS_TO_ANSWER = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class PublishContext:
-    """What a run works with. Spark is opened when there is something for it to make."""
+class PublishJobContext:
+    """The context of a run. Spark is opened when there is something for it to make."""
 
     connect: Callable[[], Rest]
     place: LakeLocation
@@ -94,18 +94,18 @@ class PublishContext:
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """What the catalog plans of a table, manifests by what tells them apart."""
+    """The catalog's plan for a table, its manifests by digest."""
 
     answer: Mapping[str, Any]
     manifests: Mapping[str, Mapping[str, Any]]
 
     @property
     def files(self) -> int:
-        """How many entries all manifests have."""
+        """Return how many entries all manifests have."""
         return sum(count_entries(plan) for plan in self.manifests.values())
 
 
-def publish(context: PublishContext, options: PublishOptions, *, dry_run: bool = False) -> PublishReport:
+def publish(context: PublishJobContext, options: PublishOptions, *, dry_run: bool = False) -> PublishReport:
     """Make the large manifests of the tables that were asked for, or say which ones there are to make.
 
     Raises: CatalogError, psycopg.Error: it cannot even be begun
@@ -125,11 +125,11 @@ def publish(context: PublishContext, options: PublishOptions, *, dry_run: bool =
 
 @dataclass(frozen=True, slots=True)
 class TablePublisher:
-    """One run. `is_named`: of tables that were asked for. `made` are manifests of the present table that were written, by what
-    tells them apart.
+    """One run. `is_named`: of tables that were asked for. `made` are manifests of the present table that were written, by
+    digest.
     """
 
-    context: PublishContext
+    context: PublishJobContext
     spark: LazySpark
     is_named: bool
     dry_run: bool
@@ -188,7 +188,7 @@ class TablePublisher:
         with ThreadPoolExecutor(1) as beside:
             planning = beside.submit(self._ask, "GET", name.ident)
             if is_first and not self.dry_run and is_new_and_large(self.context.place, name.table_id):
-                # what is wrong with Spark is said when there is something to make
+                # A failure of Spark is reported later, when there is something to write.
                 with suppress(*FAILURES):
                     get_ready(self.spark.get())
             answer = planning.result()
@@ -213,7 +213,7 @@ class TablePublisher:
                 for wrong in (item for item in told if "error" in item):
                     raise _ERRORS[wrong["kind"]](wrong["error"])
                 if some and any(digest not in self.made for digest in plan.manifests):
-                    # who cannot be asked now is asked once more when all is there
+                    # A catalog that does not answer now is asked once more when all manifests are written.
                     with suppress(ServiceUnavailable):
                         self._offer(ident, plan, some, is_all=False)
 
@@ -239,7 +239,7 @@ SELECT count(*) = %(large)s AND NOT EXISTS (SELECT FROM iceberg_manifest WHERE t
 
 
 def is_new_and_large(place: LakeLocation, table_id: int) -> bool:
-    """Tell whether there is surely much to make of a table, so that executors may get ready while the catalog plans."""
+    """Return True if there is surely much to make of a table, so that executors may get ready while the catalog plans."""
     # Not one connection for all: executors may work for long between two tables.
     with closing(place.open_postgres()) as conn:
         row = conn.execute(SELECT_IS_NEW_AND_LARGE, {"table_id": table_id, "large": LARGE}).fetchone()
@@ -254,7 +254,7 @@ def get_ready(spark: SparkSession) -> None:
 
 
 def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator[Sequence[str]]:
-    """What executors tell of each manifest, slice by slice as they have made it; to close it is to begin no more of them.
+    """Yield the results of executors for each manifest, slice by slice as they have made it; to close it is to begin no more of them.
 
     Raises: what Spark raises; BadRequest: executors of Spark Connect lack our functions
     """
@@ -269,7 +269,7 @@ def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator
 
 
 def _give_out_slices(context: SparkContext, task: Task, plans: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Each slice is a job of its own: what its tasks return comes when all of them are done. None is begun after one has failed."""
+    """Yield the results of each slice, which is a Spark job of its own. No slice is begun after one has failed."""
     count = min(len(plans), context.defaultParallelism * SLICES_PER_CORE)
     slices = [plans[len(plans) * i // count : len(plans) * (i + 1) // count] for i in range(count)]
     is_over = Event()
@@ -294,5 +294,5 @@ _ERRORS = {"lost": CommitFailed, "refused": Unsupported, "failed": ServiceUnavai
 
 
 def count_entries(plan: Mapping[str, Any]) -> int:
-    """How many files a planned manifest has."""
+    """Return how many files a planned manifest has."""
     return sum(run[0] for run in plan["runs"])

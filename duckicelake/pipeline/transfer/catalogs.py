@@ -29,11 +29,11 @@ class CopyFiles(Protocol):
     """The objects of one store, by URI. Raises: CatalogError: it does not do what is asked"""
 
     def list_modified(self, prefix_uri: str) -> Iterator[tuple[str, datetime]]:
-        """Each object in a folder and its folders, and when it was last written."""
+        """Return each object in a folder and its folders, and when it was last written."""
         ...
 
     def read(self, uri: str) -> bytes:
-        """An object."""
+        """Return an object."""
         ...
 
     def delete_many(self, uris: Iterable[str]) -> None:
@@ -43,7 +43,7 @@ class CopyFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedCopy:
-    """A copy that is not done: its objects with when they were written, and the metadata of others beside them."""
+    """A copy that is not done: its objects with when they were written, and metadata of other tables in the same folder."""
 
     metadata: Mapping[str, datetime]
     data: Mapping[str, datetime]
@@ -51,7 +51,7 @@ class UnfinishedCopy:
 
     @property
     def newest(self) -> datetime:
-        """When its run last gave a sign of life."""
+        """Return when its run last gave a sign of life."""
         return max([*self.metadata.values(), *self.data.values()])
 
     @property
@@ -66,7 +66,7 @@ class UnfinishedCopy:
 
 
 def list_unfinished_copies(files: CopyFiles, place: str) -> list[UnfinishedCopy]:
-    """The copies in a place that are not done."""
+    """Return the copies in a place that are not done."""
     copies: dict[str, dict[str, datetime]] = {}
     beside: list[str] = []
     for uri, modified in files.list_modified(f"{place}/metadata"):
@@ -80,19 +80,19 @@ def list_unfinished_copies(files: CopyFiles, place: str) -> list[UnfinishedCopy]
 
 
 def list_partial_files(files: CopyFiles, place: str, before: datetime) -> list[str]:
-    """What lies half written beside the metadata since before that time."""
+    """Return partly written files in the metadata folder that are older than that time."""
     folder = f"{place}/metadata"
     names = ((uri, get_file_name(uri), modified) for uri, modified in files.list_modified(folder))
     return [uri for uri, name, at in names if at < before and name.startswith(UNFINISHED[0]) and name.endswith(UNFINISHED[1])]
 
 
 def get_file_name(uri: str) -> str:
-    """The last part of a URI."""
+    """Return the last part of a URI."""
     return uri.rpartition("/")[2]
 
 
 def remove(files: CopyFiles, uris: Collection[str]) -> None:
-    """Remove objects of a copy; what tells how far it came goes last, so that whoever is killed here is gone on after."""
+    """Remove objects of a copy, the marks of its progress last, so that the next run can clean up after one that is killed here."""
     marks = {mark: [uri for uri in uris if get_file_name(uri) == mark] for mark in (STAGED, PUBLISHING)}
     files.delete_many([uri for uri in uris if get_file_name(uri) not in marks])
     for found in marks.values():
@@ -105,7 +105,7 @@ UNZIP_EITHER = 47
 
 
 class EntryKind(StrEnum):
-    """What a catalog holds."""
+    """The kinds of entries in a catalog."""
 
     table = "table"
     view = "view"
@@ -122,7 +122,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedTable:
+class TransferTable:
     """A table as its catalog has it now, or will have it, and the file that says so. `keys`: what the catalog gave for its files."""
 
     ident: TableIdent
@@ -141,43 +141,43 @@ class Catalog(Protocol):
     def identity(self) -> str: ...
 
     def list_entries(self) -> Iterable[Entry]:
-        """Everything there is. Raises: CatalogError: it cannot be known."""
+        """Return everything there is. Raises: CatalogError: it cannot be known."""
         ...
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """A table as it is now. Raises: CatalogError: it cannot be read."""
+    def load(self, entry: Entry) -> TransferTable:
+        """Return a table as it is now. Raises: CatalogError: it cannot be read."""
         ...
 
     def load_view(self, entry: Entry) -> ViewMetadata:
-        """A view as it is now. Raises: CatalogError: it cannot be read."""
+        """Return a view as it is now. Raises: CatalogError: it cannot be read."""
         ...
 
-    def find(self, ident: TableIdent) -> LoadedTable | None:
-        """The table of that name, if there is one. Raises: CatalogError: it cannot be read."""
+    def find(self, ident: TableIdent) -> TransferTable | None:
+        """Return the table of that name, if there is one. Raises: CatalogError: it cannot be read."""
         ...
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows of a table, as Spark's SQL names them."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows of a table, as Spark's SQL names them."""
         ...
 
-    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
-        """A table that may become known; nobody sees it. Raises: CatalogError: it cannot."""
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> TransferTable:
+        """Return a table that can be published later and is invisible until then. Raises: CatalogError: it cannot be prepared."""
         ...
 
-    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
-        """The prepared table with these rows, which nobody sees either."""
+    def write(self, bench: ScratchCatalog, prepared: TransferTable, rows: str) -> TableMetadata:
+        """Return the prepared table with these rows, still invisible."""
         ...
 
-    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
+    def publish(self, prepared: TransferTable, written: TableMetadata) -> None:
         """Make a written table known, at once. Raises: CommitFailed: there is one of that name."""
         ...
 
-    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
-        """Where runs that died may have begun copies of a table, and no other table is. Raises: CatalogError: it cannot be known."""
+    def list_places(self, loaded: TransferTable) -> Iterable[str]:
+        """Return where runs that died may have begun copies of a table, and no other table is. Raises: CatalogError: it cannot be known."""
         ...
 
     def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
-        """What goes of a copy that was about to become known in the catalog of that identity, and that no table known here names.
+        """Return what goes of a copy that was about to become known in the catalog of that identity, and that no table known here names.
 
         `is_there`: a table is in that place.
         """
@@ -185,12 +185,12 @@ class Catalog(Protocol):
 
 
 def parse_table_file(content: bytes, uri: str) -> TableMetadata:
-    """What a metadata file says, packed or not. Raises: BadRequest: it is damaged, or of another kind."""
+    """Return what a metadata file says, packed or not. Raises: BadRequest: it is damaged, or of another kind."""
     return parse_metadata(_decode(content, uri))
 
 
 def parse_view_file(content: bytes, uri: str) -> ViewMetadata:
-    """What a view's metadata file says. Raises: BadRequest: it is damaged, or of another kind."""
+    """Return what a view's metadata file says. Raises: BadRequest: it is damaged, or of another kind."""
     return parse_view(_decode(content, uri))
 
 
@@ -204,5 +204,5 @@ def _decode(content: bytes, uri: str) -> object:
 
 
 def refuse_views(catalog: str) -> Unsupported:
-    """What to raise where views have no place."""
+    """Return the error for catalogs without views."""
     return Unsupported(f"{catalog} holds no views")

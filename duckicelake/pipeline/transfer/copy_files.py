@@ -17,13 +17,13 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_session import RestCatalog
-from duckicelake.pipeline.common.storage import TableObjects, open_objects
+from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.pipeline.transfer.catalogs import (
     PUBLISHING,
     STAGED,
     Catalog,
     CopyFiles,
-    LoadedTable,
+    TransferTable,
     UnfinishedCopy,
     get_file_name,
     list_partial_files,
@@ -40,7 +40,7 @@ _KEY, _SIGNING, _SIGNER = "s3.access-key-id", "s3.remote-signing-enabled", "s3.s
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where a catalog's files are, and how they are reached: by the driver and by Spark.
+    """The store of a catalog's files, and the settings by which the driver and Spark reach it.
 
     `lake` is ours, whose keys serve where `properties` say nothing of a store. `put_new` writes an object that must not exist yet, as
     a whole, and says whether that was so.
@@ -50,8 +50,8 @@ class Store:
     properties: Mapping[str, str]
     put_new: Callable[[str, bytes], bool]
 
-    def open(self, location: str, keys: Mapping[str, str]) -> TableObjects:
-        """The store of a location; `keys` are those that a catalog gave for it. Raises: Unsupported: nobody here can reach it."""
+    def open(self, location: str, keys: Mapping[str, str]) -> StoredFiles:
+        """The store of a location; `keys` are those that a catalog gave for it. Raises: Unsupported: it cannot be reached from here."""
         given = self._merge_properties(keys)
         own = RestCatalog("", "") if _names_store(given) else self.lake
         return open_objects(location, own, given)
@@ -63,11 +63,11 @@ class Store:
         return {name: text for name, text in given.items() if name != _SIGNING and not name.startswith(_SIGNER)}
 
     def read(self, uri: str, keys: Mapping[str, str]) -> bytes:
-        """An object. Raises: ServiceUnavailable, Unsupported: it cannot be had."""
+        """Return an object. Raises: ServiceUnavailable, Unsupported: it cannot be had."""
         return self.open(uri, keys).read(uri)
 
     def format_settings(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """The same for Iceberg in Spark."""
+        """Return the same for Iceberg in Spark."""
         given = self._merge_properties(keys)
         settings = {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
         if not _names_store(given):
@@ -75,7 +75,7 @@ class Store:
         return {"s3.path-style-access": "true"} | settings
 
     def format_own(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """The same without the keys, which the catalog gives to Spark itself; a store of the catalog's is not the lake's."""
+        """Return the same without the keys, which the catalog gives to Spark itself; a store of the catalog's is not the lake's."""
         lent = {name: text for name, text in keys.items() if name != _SIGNING}
         return {name: text for name, text in self.format_settings(lent).items() if name not in lent}
 
@@ -95,18 +95,18 @@ def _format_store(lake: RestCatalog) -> dict[str, str]:
 
 
 def describe_new(asked: CreateTable, location: str) -> TableMetadata:
-    """A new table at a location that the catalog leaves to its clients. Raises: BadRequest: it cannot be as it is asked for."""
+    """Return a new table at a location that the catalog leaves to its clients. Raises: BadRequest: it cannot be as it is asked for."""
     now = datetime.now(UTC)
     return replace(build_new_metadata(asked, NewIdentity(str(uuid4()), location, int(now.timestamp() * 1000))), location=location)
 
 
 def name_staged(location: str) -> str:
-    """Where the metadata goes that a new copy is written by: beside those that count, so that a folder without them is nobody's table."""
+    """Return the URI of a new copy's metadata, apart from metadata of tables, so that a folder with copies alone is no table."""
     return f"{copy_folders(location, secrets.token_hex(8))[1]}/{STAGED}"
 
 
-def write_rows(bench: ScratchCatalog, store: Store, prepared: LoadedTable, rows: str, identity: str) -> TableMetadata:
-    """The prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written.
+def write_rows(bench: ScratchCatalog, store: Store, prepared: TransferTable, rows: str, identity: str) -> TableMetadata:
+    """Return the prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written.
 
     `identity` says of what catalog it is to be.
     """
@@ -123,12 +123,12 @@ def write_rows(bench: ScratchCatalog, store: Store, prepared: LoadedTable, rows:
 
 
 def encode_published(written: TableMetadata) -> bytes:
-    """The metadata file that makes a table known, with keys that people look for in their places."""
+    """Return the metadata file that makes a table known, with its keys in the usual order."""
     return json.dumps(json.loads(encode_metadata(written)), indent=1).encode()
 
 
 def join_location(root: str, ident: TableIdent) -> str:
-    """The folder of a table, as Iceberg's own catalogs have it. Raises: BadRequest: a name would lead elsewhere."""
+    """Return the folder of a table, as Iceberg's own catalogs have it. Raises: BadRequest: a name would lead elsewhere."""
     wrong = next((name for name in (*ident.namespace, ident.name) if name in ("", ".", "..") or "/" in name), None)
     if wrong is not None:
         raise BadRequest(f"{wrong!r} cannot be the name of a folder: rename it")
@@ -136,10 +136,10 @@ def join_location(root: str, ident: TableIdent) -> str:
 
 
 CHECKSUM = ".{}.crc"
-"""How Hadoop calls what it keeps beside a file of a local disk."""
+"""The name of the checksum file that Hadoop writes next to a file of a local disk."""
 
 
-def tidy(files: CopyFiles, prepared: LoadedTable, made: TableMetadata) -> None:
+def tidy(files: CopyFiles, prepared: TransferTable, made: TableMetadata) -> None:
     """Remove what a copy was staged by, once it is known.
 
     Raises: CatalogError: the store does not let us
@@ -151,7 +151,7 @@ def tidy(files: CopyFiles, prepared: LoadedTable, made: TableMetadata) -> None:
     remove(files, _list_unreferenced(found, list_referenced(files, made)))
 
 
-def withdraw(files: CopyFiles, prepared: LoadedTable) -> None:
+def withdraw(files: CopyFiles, prepared: TransferTable) -> None:
     """Remove what a table was staged by that its catalog has refused.
 
     Raises: CatalogError: the store does not let us
@@ -162,7 +162,7 @@ def withdraw(files: CopyFiles, prepared: LoadedTable) -> None:
     remove(files, [uri for folder in folders for uri, _ in files.list_modified(folder) if find_copy(place, uri) == copy])
 
 
-def clear(target: Catalog, files: CopyFiles, loaded: LoadedTable, before: datetime, *, is_there: bool) -> None:
+def clear(target: Catalog, files: CopyFiles, loaded: TransferTable, before: datetime, *, is_there: bool) -> None:
     """Remove what runs that died before that time have left of copies of a table, which `is_there` or is to be.
 
     Raises: CatalogError: the store does not let us
@@ -176,7 +176,7 @@ def clear(target: Catalog, files: CopyFiles, loaded: LoadedTable, before: dateti
 
 
 def _choose(target: Catalog, files: CopyFiles, begun: UnfinishedCopy, made: TableMetadata | None) -> Collection[str]:
-    """What goes of a copy whose run is dead; `made` is the table in that place, if it is known."""
+    """Return what goes of a copy whose run is dead; `made` is the table in that place, if it is known."""
     if made is not None:
         named = list_referenced(files, made)
         if named.isdisjoint(map(to_canonical, begun.metadata)):
@@ -184,13 +184,13 @@ def _choose(target: Catalog, files: CopyFiles, begun: UnfinishedCopy, made: Tabl
         if not named.isdisjoint(map(to_canonical, [*begun.metadata, *begun.data])):
             return _list_unreferenced(begun.metadata, named)
     if begun.publishing is None:
-        # Copies of earlier versions never said that they were done: where there are other metadata, one may be a table under another name.
+        # Copies of earlier versions have no mark of being done: where there are other metadata, one may be a table under another name.
         return [] if begun.beside and not _says_how_far(files, begun) else [*begun.metadata, *begun.data]
     return target.give_up(begun, files.read(begun.publishing).decode("utf-8", "replace"), is_there=made is not None)
 
 
 def _says_how_far(files: CopyFiles, begun: UnfinishedCopy) -> bool:
-    """Whether a copy is of those that keep their rows apart and say when they may become known."""
+    """Return True if a copy is of those that keep their rows apart and say when they may become known."""
     return bool(begun.data) or (begun.staged is not None and b"/data/copy-" in files.read(begun.staged))
 
 
@@ -200,7 +200,7 @@ def _list_unreferenced(uris: Collection[str], named: Collection[str]) -> list[st
 
 
 def list_referenced(files: CopyFiles, metadata: TableMetadata) -> set[str]:
-    """What a table names, but for files of rows, in one spelling."""
+    """Return what a table names, but for files of rows, in one spelling."""
     named = {to_canonical(item.statistics_path) for item in (*metadata.statistics, *metadata.partition_statistics)}
     for snapshot in metadata.snapshots:
         named.add(to_canonical(snapshot.manifest_list))

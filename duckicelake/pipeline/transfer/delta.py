@@ -19,7 +19,7 @@ from duckicelake.iceberg.types import IcebergType
 from duckicelake.pipeline.common.spark_sql import quote
 from duckicelake.pipeline.common.storage import S3Store
 from duckicelake.pipeline.ingest.file_source import escape_pattern
-from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable
+from duckicelake.pipeline.transfer.catalogs import Entry, TransferTable
 from duckicelake.pipeline.transfer.copy_files import describe_new
 from duckicelake.pipeline.transfer.delta_log import (
     BY_ID,
@@ -60,11 +60,11 @@ class DeltaFolders(ReadFolders):
     states: dict[str, DeltaState] = field(default_factory=dict[str, DeltaState], repr=False)
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every folder that is a table; the root may be the only one."""
+        """Yield every folder that is a table; the root may be the only one."""
         yield from self.list_tables_below(is_delta, lambda name: not name.startswith((".", "_")))
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """The table as its log has it now; its state is its version.
+    def load(self, entry: Entry) -> TransferTable:
+        """Return the table as its log has it now; its state is its version.
 
         Raises: BadRequest, Unsupported: it is damaged, or has what a copy cannot have
         """
@@ -79,10 +79,10 @@ class DeltaFolders(ReadFolders):
         # One table is moved after another, and a state may be large.
         self.states.clear()
         self.states[entry.place] = state
-        return LoadedTable(entry.ident, metadata, entry.place, NO_KEYS)
+        return TransferTable(entry.ident, metadata, entry.place, NO_KEYS)
 
-    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
-        """What a manifest says of the files that the version has.
+    def describe_files(self, loaded: TransferTable) -> list[DataFile]:
+        """Return what a manifest says of the files that the version has.
 
         Raises: Unsupported: it is not made of whole files alone, under their own names; and what `in_place.describe_files` raises
         """
@@ -97,8 +97,8 @@ class DeltaFolders(ReadFolders):
         ]
         return describe_files(self.open(loaded.metadata_location), files, loaded.metadata)
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows of the version that was read, as a view of this session."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows of the version that was read, as a view of this session."""
         store = self.open_s3()
         rows = read_rows(bench.spark, self.states[loaded.metadata_location], {} if store is None else store.format_settings())
         name = f"delta_{bench.run_id}"
@@ -116,7 +116,7 @@ def check_plain(state: DeltaState) -> None:
 
 
 def parse_partition(type_: IcebergType, text: str | None) -> object:
-    """The value of a partition as Iceberg has it; the empty text is NULL. Raises: Unsupported: that cannot be told for certain"""
+    """Return the value of a partition as Iceberg has it; the empty text is NULL. Raises: Unsupported: that cannot be told for certain"""
     if text in (None, ""):
         return None
     name = str(type_).partition("(")[0]
@@ -128,7 +128,7 @@ def parse_partition(type_: IcebergType, text: str | None) -> object:
 
 
 def format_keys(store: S3Store | None) -> Mapping[str, str]:
-    """What `deltalake` is told of a store."""
+    """Return the store settings of `deltalake`."""
     if store is None:
         return {}
     keys = {"AWS_ACCESS_KEY_ID": store.keys.key_id, "AWS_SECRET_ACCESS_KEY": store.keys.secret, "AWS_REGION": store.region}
@@ -148,7 +148,7 @@ _START = "^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?"
 
 
 def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str]) -> DataFrame:
-    """The rows; `settings` say how to reach the files."""
+    """Return the rows; `settings` say how to reach the files."""
     columns = StructType.fromJson(format_logical(state.schema))
     if not state.paths:
         return spark.createDataFrame([], columns)
@@ -174,7 +174,7 @@ def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str
 
 
 def _build_path_key(uri: Column) -> Column:
-    """As `get_path_key` of the log, of a URI as Spark writes it beside rows."""
+    """As `get_path_key` of the log, of a URI as Spark writes it in rows."""
     plain = F.url_decode(F.replace(uri, F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(plain, _START, "")
 
@@ -192,7 +192,7 @@ def _list_values(spark: SparkSession, state: DeltaState) -> DataFrame:
 
 
 def _read_value(number: int, form: DataType) -> Column:
-    """The value of a partition; a row of a file that the log does not know ends the read."""
+    """Return the value of a partition; a row of a file that the log does not know ends the read."""
     text = F.col(f"{_OF}{number}")
     if isinstance(form, DateType):
         value = F.date_from_unix_date(text.cast("int"))

@@ -64,12 +64,12 @@ class DeltaState:
 
 
 def get_path_key(path: str) -> str:
-    """What tells a file from others of its table, however its place is written: the path alone."""
+    """Return the key of a file among those of its table: its path without scheme and authority."""
     return _AUTHORITY.sub("", path, count=1)
 
 
 def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> DeltaState:
-    """The newest version of the table in a folder, in whose log lie files of these names; `keys` are those to its store.
+    """Return the newest version of the table in a folder, in whose log lie files of these names; `keys` are those to its store.
 
     Raises: BadRequest: the log is damaged, or the library is missing; Unsupported: it asks for what is not known here
     """
@@ -108,13 +108,13 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
 
 
 def check_whole(names: Collection[str]) -> None:
-    """Raises: BadRequest: the log has neither its beginning nor a checkpoint, so that files are missing that nobody knows of"""
+    """Raises: BadRequest: the log has neither its beginning nor a checkpoint, so that files may be missing"""
     if not any(map(_BEGIN.fullmatch, names)) and not _has_whole_parts(names):
         raise BadRequest("its log has neither a first commit nor a checkpoint: the files that those name are not known")
 
 
 def _has_whole_parts(names: Collection[str]) -> bool:
-    """Whether all parts of a checkpoint are there: the library takes no other one."""
+    """Return True if all parts of a checkpoint are there: the library takes no other one."""
     parts = Counter((found[1], int(found[3])) for name in names if (found := _PART.fullmatch(name)))
     return any(found == count for (_, count), found in parts.items())
 
@@ -136,7 +136,7 @@ def _get_store_kind(place: str) -> str:
 
 
 def format_value(value: Any) -> str | None:
-    """A value of a partition as Spark casts it."""
+    """Return a value of a partition as Spark casts it."""
     match value:
         case None | str():
             return value
@@ -158,7 +158,7 @@ def _as_numbers(column: Any) -> Any:
 
 
 def _resolve(place: str, path: str) -> str:
-    """A file's path, unescaped; the log has URIs, relative to the table's folder or not."""
+    """Return a file's path, unescaped; the log has URIs, relative to the table's folder or not."""
     plain = unquote(path)
     return plain if _SCHEME.match(plain) else f"{place}/{plain}"
 
@@ -185,7 +185,7 @@ def _to_uri(place: str) -> str:
 
 @contextmanager
 def explaining(place: str) -> Generator[None]:
-    """What the library says, in a line. Raises: BadRequest, ServiceUnavailable"""
+    """Map errors of the library to ours, in one line. Raises: BadRequest, ServiceUnavailable"""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415  an extra of its own
 
     try:
@@ -214,7 +214,7 @@ def _join_causes(error: BaseException) -> str:
 MODE, BY_ID = "delta.columnMapping.mode", "id"
 _PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 _SPARK_ID = "parquet.field.id"
-"""How Spark is told which field of a file a column is."""
+"""The metadata key by which Spark finds a column by field id."""
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", re.ASCII)
 _PLAIN = {
     **{name: name for name in ("string", "long", "float", "double", "boolean", "binary", "date")},
@@ -229,7 +229,7 @@ Node = Mapping[str, Any]
 
 
 def parse_columns(schema: Node) -> Schema:
-    """The columns under ids of no meaning. Raises: Unsupported: one is of a type that a copy cannot have."""
+    """Return the columns under ids of no meaning. Raises: Unsupported: one is of a type that a copy cannot have."""
     return Schema(0, _parse_fields(schema["fields"], count(1), ""))
 
 
@@ -246,13 +246,13 @@ def make_spec(schema: Schema, partitions: Sequence[str]) -> PartitionSpec:
 
 
 def check_mapping(configuration: Mapping[str, str]) -> None:
-    """Raises: Unsupported: columns are found in files by a rule that nobody here knows"""
+    """Raises: Unsupported: columns are found in files by an unknown rule"""
     if configuration.get(MODE) not in _MODES:
         raise Unsupported(f"its columns are mapped by {configuration[MODE]!r}, which is neither name nor id")
 
 
 def format_physical(schema: Node, mode: str | None) -> dict[str, Any]:
-    """The same columns as Spark's JSON has them, under the names, or also the ids, that the files have."""
+    """Return the same columns as Spark's JSON has them, under the names, or also the ids, that the files have."""
 
     def rename(item: Node) -> tuple[str, dict[str, Any]]:
         return get_physical_name(item, mode), {_SPARK_ID: item["metadata"][_ID]} if mode == BY_ID else {}
@@ -261,12 +261,12 @@ def format_physical(schema: Node, mode: str | None) -> dict[str, Any]:
 
 
 def get_physical_name(item: Node, mode: str | None) -> str:
-    """A column's name in files: what is left of a mapping says nothing where columns are not mapped."""
+    """Return a column's name in files: what is left of a mapping says nothing where columns are not mapped."""
     return str(item["name"] if mode in UNMAPPED else item["metadata"].get(_PHYSICAL, item["name"]))
 
 
 def format_logical(schema: Node) -> dict[str, Any]:
-    """The same columns as Spark's JSON has them, under their own names, and nothing else."""
+    """Return the same columns as Spark's JSON has them, under their own names, and nothing else."""
     return _format_type(schema, lambda item: (item["name"], {}))
 
 

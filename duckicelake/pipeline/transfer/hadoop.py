@@ -12,8 +12,8 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.storage import Child, TableObjects
-from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, UnfinishedCopy, parse_table_file, refuse_views
+from duckicelake.pipeline.common.storage import Child, StoredFiles
+from duckicelake.pipeline.transfer.catalogs import Entry, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
 from duckicelake.pipeline.transfer.copy_files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
 
@@ -45,39 +45,39 @@ class HadoopWarehouse:
         return self.root
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every folder below the root that is a table, or meant to be one; the root itself may be the only one."""
+        """Yield every folder below the root that is a table, or meant to be one; the root itself may be the only one."""
         objects = self.store.open(self.root, NO_KEYS)
         children = objects.list_folder(self.root)
         if not children:
             raise BadRequest(f"{self.root} is no folder, or has nothing in it")
         yield from self._walk(objects, (), children)
 
-    def _walk(self, objects: TableObjects, levels: tuple[str, ...], children: Collection[Child]) -> Iterator[Entry]:
+    def _walk(self, objects: StoredFiles, levels: tuple[str, ...], children: Collection[Child]) -> Iterator[Entry]:
         place = "/".join((self.root.rstrip("/"), *levels))
         if any(child.is_folder and child.name == METADATA for child in children) and _is_table(objects.list_folder(f"{place}/{METADATA}")):
             yield _name_entry(place, levels)
             return
         if is_delta(children):
-            # It is no table of this warehouse, and nobody should think that it came along.
+            # It is no table of this warehouse, so it is reported as a failure and not passed over.
             yield _name_entry(place, levels)
             return
         for child in children:
             if child.is_folder:
                 yield from self._look_into(objects, (*levels, child.name))
 
-    def _look_into(self, objects: TableObjects, levels: tuple[str, ...]) -> Iterator[Entry]:
+    def _look_into(self, objects: StoredFiles, levels: tuple[str, ...]) -> Iterator[Entry]:
         place = "/".join((self.root.rstrip("/"), *levels))
         try:
             found = list(self._walk(objects, levels, objects.list_folder(place)))
         except ServiceUnavailable:
             if len(levels) < _LEVELS_OF_A_TABLE:
                 raise
-            # Who asks for it is told why it cannot be had, and the others come.
+            # The entry fails with the reason when it is loaded; the others are brought.
             found = [_name_entry(place, levels)]
         yield from found
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """The table in a folder, at its newest version. Raises: BadRequest: its files do not say which that is, or are damaged."""
+    def load(self, entry: Entry) -> TransferTable:
+        """Return the table in a folder, at its newest version. Raises: BadRequest: its files do not say which that is, or are damaged."""
         objects = self.store.open(entry.place, NO_KEYS)
         folder = f"{entry.place}/{METADATA}"
         if is_delta(objects.list_folder(entry.place)) and not objects.list_folder(folder):
@@ -88,47 +88,47 @@ class HadoopWarehouse:
         if version is None:
             raise BadRequest(f"{folder} has no metadata file of a Hadoop table")
         uri = f"{folder}/{version}"
-        return LoadedTable(entry.ident, parse_table_file(objects.read(uri), uri), uri, NO_KEYS)
+        return TransferTable(entry.ident, parse_table_file(objects.read(uri), uri), uri, NO_KEYS)
 
     def load_view(self, entry: Entry) -> ViewMetadata:
-        """There are none."""
+        """Refuse: there are no views."""
         raise refuse_views("a Hadoop warehouse")
 
-    def find(self, ident: TableIdent) -> LoadedTable | None:
-        """The table in the folder of that name."""
+    def find(self, ident: TableIdent) -> TransferTable | None:
+        """Return the table in the folder of that name."""
         place = join_location(self.root, ident)
         objects = self.store.open(place, NO_KEYS)
         if not _is_table(objects.list_folder(f"{place}/{METADATA}")):
             return None
         return self.load(Entry(ident, place=place))
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows as of the metadata file that was read."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows as of the metadata file that was read."""
         return bench.open_file(loaded.metadata_location, self.store.format_settings(NO_KEYS))
 
-    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
-        """A table in the folder that has its name."""
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> TransferTable:
+        """Return a table in the folder that has its name."""
         location = join_location(self.root, ident)
-        return LoadedTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
+        return TransferTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
-    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
-        """Files below the table's folder."""
+    def write(self, bench: ScratchCatalog, prepared: TransferTable, rows: str) -> TableMetadata:
+        """Return files below the table's folder."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
-        """Write version 1, which nobody else may have written."""
+    def publish(self, prepared: TransferTable, written: TableMetadata) -> None:
+        """Write version 1, which must not exist yet."""
         folder = f"{prepared.metadata.location}/{METADATA}"
         if not self.store.put_new(f"{folder}/v1.metadata.json", encode_published(replace(written, metadata_log=()))):
             raise CommitFailed(f"somebody else has just made {prepared.ident}")
         # Readers do without it.
         self.store.put_new(f"{folder}/{HINT}", b"1")
 
-    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
-        """The folder that has its name."""
+    def list_places(self, loaded: TransferTable) -> Iterable[str]:
+        """Return the folder that has its name."""
         return [join_location(self.root, loaded.ident)]
 
     def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
-        """All of it: no other table can be in that folder."""
+        """Return all of it: no other table can be in that folder."""
         return [*begun.metadata, *begun.data]
 
 
@@ -138,7 +138,7 @@ def _name_entry(place: str, levels: tuple[str, ...]) -> Entry:
 
 
 def is_delta(children: Collection[Child]) -> bool:
-    """Whether what lies in a folder is a Delta table."""
+    """Return True if what lies in a folder is a Delta table."""
     return any(child.is_folder and child.name == LOG for child in children)
 
 
@@ -147,7 +147,7 @@ def _is_table(children: Collection[Child]) -> bool:
 
 
 def choose_version(hint: bytes | None, names: Collection[str]) -> str | None:
-    """The file of the newest version, as Java finds it: from the hint on as far as versions follow each other; None: there is none.
+    """Return the file of the newest version, as Java finds it: from the hint on as far as versions follow each other; None: there is none.
 
     A hint that is missing or torn counts as the highest version there is.
     Raises: NoSuchTable: the hint names a version that is not there

@@ -25,8 +25,8 @@ from duckicelake.iceberg.schema import Schema, format_schema, is_same_schema, li
 from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.common.storage import TableObjects
-from duckicelake.pipeline.transfer.catalogs import PUBLISHING, LoadedTable
+from duckicelake.pipeline.common.storage import StoredFiles
+from duckicelake.pipeline.transfer.catalogs import PUBLISHING, TransferTable
 from duckicelake.pipeline.transfer.copy_files import DATA_PATH, METADATA_PATH, Store
 from duckicelake.pipeline.verify.parquet_checks import Column, read_leaf_columns
 from duckicelake.translate.files import FLOATING, UNBOUNDED
@@ -48,7 +48,7 @@ _ESCAPE = re.compile(r"%(?![0-7][0-9A-Fa-f])")
 """Of what Spark, Hive and DuckDB make several things."""
 _FIELD_ID = b"PARQUET:field_id"
 _END = re.compile(r"([;.] rewrite it)?\.$", re.IGNORECASE)
-"""What the server asks of whoever brings a file."""
+"""The end of the server's messages, which ask the writer to rewrite the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Wanted:
 
 
 def format_file_uri(place: str, path: str) -> str:
-    """The URI of a file below a folder, as the store lists it."""
+    """Return the URI of a file below a folder, as the store lists it."""
     return f"s3://{path}" if place.startswith("s3") else f"file://{path}"
 
 
@@ -85,8 +85,8 @@ def check_columns(metadata: TableMetadata) -> None:
         raise Unsupported(f"all of its columns are in names of folders: {REMEDY}")
 
 
-def describe_files(objects: TableObjects, files: Sequence[FolderFile], metadata: TableMetadata) -> list[DataFile]:
-    """What a manifest of the table says of the files.
+def describe_files(objects: StoredFiles, files: Sequence[FolderFile], metadata: TableMetadata) -> list[DataFile]:
+    """Return what a manifest of the table says of the files.
 
     Raises: Unsupported: one would not be read alike by all, by its name and column; ServiceUnavailable: the store does not give one
     """
@@ -102,7 +102,7 @@ def describe_files(objects: TableObjects, files: Sequence[FolderFile], metadata:
         return list(pool.map(partial(_describe, objects, wanted), files))
 
 
-def _describe(objects: TableObjects, wanted: _Wanted, folder_file: FolderFile) -> DataFile:
+def _describe(objects: StoredFiles, wanted: _Wanted, folder_file: FolderFile) -> DataFile:
     try:
         with objects.open(folder_file.uri) as source:
             size = source.size()
@@ -154,7 +154,7 @@ def _check_names(uri: str, found: FileColumns, wanted: _Wanted) -> None:
 
 
 def _read_value(folder_file: FolderFile, column: NestedField) -> object:
-    """The value of a partition, where every reader of folders makes one thing of it."""
+    """Return the value of a partition, where every reader of folders makes one thing of it."""
     if folder_file.values is not None:
         return folder_file.values[column.name]
     text = list_folder_texts(folder_file.uri).get(column.name)
@@ -173,7 +173,7 @@ def _read_value(folder_file: FolderFile, column: NestedField) -> object:
 
 
 def _add_statistics(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, wanted: _Wanted) -> DataFile:
-    """The file with its partition, and what its footer tells of columns. Bounds are left out where readers disagree about order."""
+    """Return the file with its partition, and what its footer tells of columns. Bounds are left out where readers disagree about order."""
     found = read_leaf_columns(file, wanted.leaves, wanted.known)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     places = {file.schema.column(place).path: place for place in range(file.metadata.num_columns)}
@@ -207,7 +207,7 @@ _FIRST = 1
 """The sequence number of a table's first snapshot."""
 
 
-def take_files(store: Store, prepared: LoadedTable, source: TableMetadata, files: Sequence[DataFile], identity: str) -> TableMetadata:
+def take_files(store: Store, prepared: TransferTable, source: TableMetadata, files: Sequence[DataFile], identity: str) -> TableMetadata:
     """The prepared table with these files, which were described for the source's columns; only its last metadata file is to be written.
 
     `identity` says of what catalog it is to be. Nothing is written but below the table's own location.
@@ -235,7 +235,7 @@ def take_files(store: Store, prepared: LoadedTable, source: TableMetadata, files
 
 
 def format_names(schema: Schema) -> str:
-    """The property by which readers find columns in files without field ids: by their names."""
+    """Return the property by which readers find columns in files without field ids: by their names."""
     names = {(item.name,): item.field_id for item in schema.fields}
     return NameMapping({}, names, {}, frozenset(names.values())).format() or "[]"
 

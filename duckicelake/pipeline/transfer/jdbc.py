@@ -25,7 +25,7 @@ from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.transfer.catalogs import (
     Entry,
     EntryKind,
-    LoadedTable,
+    TransferTable,
     UnfinishedCopy,
     get_file_name,
     parse_table_file,
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the rows are; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all.
+    """A database of a JDBC catalog; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all.
 
     `identity` is no other database's, wherever it is asked from.
     """
@@ -94,14 +94,14 @@ class Database:
             raise ServiceUnavailable(f"{self.name}: {str(error).strip()}") from error
 
     def ask(self, conn: Any, query: str, values: Sequence[str] = ()) -> Any:
-        """The cursor of a statement, in which `{0}` stands for a parameter."""
+        """Return the cursor of a statement, in which `{0}` stands for a parameter."""
         cursor = conn.cursor()
         cursor.execute(query.format(self.mark), values)
         return cursor
 
 
 def open_database(uri: str, properties: Mapping[str, str]) -> Database:
-    """The database of a URI. Raises: BadRequest: it is of another kind."""
+    """Return the database of a URI. Raises: BadRequest: it is of another kind."""
     parts, name = urlsplit(uri), name_place(uri)
     if parts.scheme == SQLITE:
         if parts.fragment:
@@ -140,14 +140,14 @@ class JdbcCatalog:
         return f"{self.database.identity} {self.catalog_name}"
 
     def settle(self) -> "JdbcCatalog":
-        """The same as a target, its name decided. Raises: BadRequest: it cannot be, or nothing says where new tables go."""
+        """Return the same as a target, its name decided. Raises: BadRequest: it cannot be, or nothing says where new tables go."""
         if self.warehouse is None:
             raise BadRequest("say where new tables go: --property warehouse=FOLDER")
         with self.database.opening() as conn:
             return replace(self, catalog_name=self._choose_name(conn))
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every table and view."""
+        """Yield every table and view."""
         with self.database.opening() as conn:
             query = SELECT_V1 if self._has_type(conn) else SELECT_V0
             rows = self.database.ask(conn, query, [self._choose_name(conn)]).fetchall()
@@ -155,19 +155,19 @@ class JdbcCatalog:
             ident = TableIdent(tuple(namespace.split(".")) if namespace else (), name)
             yield Entry(ident, EntryKind.view if kind == "VIEW" else EntryKind.table, location or "")
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """The table of a row. Raises: BadRequest, ServiceUnavailable: its metadata file cannot be read."""
+    def load(self, entry: Entry) -> TransferTable:
+        """Return the table of a row. Raises: BadRequest, ServiceUnavailable: its metadata file cannot be read."""
         if not entry.place:
             raise BadRequest(f"the row of {entry.ident} names no metadata file")
         metadata = parse_table_file(self.store.read(entry.place, NO_KEYS), entry.place)
-        return LoadedTable(entry.ident, metadata, entry.place, NO_KEYS)
+        return TransferTable(entry.ident, metadata, entry.place, NO_KEYS)
 
     def load_view(self, entry: Entry) -> ViewMetadata:
-        """The view of a row."""
+        """Return the view of a row."""
         return parse_view_file(self.store.read(entry.place, NO_KEYS), entry.place)
 
-    def find(self, ident: TableIdent) -> LoadedTable | None:
-        """The table of that name. Raises: BadRequest: none can have it."""
+    def find(self, ident: TableIdent) -> TransferTable | None:
+        """Return the table of that name. Raises: BadRequest: none can have it."""
         if any("." in level for level in ident.namespace):
             raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
         with self.database.opening() as conn:
@@ -178,22 +178,22 @@ class JdbcCatalog:
             raise CommitFailed(f"{ident} is a view there")
         return None if found is None else self.load(found)
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows as of the metadata file that was read."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows as of the metadata file that was read."""
         return bench.open_file(loaded.metadata_location, self.store.format_settings(NO_KEYS))
 
-    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
-        """A table in a folder of its own, which no other table of that name has had."""
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> TransferTable:
+        """Return a table in a folder of its own, which no other table of that name has had."""
         if self.warehouse is None:
             raise BadRequest("say where new tables go: --property warehouse=FOLDER")
         location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
-        return LoadedTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
+        return TransferTable(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
-    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
-        """Files below the table's folder."""
+    def write(self, bench: ScratchCatalog, prepared: TransferTable, rows: str) -> TableMetadata:
+        """Return files below the table's folder."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
+    def publish(self, prepared: TransferTable, written: TableMetadata) -> None:
         """Insert the row, of which there is one for each name; the catalog's own tables are made if they are missing."""
         uri = f"{prepared.metadata.location}/metadata/{FIRST}{uuid4()}.metadata.json"
         self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
@@ -206,8 +206,8 @@ class JdbcCatalog:
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
                 raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
 
-    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
-        """The table's own folder, and those beside it that were made for tables of its name and that no row of the database names."""
+    def list_places(self, loaded: TransferTable) -> Iterable[str]:
+        """The table's own folder, and folders next to it that were made for tables of its name and that no row of the database names."""
         if self.warehouse is None:
             return []
         with self.database.opening() as conn:
@@ -222,7 +222,7 @@ class JdbcCatalog:
         return [own, *(place for place in free if to_canonical(place) != to_canonical(own))]
 
     def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
-        """All of it, and the metadata file whose row never came: that of this catalog alone, if nobody has written to the table."""
+        """Return all of it, and the metadata file whose row never came: that of this catalog alone, if no one has written to the table."""
         if is_there:
             return []
         own = [*begun.metadata, *begun.data]

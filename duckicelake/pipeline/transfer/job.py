@@ -20,7 +20,7 @@ from duckicelake.pipeline.common.java import JarUnavailable, NoJava
 from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
-from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, LoadedTable
+from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, TransferTable
 from duckicelake.pipeline.transfer.copy_files import clear, tidy, withdraw
 from duckicelake.pipeline.transfer.in_place import REMEDY
 from duckicelake.pipeline.transfer.options import (
@@ -42,7 +42,7 @@ from duckicelake.pipeline.verify.spark_checksums import checksum_rows
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How many rows a source and a target have, and the checksums by which they are the same; `difference` "": they are."""
+    """Row counts of a source and a target, and the checksums by which they are the same; `difference` "": they are."""
 
     source_rows: int
     target_rows: int
@@ -61,7 +61,7 @@ def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) 
 
 
 def format_checksum(tally: Checksums) -> str:
-    """A text of what is compared of the rows in bins: the same where that is the same.
+    """Return a text of what is compared of the rows in bins: the same where that is the same.
 
     Shape:  SHA-256 of the counts, i64 LE, then the sums, u64 LE, of all bins
     """
@@ -73,7 +73,7 @@ def _tally(spark: SparkSession, name: str, look: CompareSpec) -> Checksums:
 
 
 FAILURES = (NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
-"""What stops a table and says itself what it is."""
+"""Errors that fail one table and have a message of their own."""
 EXPORT = "export"
 """The job whose source is the lake."""
 UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
@@ -82,7 +82,7 @@ UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
 
 @dataclass(frozen=True, slots=True)
 class TransferContext:
-    """What a run works with."""
+    """The context of a run."""
 
     job: str
     source: Catalog
@@ -115,7 +115,7 @@ def transfer(context: TransferContext, options: TransferOptions, *, dry_run: boo
 
 
 def choose(entries: Sequence[Entry], options: TransferOptions) -> Iterator[tuple[Entry, int]]:
-    """What was asked for, tables first, each with how many names there are of it that differ by case alone."""
+    """Yield what was asked for, tables first, each with how many names there are of it that differ by case alone."""
     asked = [entry for entry in entries if not options.tables or entry.ident in options.tables]
     counts = Counter(str(entry.ident).lower() for entry in asked)
     for entry in sorted(asked, key=lambda entry: (entry.kind, entry.ident.namespace, entry.ident.name)):
@@ -146,7 +146,7 @@ class Mover:
             if self.dry_run:
                 self.context.progress(f"plan {ident}")
             return self._move_view(entry, ident) if entry.kind is EntryKind.view else self._move_table(entry, ident)
-        except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
+        except Exception as error:  # noqa: BLE001  one table's failure, of any kind, must not lose the results of the others
             self._forget_broken(error)
             return TransferResult(str(ident), entry.kind, Verdict.failed, message=self._explain(error))
 
@@ -191,27 +191,27 @@ class Mover:
                 tidy(self.context.reach(made.keys or prepared.keys), prepared, made.metadata)
         return self._check(loaded, made, Verdict.done)
 
-    def _check_possible(self, loaded: LoadedTable, files: Sequence[DataFile] | None) -> None:
-        """Raises: Unsupported: whatever is tried, it cannot be brought"""
+    def _check_possible(self, loaded: TransferTable, files: Sequence[DataFile] | None) -> None:
+        """Raises: Unsupported: it cannot be brought in any mode"""
         if files is None and self.options.mode is TransferMode.register:
             self._get_registrar(loaded)
         else:
             check_readable(get_current_schema(loaded.metadata))
 
-    def _get_registrar(self, loaded: LoadedTable) -> RestSide:
+    def _get_registrar(self, loaded: TransferTable) -> RestSide:
         if not isinstance(self.context.target, RestSide) or not loaded.metadata_location:
             raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
         return self.context.target
 
-    def _register(self, loaded: LoadedTable, ident: TableIdent) -> None:
+    def _register(self, loaded: TransferTable, ident: TableIdent) -> None:
         self._get_registrar(loaded).register(ident, loaded.metadata_location)
 
-    def _describe_files(self, loaded: LoadedTable) -> Sequence[DataFile] | None:
-        """The files that are to become a table's where they are; None: nothing but its metadata, or its rows, are brought."""
+    def _describe_files(self, loaded: TransferTable) -> Sequence[DataFile] | None:
+        """Return the files that are to become a table's where they are; None: nothing but its metadata, or its rows, are brought."""
         source = self.context.source
         return source.describe_files(loaded) if self.options.mode is TransferMode.register and isinstance(source, ReadFolders) else None
 
-    def _take(self, loaded: LoadedTable, prepared: LoadedTable, files: Sequence[DataFile]) -> None:
+    def _take(self, loaded: TransferTable, prepared: TransferTable, files: Sequence[DataFile]) -> None:
         target = self.context.target
         if not isinstance(target, RestSide):
             raise Unsupported("files are taken where they are by REST catalogs alone: --mode copy")
@@ -224,18 +224,18 @@ class Mover:
                 withdraw(self.context.reach(prepared.keys), prepared)
             raise Unsupported(f"{error.message} ({REMEDY})") from error
 
-    def _prepare(self, loaded: LoadedTable, ident: TableIdent) -> LoadedTable:
+    def _prepare(self, loaded: TransferTable, ident: TableIdent) -> TransferTable:
         self.context.bench.get()
         prepared = self.context.target.prepare(ident, describe_copy(loaded, ident.name))
         self._clear(prepared, is_there=False)
         return prepared
 
-    def _clear(self, loaded: LoadedTable, *, is_there: bool) -> None:
-        # It is none of this table's business whether that can be done now.
+    def _clear(self, loaded: TransferTable, *, is_there: bool) -> None:
+        # The table is brought even if leftovers cannot be removed now.
         with suppress(CatalogError):
             clear(self.context.target, self.context.reach(loaded.keys), loaded, self.before, is_there=is_there)
 
-    def _copy(self, loaded: LoadedTable, prepared: LoadedTable) -> None:
+    def _copy(self, loaded: TransferTable, prepared: TransferTable) -> None:
         bench, ident = self.context.bench.get(), prepared.ident
         written = self.context.target.write(bench, prepared, self.context.source.open_rows(bench, loaded))
         if isinstance(self.context.source, RestSide):
@@ -243,7 +243,7 @@ class Mover:
         self.context.progress(f"publish {ident}")
         self.context.target.publish(prepared, name_run(written, self.properties))
 
-    def _recognise(self, loaded: LoadedTable, there: LoadedTable) -> TransferResult:
+    def _recognise(self, loaded: TransferTable, there: TransferTable) -> TransferResult:
         if not is_same(loaded.metadata, there.metadata):
             raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
         if self.dry_run:
@@ -252,8 +252,8 @@ class Mover:
             self._clear(there, is_there=True)
         return self._check(loaded, there, Verdict.there)
 
-    def _check(self, loaded: LoadedTable, there: LoadedTable, verdict: Verdict) -> TransferResult:
-        """What became of a table that is there now: the same rows, if nobody has written to it since."""
+    def _check(self, loaded: TransferTable, there: TransferTable, verdict: Verdict) -> TransferResult:
+        """Return the result for a table that is there now, after its rows were compared if it is unchanged since."""
         moved = self._report(loaded, there.ident, verdict, None)
         if not is_untouched(loaded.metadata, there.metadata):
             return replace(moved, message="written to since, so not compared")
@@ -269,7 +269,7 @@ class Mover:
             return replace(moved, message=f"not compared: {error.message}")
         return self._compare(loaded, there, moved)
 
-    def _compare(self, loaded: LoadedTable, there: LoadedTable, moved: TransferResult) -> TransferResult:
+    def _compare(self, loaded: TransferTable, there: TransferTable, moved: TransferResult) -> TransferResult:
         try:
             self.context.progress(f"compare {there.ident}")
             bench = self.context.bench.get()
@@ -300,7 +300,7 @@ class Mover:
             target.make_view(ident, view)
         return TransferResult(str(ident), EntryKind.view, Verdict.planned if self.dry_run else Verdict.done, "make view")
 
-    def _report(self, loaded: LoadedTable, ident: TableIdent, verdict: Verdict, rows: int | None) -> TransferResult:
+    def _report(self, loaded: TransferTable, ident: TableIdent, verdict: Verdict, rows: int | None) -> TransferResult:
         is_kept = self.options.mode is TransferMode.register
         snapshots = len(loaded.metadata.snapshots) if is_kept else 0
         return TransferResult(str(ident), EntryKind.table, verdict, str(self.options.mode), rows, snapshots)
@@ -321,8 +321,8 @@ def _add_rows(moved: TransferResult, found: Compared) -> TransferResult:
     )
 
 
-def _check_history(loaded: LoadedTable, there: LoadedTable, moved: TransferResult) -> TransferResult:
-    """What became of a table, failed if nobody has written to it and it lacks snapshots that come along."""
+def _check_history(loaded: TransferTable, there: TransferTable, moved: TransferResult) -> TransferResult:
+    """Return the result for a table, failed if it is unchanged and lacks snapshots of the source."""
     if not moved.snapshots or not is_untouched(loaded.metadata, there.metadata):
         return moved
     checked = replace(moved, checked=(ComparedAspect.snapshots,))
@@ -339,7 +339,7 @@ def _list_ids(metadata: TableMetadata) -> set[int]:
 
 
 def explain(error: Exception) -> str:
-    """What is wrong, in a few words."""
+    """Return what is wrong, in a few words."""
     if isinstance(error, CatalogError):
         return error.message
     return explain_spark(error) if isinstance(error, FAILURES) else f"{type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from duckicelake.pipeline.transfer.catalogs import EntryKind
 
 
 class Form(StrEnum):
-    """What kind of catalog is at the other end."""
+    """The kind of the other catalog."""
 
     hadoop = "hadoop"
     jdbc = "jdbc"
@@ -32,7 +32,7 @@ FOLDERS = (Form.hive, Form.delta)
 
 
 class TransferMode(StrEnum):
-    """How a table comes in: where it is, with its history, or as a copy of its present rows."""
+    """The way a table is brought: registered where it is, with its history, or copied by its present rows."""
 
     register = "register"
     copy = "copy"
@@ -63,7 +63,7 @@ class TransferOptions:
 
 
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
-    """The command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
+    """Return the command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
     place, mode = given["place"], _read_word(TransferMode, "mode", given.get("mode") or "copy")
     found = _read_form(place)
     form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
@@ -78,13 +78,13 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
 
 
 def name_place(uri: str) -> str:
-    """Where a catalog is, and neither who asks there nor how."""
+    """Return where a catalog is, and neither who asks there nor how."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _read_form(place: str) -> Form:
-    """What is at a place, by how it is written. Raises: BadRequest: it is no URL, or has a secret in it."""
+    """Return what is at a place, by how it is written. Raises: BadRequest: it is no URL, or has a secret in it."""
     try:
         parts = urlsplit(place)
         form = SCHEMES.get(parts.scheme, Form.hadoop)
@@ -100,7 +100,7 @@ def _read_form(place: str) -> Form:
 
 
 def _read_name(text: str) -> TableIdent:
-    """A table's name in the source, where it may have no namespace."""
+    """Return a table's name in the source, where it may have no namespace."""
     *namespace, name = split_names(text)
     return TableIdent(tuple(namespace), name)
 
@@ -123,7 +123,7 @@ def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _holds_secret(text: str) -> bool:
-    """Whether a text is a URL with a password in it, or one that cannot be looked through."""
+    """Return True if a text is a URL with a password in it, or one that cannot be looked through."""
     if "://" not in text:
         return False
     try:
@@ -141,18 +141,18 @@ def _read_word(words: Any, option: str, text: str) -> Any:
 
 
 def spell_tables(found: Sequence[TableIdent], asked: Sequence[TableIdent]) -> tuple[TableIdent, ...]:
-    """What was asked for of the lake, as that spells it: to DuckDB capitals are no others."""
+    """Return what was asked for of the lake, as that spells it: to DuckDB capitals are no others."""
     known = {ident.folded: ident for ident in found}
     return tuple(ident if ident in found else known.get(ident.folded, ident) for ident in asked)
 
 
 def check_tables(found: Sequence[TableIdent], asked: Sequence[TableIdent]) -> list[TableIdent]:
-    """Those that were asked for and are not there."""
+    """Return those that were asked for and are not there."""
     return [ident for ident in asked if ident not in set(found)]
 
 
 class ComparedAspect(StrEnum):
-    """What of a table is compared with the source's."""
+    """The parts of a table that are compared with the source's."""
 
     snapshots = "snapshots"
     rows = "rows"
@@ -180,7 +180,7 @@ class TransferResult:
     message: str = ""
 
     def describe(self) -> str:
-        """What became of it, in a line."""
+        """Return what became of it, in a line."""
         if self.verdict is Verdict.failed:
             return f"{self.subject}: {self.verdict}: {self.message}"
         counted = "" if self.rows is None else f", {self.rows} rows"
@@ -209,7 +209,7 @@ class TransferReport(Report):
         return self.moved
 
     def describe(self) -> list[str]:
-        """The report for people."""
+        """Return the report for people."""
         counts = {verdict: sum(one.verdict is verdict for one in self.moved) for verdict in Verdict}
         said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing there"
         return [*(one.describe() for one in self.moved), f"{self.job}: {said} (run {self.run_id})"]

@@ -20,11 +20,11 @@ from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.common import storage
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_sql import format_columns, quote
-from duckicelake.pipeline.common.storage import Child, TableObjects
+from duckicelake.pipeline.common.storage import Child, StoredFiles
 from duckicelake.pipeline.ingest.file_source import escape_pattern
 from duckicelake.pipeline.ingest.footers import OpenFile, refusing_mixed_types, refusing_unread_types
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.transfer.catalogs import Entry, LoadedTable, UnfinishedCopy, parse_table_file, refuse_views
+from duckicelake.pipeline.transfer.catalogs import Entry, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
 from duckicelake.pipeline.transfer.copy_files import Store
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri
@@ -49,7 +49,7 @@ class ReadFolders(ABC):
         return self.root
 
     def list_tables_below(self, is_table: Callable[[list[Child]], bool], is_shown: Callable[[str], bool]) -> Iterator[Entry]:
-        """Every folder that is a table by what lies in it; the root may be the only one. Names that are not shown are passed over.
+        """Yield every folder that is a table by what lies in it; the root may be the only one. Names that are not shown are passed over.
 
         Raises: BadRequest: there is no such folder
         """
@@ -71,47 +71,47 @@ class ReadFolders(ABC):
         yield from walk(())
 
     def open_s3(self) -> storage.S3Store | None:
-        """The store and who asks it, where the root is on S3. Raises: BadRequest: there are no keys to it"""
+        """Return the store and who asks it, where the root is on S3. Raises: BadRequest: there are no keys to it"""
         return storage.open_store(self.store.format_settings(NO_KEYS)) if self.root.startswith(storage.SCHEMES) else None
 
     def list_names(self, place: str) -> list[str]:
-        """What lies directly in a folder."""
+        """Return what lies directly in a folder."""
         return [child.name for child in self.open(place).list_folder(place)]
 
-    def open(self, place: str) -> TableObjects:
-        """The objects of a folder's store."""
+    def open(self, place: str) -> StoredFiles:
+        """Return the objects of a folder's store."""
         return self.store.open(place, NO_KEYS)
 
     @abstractmethod
-    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
-        """What a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
+    def describe_files(self, loaded: TransferTable) -> list[DataFile]:
+        """Return what a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
 
     def load_view(self, entry: Entry) -> ViewMetadata:
-        """There are none."""
+        """Refuse: there are no views."""
         raise refuse_views("a folder of files")
 
-    def find(self, ident: TableIdent) -> LoadedTable | None:
-        """Nothing is written there."""
+    def find(self, ident: TableIdent) -> TransferTable | None:
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
-    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
-        """Nothing is written there."""
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> TransferTable:
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
-    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
-        """Nothing is written there."""
+    def write(self, bench: ScratchCatalog, prepared: TransferTable, rows: str) -> TableMetadata:
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
-    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
-        """Nothing is written there."""
+    def publish(self, prepared: TransferTable, written: TableMetadata) -> None:
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
-    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
-        """Nothing is written there."""
+    def list_places(self, loaded: TransferTable) -> Iterable[str]:
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
     def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
-        """Nothing is written there."""
+        """Refuse: folders of files are read only."""
         raise _refuse()
 
 
@@ -133,11 +133,11 @@ class HiveFolders(ReadFolders):
     """Those of the table that was read last, by place."""
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every folder that is a table; the root may be the only one."""
+        """Yield every folder that is a table; the root may be the only one."""
         yield from self.list_tables_below(lambda children: is_delta(children) or any(map(_is_of_table, children)), _is_shown)
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """The table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
+    def load(self, entry: Entry) -> TransferTable:
+        """Return the table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
         objects = self.store.open(entry.place, NO_KEYS)
         if is_delta(objects.list_folder(entry.place)):
             raise BadRequest("it is a Delta table, of whose files some may count no longer: --format delta")
@@ -157,14 +157,14 @@ class HiveFolders(ReadFolders):
         self.files[entry.place] = [FolderFile(format_file_uri(entry.place, path), size) for path, size, _ in files]
         state = int.from_bytes(hashlib.sha256(repr(files).encode()).digest()) >> (256 - _STATE_BITS)
         known = replace(metadata, table_uuid=str(uuid5(NAMESPACE_URL, entry.place)), current_snapshot_id=state)
-        return LoadedTable(entry.ident, known, entry.place, NO_KEYS)
+        return TransferTable(entry.ident, known, entry.place, NO_KEYS)
 
-    def describe_files(self, loaded: LoadedTable) -> list[DataFile]:
-        """What a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
+    def describe_files(self, loaded: TransferTable) -> list[DataFile]:
+        """Return what a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
         return describe_files(self.open(loaded.metadata_location), self.files[loaded.metadata_location], loaded.metadata)
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows as a view of this session."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows as a view of this session."""
         name = f"hive_{loaded.metadata.table_uuid.replace('-', '_')}"
         self._read(bench, loaded.metadata_location).createOrReplaceTempView(name)
         return quote(name)
@@ -189,7 +189,7 @@ class HiveFolders(ReadFolders):
 
 
 def find_partitions(place: str, paths: Sequence[str]) -> list[str]:
-    """The columns that are in the names of folders, outermost first; `paths` are those of the files below the table's folder.
+    """Return the columns that are in the names of folders, outermost first; `paths` are those of the files below the table's folder.
 
     Raises: BadRequest: a file lies elsewhere than all others do, where Spark would pass over it
     """
@@ -212,5 +212,5 @@ def _is_of_table(child: Child) -> bool:
 
 
 def _is_shown(path: str) -> bool:
-    """Whether Spark looks at what is at a path below a table."""
+    """Return True if Spark looks at what is at a path below a table."""
     return not any(_HIDDEN.fullmatch(name) for name in path.split("/"))

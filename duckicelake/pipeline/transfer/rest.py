@@ -12,7 +12,7 @@ from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
 from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, list_pages
 from duckicelake.pipeline.common.spark_sql import quote_ident
-from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, LoadedTable, UnfinishedCopy
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, TransferTable, UnfinishedCopy
 from duckicelake.pipeline.transfer.copy_files import Store, name_staged, write_rows
 from duckicelake.pipeline.transfer.in_place import take_files
 from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
@@ -42,7 +42,7 @@ class RestSide:
         self.connect().ask("GET", "namespaces")
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
+        """Yield every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
         rest = self.connect()
         for levels in list_namespaces(rest):
             try:
@@ -51,64 +51,64 @@ class RestSide:
                 found = [Entry(TableIdent(levels[:-1], levels[-1]), EntryKind.table, fault=f"its tables cannot be listed: {error.message}")]
             yield from found
 
-    def load(self, entry: Entry) -> LoadedTable:
-        """The table with all of its snapshots."""
+    def load(self, entry: Entry) -> TransferTable:
+        """Return the table with all of its snapshots."""
         rest = self.connect()
         return _read_held(entry.ident, rest.ask("GET", rest.locate(entry.ident)))
 
     def load_view(self, entry: Entry) -> ViewMetadata:
-        """The view as it is now."""
+        """Return the view as it is now."""
         rest = self.connect()
         answer = as_object(rest.ask("GET", rest.locate(entry.ident, EntryKind.view)), _ANSWER)
         return parse_view(as_object(answer.get("metadata"), f"the metadata of {_ANSWER}"))
 
-    def find(self, ident: TableIdent) -> LoadedTable | None:
-        """The table of that name."""
+    def find(self, ident: TableIdent) -> TransferTable | None:
+        """Return the table of that name."""
         try:
             return self.load(Entry(ident))
         except NoSuchTable:
             return None
 
     def find_view(self, ident: TableIdent) -> ViewMetadata | None:
-        """The view of that name."""
+        """Return the view of that name."""
         try:
             return self.load_view(Entry(ident, EntryKind.view))
         except NoSuchTable:
             return None
 
-    def open_rows(self, bench: ScratchCatalog, loaded: LoadedTable) -> str:
-        """The rows of the snapshot that was read; those that come now when its columns are not the present ones."""
+    def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:
+        """Return the rows of the snapshot that was read; those that come now when its columns are not the present ones."""
         name = quote_ident(bench.add_catalog({**self.settings, **self.store.format_own(loaded.keys)}), loaded.ident)
         snapshot_id = _get_pinned_snapshot(loaded.metadata)
         return name if snapshot_id is None else f"{name} VERSION AS OF {snapshot_id}"
 
-    def prepare(self, ident: TableIdent, asked: CreateTable) -> LoadedTable:
-        """A table that the catalog has described and not made."""
+    def prepare(self, ident: TableIdent, asked: CreateTable) -> TransferTable:
+        """Return a table that the catalog has described and not made."""
         self.make_namespace(ident.namespace)
         rest = self.connect()
         answer = rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/tables", format_staged_create(asked))
         loaded = _read_held(ident, answer)
         return replace(loaded, metadata_location=name_staged(loaded.metadata.location))
 
-    def write(self, bench: ScratchCatalog, prepared: LoadedTable, rows: str) -> TableMetadata:
-        """Files at the location that the catalog chose."""
+    def write(self, bench: ScratchCatalog, prepared: TransferTable, rows: str) -> TableMetadata:
+        """Return files at the location that the catalog chose."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
 
-    def take(self, prepared: LoadedTable, source: TableMetadata, files: Sequence[DataFile]) -> TableMetadata:
-        """The prepared table with files that stay where they are."""
+    def take(self, prepared: TransferTable, source: TableMetadata, files: Sequence[DataFile]) -> TableMetadata:
+        """Return the prepared table with files that stay where they are."""
         return take_files(self.store, prepared, source, files, self.identity)
 
-    def publish(self, prepared: LoadedTable, written: TableMetadata) -> None:
+    def publish(self, prepared: TransferTable, written: TableMetadata) -> None:
         """Make the table and its rows in one commit."""
         rest = self.connect()
         rest.ask("POST", rest.locate(prepared.ident), format_creation(prepared.ident, written))
 
-    def list_places(self, loaded: LoadedTable) -> Iterable[str]:
-        """The place that the catalog gave. Those that it gave before, and no more, it knows alone."""
+    def list_places(self, loaded: TransferTable) -> Iterable[str]:
+        """Return the place that the catalog gave. Those that it gave before, and no more, it knows alone."""
         return [loaded.metadata.location]
 
     def give_up(self, begun: UnfinishedCopy, identity: str, *, is_there: bool) -> Collection[str]:
-        """All of it where no table ever was: one that has been renamed since may have kept its place."""
+        """Return all of it where no table ever was: one that has been renamed since may have kept its place."""
         return [] if is_there or begun.beside else [*begun.metadata, *begun.data]
 
     def register(self, ident: TableIdent, metadata_location: str) -> None:
@@ -158,14 +158,14 @@ def _make(rest: Rest, levels: tuple[str, ...]) -> None:
         return  # somebody else just did
 
 
-def _read_held(ident: TableIdent, answer: object) -> LoadedTable:
+def _read_held(ident: TableIdent, answer: object) -> TransferTable:
     node = as_object(answer, _ANSWER)
     metadata = parse_metadata(as_object(node.get("metadata"), f"the metadata of {_ANSWER}"))
-    return LoadedTable(ident, metadata, find_text(node, "metadata-location", _ANSWER) or "", read_keys(node))
+    return TransferTable(ident, metadata, find_text(node, "metadata-location", _ANSWER) or "", read_keys(node))
 
 
 def read_keys(answer: Mapping[str, object]) -> dict[str, str]:
-    """What a catalog gives for the files of a table. Raises: BadRequest: it cannot be read."""
+    """Return what a catalog gives for the files of a table. Raises: BadRequest: it cannot be read."""
     given = dict(as_object(answer.get("config") or {}, f"the config of {_ANSWER}"))
     for keys in list_objects(answer, "storage-credentials", _ANSWER):
         given |= as_object(keys.get("config"), f"the storage-credentials of {_ANSWER}")
@@ -173,12 +173,12 @@ def read_keys(answer: Mapping[str, object]) -> dict[str, str]:
 
 
 def _get_pinned_snapshot(metadata: TableMetadata) -> int | None:
-    """The snapshot whose rows are the table's, under its present columns; None: there is none."""
+    """Return the snapshot whose rows are the table's, under its present columns; None: there is none."""
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     return snapshot.snapshot_id if snapshot is not None and snapshot.schema_id == metadata.current_schema_id else None
 
 
-def check_unchanged(catalog: RestSide, loaded: LoadedTable) -> None:
+def check_unchanged(catalog: RestSide, loaded: TransferTable) -> None:
     """Raises: CommitFailed: the rows that came are perhaps not of the state that was read."""
     if _get_pinned_snapshot(loaded.metadata) is not None:
         return

@@ -36,7 +36,7 @@ class ScratchCatalog:
     numbers: Iterator[int] = field(default_factory=count)
 
     def add_catalog(self, settings: Mapping[str, str]) -> str:
-        """The name of a Spark catalog of these settings."""
+        """Return the name of a Spark catalog of these settings."""
         known = frozenset(settings.items())
         if known not in self.catalogs:
             name = f"transfer_{self.run_id}_{len(self.catalogs)}"
@@ -47,14 +47,14 @@ class ScratchCatalog:
         return self.catalogs[known]
 
     def open_file(self, metadata_location: str, files: Mapping[str, str]) -> str:
-        """The table of a metadata file, as Spark's SQL names it; `files` say how to reach what it names."""
+        """Return the table of a metadata file, as Spark's SQL names it; `files` say how to reach what it names."""
         catalog, ident = self.add_catalog(OWN | dict(files)), self._name()
         arguments = f"table => {quote_text(str(ident))}, metadata_file => {quote_text(metadata_location)}"
         self.spark.sql(f"CALL {quote(catalog)}.system.register_table({arguments})").collect()
         return quote_ident(catalog, ident)
 
     def describe(self, columns: str, partitions: str, location: str) -> str:
-        """Where the metadata is of a new table of columns given as DDL, which has no rows."""
+        """Return where the metadata is of a new table of columns given as DDL, which has no rows."""
         name = quote_ident(self.add_catalog(OWN), self._name())
         partitioned = f" PARTITIONED BY ({partitions})" if partitions else ""
         self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg{partitioned} LOCATION {quote_text(location)}")
@@ -82,7 +82,7 @@ class LazyScratchCatalog:
     bench: ScratchCatalog | None = None
 
     def get(self) -> ScratchCatalog:
-        """The bench."""
+        """Return the bench."""
         if self.bench is None:
             self.bench = ScratchCatalog(self.spark.get(), self.run_id)
         return self.bench

@@ -12,7 +12,7 @@ from duckicelake.iceberg.snapshots import MAIN, Snapshot, format_snapshot
 from duckicelake.iceberg.sorting import UNSORTED, format_sort_order
 from duckicelake.iceberg.view_metadata import ViewMetadata, ViewVersion, get_current_version
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.transfer.catalogs import LoadedTable
+from duckicelake.pipeline.transfer.catalogs import TransferTable
 
 UUID, SNAPSHOT, SCHEMA = "duckicelake.copy.uuid", "duckicelake.copy.snapshot-id", "duckicelake.copy.schema-id"
 ORIGIN = (UUID, SNAPSHOT, SCHEMA)
@@ -30,13 +30,13 @@ LAST_ADDED = -1
 
 
 def format_origin(metadata: TableMetadata) -> dict[str, str]:
-    """Properties of a copy that say what it is a copy of."""
+    """Return properties of a copy that say what it is a copy of."""
     state = metadata.table_uuid or metadata.location, str(metadata.current_snapshot_id), str(metadata.current_schema_id)
     return dict(zip(ORIGIN, state, strict=True))
 
 
-def describe_copy(loaded: LoadedTable, name: str) -> CreateTable:
-    """The table to make for a table's present rows: columns, partitions, order and properties are the same."""
+def describe_copy(loaded: TransferTable, name: str) -> CreateTable:
+    """Return the table to make for a table's present rows: columns, partitions, order and properties are the same."""
     metadata = loaded.metadata
     properties = {key: value for key, value in metadata.properties.items() if key not in STAYING and not key.startswith(STAYING_BELOW)}
     properties |= format_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
@@ -48,12 +48,12 @@ def describe_copy(loaded: LoadedTable, name: str) -> CreateTable:
 
 
 def _without_defaults(schema: Schema) -> Schema:
-    """Every row of a copy has its values written out."""
+    """Return the schema without initial defaults: every row of a copy has its values written out."""
     return replace(schema, fields=tuple(replace(item, initial_default=None) for item in schema.fields))
 
 
 def format_staged_create(asked: CreateTable) -> dict[str, Any]:
-    """The request that says what the table would be."""
+    """Return the request that says what the table would be."""
     return {
         "name": asked.name,
         "schema": format_schema(asked.schema),
@@ -65,7 +65,7 @@ def format_staged_create(asked: CreateTable) -> dict[str, Any]:
 
 
 def format_creation(ident: TableIdent, new: TableMetadata) -> dict[str, Any]:
-    """The commit that makes a table with the snapshot that it has."""
+    """Return the commit that makes a table with the snapshot that it has."""
     updates: list[dict[str, Any]] = [
         {"action": "assign-uuid", "uuid": new.table_uuid},
         {"action": "upgrade-format-version", "format-version": new.format_version},
@@ -87,7 +87,7 @@ def format_creation(ident: TableIdent, new: TableMetadata) -> dict[str, Any]:
 
 
 def name_run(written: TableMetadata, properties: Mapping[str, str]) -> TableMetadata:
-    """The table with the run's properties in the summary of its only snapshot."""
+    """Return the table with the run's properties in the summary of its only snapshot."""
     return replace(written, snapshots=tuple(_add_summary(snapshot, properties) for snapshot in written.snapshots))
 
 
@@ -96,7 +96,7 @@ def _add_summary(snapshot: Snapshot, properties: Mapping[str, str]) -> Snapshot:
 
 
 def is_same(source: TableMetadata, there: TableMetadata) -> bool:
-    """Whether a table holds what the source does: it is a copy of this state, or the same table that has come at least as far."""
+    """Return True if a table holds what the source does: it is a copy of this state, or the same table that has come at least as far."""
     if format_origin(source).items() <= there.properties.items():
         return True
     has_state = find_snapshot(there, source.current_snapshot_id) is not None
@@ -107,7 +107,7 @@ def is_same(source: TableMetadata, there: TableMetadata) -> bool:
 
 
 def is_untouched(source: TableMetadata, there: TableMetadata) -> bool:
-    """Whether nobody has written to the table since it came."""
+    """Return True if no client has written to the table since it was brought."""
     now = find_snapshot(there, there.current_snapshot_id)
     if now is None or now.snapshot_id == source.current_snapshot_id:
         return now is not None or source.current_snapshot_id is None
@@ -117,7 +117,7 @@ def is_untouched(source: TableMetadata, there: TableMetadata) -> bool:
 
 
 def count_rows(metadata: TableMetadata) -> int | None:
-    """How many rows a table has, as its snapshot says; None when it does not."""
+    """Return how many rows a table has, as its snapshot says; None when it does not."""
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     if snapshot is None:
         return 0 if metadata.current_snapshot_id is None else None
@@ -150,7 +150,7 @@ def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]
 
 
 def same_view(one: ViewMetadata, other: ViewMetadata) -> bool:
-    """Whether both say the same."""
+    """Return True if both say the same."""
     return _get_content(get_current_version(one)) == _get_content(get_current_version(other))
 
 

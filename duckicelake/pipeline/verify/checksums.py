@@ -28,7 +28,7 @@ _WRAP = 1 << 64
 _UNITS = {"year": "Y", "month": "M"}
 _SHOWN = {"year": 4, "month": 7, "day": 10, "hour": 13}
 GROUPED_BY = ("identity", "year", "month", "day", "hour")
-"""Transforms that rows are grouped by; the others give no partition of which anybody knows the name."""
+"""Transforms that rows are grouped by; the others give no partition with a name in DuckLake."""
 
 PICKED_SCHEMA = pa.schema([("number", pa.int64()), ("rows", pa.int64()), ("text", pa.string())])
 PICKED_DDL = "number bigint, rows bigint, text string"
@@ -47,7 +47,7 @@ class GroupField:
 
 @dataclass(frozen=True, slots=True)
 class CompareSpec:
-    """What of the rows counts: the columns, and what they are grouped by; `by_bins`: by their numbers instead."""
+    """The columns of rows that are compared, and what they are grouped by; `by_bins`: by their numbers instead."""
 
     fields: tuple[NestedField, ...]
     groups: tuple[GroupField, ...] = ()
@@ -56,7 +56,7 @@ class CompareSpec:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many rows, the sum of their numbers modulo 2^64, and the exclusive or of them."""
+    """The number of rows, the sum of their hashes modulo 2^64, and the exclusive or of them."""
 
     rows: int = 0
     total: int = 0
@@ -130,7 +130,7 @@ class Checksums:
 
 
 def compute_bins(numbers: Hashes) -> NDArray[np.int64]:
-    """The bin of each row."""
+    """Return the bin of each row."""
     return (numbers >> np.uint64(BIN_SHIFT)).astype(np.int64)
 
 
@@ -166,7 +166,7 @@ def _describe(values: Any, part: GroupField) -> str:
 
 
 def checksum_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Checksums:
-    """The checksums of all rows of the batches, which are forgotten one after the other."""
+    """Return the checksums of all rows of the batches, which are forgotten one after the other."""
     found = Checksums()
     for batch in batches:
         found.add(batch, look)
@@ -174,7 +174,7 @@ def checksum_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec) -> Ch
 
 
 def pick_batches(batches: Iterable[pa.RecordBatch], look: CompareSpec, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """The rows of some bins, each with its number; those of a batch that are the same, once."""
+    """Yield the rows of some bins, each with its number; those of a batch that are the same, once."""
     names = [item.name for item in look.fields]
     for batch in _name(batches, look):
         numbers = hash_rows(batch, look.fields)
@@ -206,7 +206,7 @@ class GroupDifference:
 
 
 def compare(iceberg: Checksums, ducklake: Checksums) -> tuple[GroupDifference, ...]:
-    """Where both differ, by whatever they were counted; nothing when all rows are the same."""
+    """Return the groups or bins that differ; empty if all rows are the same."""
     labels, none = iceberg.labels | ducklake.labels, Total()
     keys = sorted((key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)), key=lambda key: labels[key])
     parts = tuple(GroupDifference(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
@@ -217,12 +217,12 @@ def compare(iceberg: Checksums, ducklake: Checksums) -> tuple[GroupDifference, .
 
 
 def find_different_bins(iceberg: Checksums, ducklake: Checksums) -> list[int]:
-    """The bins that hold rows which only one side has, or has more often."""
+    """Return the bins that hold rows which only one side has, or has more often."""
     return np.flatnonzero((iceberg.counts != ducklake.counts) | (iceberg.sums != ducklake.sums)).tolist()
 
 
 def find_examples(iceberg: Iterable[Mapping[str, Any]], ducklake: Iterable[Mapping[str, Any]], limit: int) -> tuple[list[str], list[str]]:
-    """Rows that only Iceberg shows, and such that only DuckLake does, of those that were picked.
+    """Return rows that only Iceberg shows, and such that only DuckLake does, of those that were picked.
 
     Raises: Unsupported: there are more than can be looked at
     """
@@ -261,12 +261,12 @@ _DUCKDB: Mapping[str, str] = {
 
 
 def quote(name: str) -> str:
-    """A name in DuckDB's SQL."""
+    """Return a name in DuckDB's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, names: Mapping[int, str] | None = None) -> str:
-    """The query that shows DuckLake's rows in Iceberg's columns; `names` are those that DuckLake has there, by field id.
+    """Return the query that shows DuckLake's rows in Iceberg's columns; `names` are those that DuckLake has there, by field id.
 
     Raises: Unsupported: DuckLake lacks a column there
     """
@@ -278,20 +278,20 @@ def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, name
 
 
 def check_readable(schema: Schema) -> None:
-    """Raises: Unsupported: there is a column that Spark does not read, so nobody can compare."""
+    """Raises: Unsupported: there is a column that Spark does not read, so they cannot be compared."""
     unread = find_unread(schema)
     if unread is not None:
         raise Unsupported(f"column {unread[0]} is {unread[1]}, which Spark does not read")
 
 
 def find_unread(schema: Schema) -> tuple[str, PrimitiveType] | None:
-    """A column, also inside others, of a type that Spark does not read; None: there is none."""
+    """Return a column, also inside others, of a type that Spark does not read; None: there is none."""
     leaves = ((path, item.type) for path, item in walk_fields(schema.fields) if isinstance(item.type, PrimitiveType))
     return next(((path, form) for path, form in leaves if _find_leaf(form) is None), None)
 
 
 def build_compare_spec(schema: Schema, spec: Mapping[str, Any]) -> CompareSpec:
-    """What to compare: all columns, grouped by those parts of the partition spec that say something of a row by name."""
+    """Return what to compare: all columns, grouped by those parts of the partition spec that say something of a row by name."""
     sources = {item.field_id: item for item in schema.fields}
     groups: list[GroupField] = []
     for part in spec["fields"]:
@@ -310,7 +310,7 @@ def _get_lake_name(item: NestedField, names: Mapping[int, str] | None) -> str:
 
 
 def _is_renamed(form: IcebergType, names: Mapping[int, str] | None) -> bool:
-    """Whether some field of a struct has another name in DuckLake: casts go by names."""
+    """Return True if some field of a struct has another name in DuckLake: casts go by names."""
     match form:
         case StructType(fields):
             return any([_get_lake_name(item, names) != item.name or _is_renamed(item.type, names) for item in fields])
@@ -323,7 +323,7 @@ def _is_renamed(form: IcebergType, names: Mapping[int, str] | None) -> bool:
 
 
 def _format_value(value: str, form: IcebergType, names: Mapping[int, str] | None, depth: int = 0) -> str:
-    """A value of DuckLake as Iceberg's type has it. `depth` keeps names of lambdas' parameters apart."""
+    """Return a value of DuckLake as Iceberg's type has it. `depth` keeps names of lambdas' parameters apart."""
     one = f"x{depth}"
     match form:
         case StructType(fields) if _is_renamed(form, names):

@@ -23,7 +23,7 @@ from duckicelake.pipeline.common.spark_compat import from_arrow
 from duckicelake.pipeline.common.spark_connect import check_executors
 from duckicelake.pipeline.common.storage import open_objects
 from duckicelake.pipeline.verify.object_checks import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, FilesLocation, check_batches
-from duckicelake.pipeline.verify.parquet_checks import PartitionPart, TableShape
+from duckicelake.pipeline.verify.parquet_checks import FileExpectations, PartitionPart
 from duckicelake.pipeline.verify.snapshot_pairs import CatalogTable, SnapshotPair, name_metadata, read_table_id
 from duckicelake.translate.locations import to_canonical, to_uri
 
@@ -88,21 +88,21 @@ _NAMED_DDL = (
 
 
 def list_entries(spark: SparkSession, table: str, pair: SnapshotPair, *, is_all: bool) -> DataFrame:
-    """The files that manifests name, as Iceberg lists them: of a moment, or of every snapshot there is."""
+    """Return the files that manifests name, as Iceberg lists them: of a moment, or of every snapshot there is."""
     at = "" if pair.snapshot_id is None or is_all else f" VERSION AS OF {pair.snapshot_id}"
     name = f"{table}.{'all_files' if is_all else 'files'}"
     return choose_entries(spark.sql(f"SELECT * FROM {name}{at}"))  # noqa: S608  a quoted name
 
 
 def choose_entries(entries: DataFrame) -> DataFrame:
-    """Each file once, with what is looked at; `path` is how DuckLake's rows name it too."""
+    """Return each file once, with what is looked at; `path` is how DuckLake's rows name it too."""
     path = F.regexp_replace(F.regexp_replace("file_path", "^s3[an]://", "s3://"), "^(file:)?/+", "file:///")
     kept = [name for name in (*_ENTRIES, *_BY_FIELD) if name in entries.columns]
     return entries.dropDuplicates(["file_path", "content_offset"]).select(path.alias("path"), *kept)
 
 
-def decode_entries(spark: SparkSession, lists: Iterable[str], place: FilesLocation, shape: TableShape) -> DataFrame:
-    """The files that some manifest lists lead to, with the columns that Iceberg's own list has, partition values encoded by name.
+def decode_entries(spark: SparkSession, lists: Iterable[str], place: FilesLocation, shape: FileExpectations) -> DataFrame:
+    """Return the files that some manifest lists lead to, with the columns that Iceberg's own list has, partition values encoded by name.
 
     Raises: ServiceUnavailable, BadRequest: a list is not to be had, or is none
     """
@@ -115,7 +115,7 @@ def decode_entries(spark: SparkSession, lists: Iterable[str], place: FilesLocati
 
 
 def _read_batches(
-    batches: Iterable[pa.RecordBatch], listed: Mapping[str, ManifestFile], place: FilesLocation, shape: TableShape
+    batches: Iterable[pa.RecordBatch], listed: Mapping[str, ManifestFile], place: FilesLocation, shape: FileExpectations
 ) -> Iterator[pa.RecordBatch]:
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
@@ -130,7 +130,7 @@ def _read_batches(
 
 
 def _format_file(file: DataFile, names: Sequence[str], forms: Mapping[str, PrimitiveType]) -> dict[str, Any]:
-    """A file without its spec; of its partition what the table still knows the types of, `names` being those of its parts."""
+    """Return a file without its spec; of its partition what the table still knows the types of, `names` being those of its parts."""
     parts = [(name, value) for name, value in zip(names, file.partition, strict=True) if value is not None and name in forms]
     said: dict[str, Any] = {name: getattr(file, name) for name in _NAMED.names if name not in ("spec_id", "partition")}
     # Arrow takes a map as its pairs.
@@ -139,7 +139,7 @@ def _format_file(file: DataFile, names: Sequence[str], forms: Mapping[str, Primi
 
 
 def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: TableIdent, pair: SnapshotPair, *, is_all: bool) -> pa.Table:
-    """The files that DuckLake's rows name: of a moment, or of every lake snapshot there is."""
+    """Return the files that DuckLake's rows name: of a moment, or of every lake snapshot there is."""
     at = pair.lake_snapshot_id
     live = "TRUE" if is_all else "{0}.end_snapshot IS NULL"
     if at is not None and not is_all:
@@ -154,12 +154,12 @@ def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Table
     return found
 
 
-def make_shape(state: CatalogTable) -> TableShape:
-    """What has to be known of the table to read its files."""
+def make_shape(state: CatalogTable) -> FileExpectations:
+    """Return what has to be known of the table to read its files."""
     schemas = [parse_schema(schema) for schema in state.metadata["schemas"]]
     leaves = {field_id: form for schema in schemas for field_id, form in list_leaf_fields(schema)}
     specs = {spec["spec-id"]: _make_spec(spec["fields"], leaves) for spec in state.metadata["partition-specs"]}
-    return TableShape(leaves, specs)
+    return FileExpectations(leaves, specs)
 
 
 def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -> tuple[PartitionPart, ...]:
@@ -174,15 +174,15 @@ def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -
 
 @dataclass(frozen=True, slots=True)
 class FilesSeen:
-    """How many files there are, what is wrong with them, and at which nobody could look."""
+    """The number of files, the problems found, and the files that could not be read."""
 
     files: int
     problems: tuple[str, ...]
     unseen: tuple[str, ...]
 
 
-def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: FilesLocation, shape: TableShape) -> FilesSeen:
-    """What a look at every file finds; of problems and of files that nobody could look at no more than can be read.
+def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: FilesLocation, shape: FileExpectations) -> FilesSeen:
+    """Return what a look at every file finds; of problems and of files that could not be read no more than can be read.
 
     A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
     """

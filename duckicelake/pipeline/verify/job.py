@@ -75,7 +75,7 @@ _BROKEN_STREAMS = {"INTERNAL Error": duckdb.InternalException, "FATAL Error": du
 
 @dataclass(frozen=True, slots=True)
 class VerifyContext:
-    """What a run works with: Spark and the catalog, and a way to open the lake in DuckDB, for reading."""
+    """The context of a run: Spark and the catalog, and a way to open the lake in DuckDB, for reading."""
 
     job: JobContext
     open_lake: Callable[[], DuckDBPyConnection]
@@ -85,7 +85,7 @@ class VerifyContext:
 def verify(context: VerifyContext, options: VerifyOptions, *, dry_run: bool = False) -> VerifyReport:
     """Look at every table that was asked for. What cannot be looked at is a finding too.
 
-    Raises: CatalogError: nobody answers
+    Raises: CatalogError: the catalog does not answer
     """
     watch = Stopwatch(context.job.progress)
     told = replace(context, job=replace(context.job, progress=watch.start_step))
@@ -95,7 +95,7 @@ def verify(context: VerifyContext, options: VerifyOptions, *, dry_run: bool = Fa
     with closing(LakeSession(told.open_lake, reads_again=options.every_snapshot)) as session:
         if not dry_run:
             session.get()
-        # An empty lake is no failure; of a lake whose tables nobody shows, nothing is known.
+        # An empty lake is no failure; if the catalog hides the tables of a lake, nothing is known of it.
         hidden = 0 if tables else count_tables(session.get(), told.metadata_schema)
         look = _plan if dry_run else _compare_table
         findings = [finding for ident in tables for finding in look(told, session, ident, options)]
@@ -105,7 +105,7 @@ def verify(context: VerifyContext, options: VerifyOptions, *, dry_run: bool = Fa
 
 @dataclass(slots=True)
 class LakeSession:
-    """A session of DuckDB in the lake, opened when it is needed, and anew after an error that breaks it.
+    """A session of DuckDB in the lake, opened when it is needed, and again after an error that breaks it.
 
     `reads_again`: the same files are read many times, and DuckDB keeps what it has read.
     """
@@ -124,7 +124,7 @@ class LakeSession:
         return self.opened
 
     def read(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query, batch by batch; the next one is read while one is looked at. Raises: duckdb.Error"""
+        """Yield the rows of a query, batch by batch; the next one is read while one is looked at. Raises: duckdb.Error"""
         batches = self._read(sql)
         with ThreadPoolExecutor(1) as ahead:
             coming = ahead.submit(next, batches, None)
@@ -141,7 +141,7 @@ class LakeSession:
             raise _BROKEN_STREAMS.get(text.partition(":")[0], duckdb.Error)(text) from error
 
     def explain(self, error: duckdb.Error) -> str:
-        """What DuckDB says is wrong, in a line; a session that it broke ends."""
+        """Return what DuckDB says is wrong, in a line; a session that it broke ends."""
         if isinstance(error, _BROKEN):
             self.close()
         return explain_duckdb(error)
@@ -250,7 +250,7 @@ class TableComparer:
         try:
             return self._add_examples(found, pair, CompareSpec(look.fields, by_bins=True))
         except _FAILURES as error:
-            # Whatever becomes of that, there is a difference.
+            # Even if the rows cannot be shown, there is a difference.
             return replace(found, message=f"the rows cannot be shown: {self._explain(error)}")
 
     def _add_examples(self, found: Finding, pair: SnapshotPair, by_bins: CompareSpec) -> Finding:
@@ -260,13 +260,13 @@ class TableComparer:
         return replace(found, parts=parts, only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1]))
 
     def _tally(self, pair: SnapshotPair, look: CompareSpec) -> tuple[Checksums, Checksums]:
-        """The checksums of both sides, made at the same time."""
+        """Return the checksums of both sides, made at the same time."""
         with ThreadPoolExecutor(1) as beside:
             ducklake = beside.submit(lambda: checksum_batches(self._read_ducklake(pair), look))
             try:
                 return checksum_rows(self._read_iceberg(pair), look), ducklake.result()
             except BaseException:
-                # Nobody wants to know the rest.
+                # The other result is not needed any more.
                 self.session.get().interrupt()
                 raise
 
@@ -300,7 +300,7 @@ class TableComparer:
 
 
 def _choose_bins(iceberg: Checksums, ducklake: Checksums) -> list[int]:
-    """Some bins that differ, the smallest first, of as many rows as may be looked at one by one; at least one."""
+    """Return some bins that differ, the smallest first, of as many rows as may be looked at one by one; at least one."""
     sizes = iceberg.counts + ducklake.counts
     bins = sorted(find_different_bins(iceberg, ducklake), key=lambda one: int(sizes[one]))
     chosen, rows = bins[:1], 0

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.puffin import decode_deletion_vector
 from duckicelake.pipeline.common.spark_session import RestCatalog
-from duckicelake.pipeline.common.storage import TableObjects, open_objects
-from duckicelake.pipeline.verify.parquet_checks import TableShape, check_lake_facts, check_parquet, spread_partition
+from duckicelake.pipeline.common.storage import StoredFiles, open_objects
+from duckicelake.pipeline.verify.parquet_checks import FileExpectations, check_lake_facts, check_parquet, spread_partition
 
 PATH, POSITION = "file_path", "pos"
 
@@ -29,7 +29,7 @@ class Marked:
 
 
 def read_positions(file: pq.ParquetFile) -> list[Marked]:
-    """What a Parquet file of positions marks."""
+    """Return what a Parquet file of positions marks."""
     found: dict[str, Marked] = {}
     for batch in file.iter_batches(columns=[PATH, POSITION]):
         table: Any = batch
@@ -41,13 +41,13 @@ def read_positions(file: pq.ParquetFile) -> list[Marked]:
 
 
 def read_vector(blob: bytes, path: str | None) -> Marked:
-    """What a deletion vector marks."""
+    """Return what a deletion vector marks."""
     bitmap = decode_deletion_vector(blob)
     return Marked(path, len(bitmap), bitmap.max() if len(bitmap) else -1)
 
 
 def check_count(marked: list[Marked], entry: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of how many rows are marked and is not so."""
+    """Yield what is said of how many rows are marked and is not so."""
     rows = sum(one.rows for one in marked)
     if entry["record_count"] is not None and entry["record_count"] != rows:
         yield f"marks {rows} rows, the manifest says {entry['record_count']}"
@@ -66,23 +66,23 @@ Seen = tuple[str, str, str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class FilesLocation:
-    """Where a table's files are and with which keys they are read."""
+    """The location of a table's files, and the credentials to read them."""
 
     location: str
     catalog: RestCatalog
     given: Mapping[str, str]
 
 
-def check_batches(batches: Iterable[pa.RecordBatch], place: FilesLocation, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """What is to be said of each object: that it was looked at or why not, what is wrong with it, and which rows it marks as deleted."""
+def check_batches(batches: Iterable[pa.RecordBatch], place: FilesLocation, shape: FileExpectations) -> Iterator[pa.RecordBatch]:
+    """Yield for each object that it was read or why not, the problems found, and which rows it marks as deleted."""
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
         seen = [one for entry in batch.to_pylist() for one in check_object(objects, spread_partition(entry, shape), shape)]
         yield pa.RecordBatch.from_pylist([dict(zip(SEEN_SCHEMA.names, one, strict=True)) for one in seen], SEEN_SCHEMA)
 
 
-def check_object(objects: TableObjects, entry: Mapping[str, Any], shape: TableShape) -> Iterator[Seen]:
-    """The same of one."""
+def check_object(objects: StoredFiles, entry: Mapping[str, Any], shape: FileExpectations) -> Iterator[Seen]:
+    """Yield the same of one."""
     path: str = entry["path"]
     yield FILE, path, "", None
     try:
@@ -133,8 +133,8 @@ class _Watched:
         self.closed = True
 
 
-def _check_content(source: pa.NativeFile, entry: Mapping[str, Any], shape: TableShape) -> list[Seen]:
-    """Arrow has one error for bytes that are damaged and bytes that nobody gives: after it, a second look tells them apart."""
+def _check_content(source: pa.NativeFile, entry: Mapping[str, Any], shape: FileExpectations) -> list[Seen]:
+    """Arrow has one error for damaged bytes and for a store that fails: after it, a second look tells them apart."""
     try:
         return list(_check_content_once(source, entry, shape))
     except OSError:
@@ -148,7 +148,7 @@ def _check_content(source: pa.NativeFile, entry: Mapping[str, Any], shape: Table
             raise _DamagedFile(str(error)) from error
 
 
-def _check_content_once(source: pa.NativeFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[Seen]:
+def _check_content_once(source: pa.NativeFile, entry: Mapping[str, Any], shape: FileExpectations) -> Iterator[Seen]:
     path: str = entry["path"]
     if (entry["file_format"] or entry["lake_format"] or "").lower() == "puffin":
         marked = [read_vector(_read_blob(source, entry), entry["referenced_data_file"] or entry["lake_data_path"])]
@@ -175,7 +175,7 @@ def _report_marked(path: str, marked: list[Marked], entry: Mapping[str, Any]) ->
 
 
 def _read_blob(source: pa.NativeFile, entry: Mapping[str, Any]) -> bytes:
-    """The deletion vector: where the manifest says, else, in DuckLake's own files, at the beginning."""
+    """Return the deletion vector: where the manifest says, else, in DuckLake's own files, at the beginning."""
     offset = entry["content_offset"]
     if offset is not None:
         source.seek(offset)

@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = ("int", "long", "date", "time", "timestamp", "timestamptz")
 _FIELD_ID = b"PARQUET:field_id"
 _STRAYS = 3
-"""How many wrong partition values are told."""
+"""The number of wrong partition values that a message names."""
 _PROVEN = frozenset({"boolean", "int", "long", "string", "date", "timestamp", "timestamptz"})
 """Types of which DuckLake's text of a partition value stands for one value."""
 
@@ -44,8 +44,8 @@ class PartitionPart:
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
-    """What has to be known of the table to read its files: leaf types by field id, and its partition specs."""
+class FileExpectations:
+    """The parts of a table's metadata that are needed to read its files: leaf types by field id, and its partition specs."""
 
     leaves: Mapping[int, PrimitiveType]
     specs: Mapping[int, tuple[PartitionPart, ...]]
@@ -53,7 +53,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A leaf of a file that is in no list or map: what the footer says of it. `lower` and `upper` None: nothing.
+    """A leaf of a file that is in no list or map: its statistics by the footer. `lower` and `upper` None: nothing.
 
     `is_skipped`: Iceberg's writers up to 1.11 count nothing of it where the struct around it is NULL.
     """
@@ -75,8 +75,8 @@ class _Leaf(NamedTuple):
     is_in_optional: bool
 
 
-def spread_partition(entry: Mapping[str, Any], shape: TableShape) -> Mapping[str, Any]:
-    """What is said of a file, with its partition values where they are encoded by name, as of manifests that we read ourselves."""
+def spread_partition(entry: Mapping[str, Any], shape: FileExpectations) -> Mapping[str, Any]:
+    """Return what is said of a file, with its partition values where they are encoded by name, as of manifests that we read ourselves."""
     said = entry.get("partition")
     if not isinstance(said, list):
         return entry
@@ -85,8 +85,8 @@ def spread_partition(entry: Mapping[str, Any], shape: TableShape) -> Mapping[str
     return {**entry, "partition": {name: decode_value(forms[name], content) for name, content in pairs}}
 
 
-def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
-    """What a manifest says of the file and is not so."""
+def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: FileExpectations) -> Iterator[str]:
+    """Yield what a manifest says of the file and is not so."""
     metadata = file.metadata
     if metadata.num_rows != entry["record_count"]:
         yield f"has {metadata.num_rows} rows, the manifest says {entry['record_count']}"
@@ -99,7 +99,7 @@ def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: TableSh
 def read_leaf_columns(
     file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType], named: Mapping[tuple[str, ...], int] | None = None
 ) -> dict[int, Column]:
-    """The leaves with field ids, by these; columns that the table no more has are left out. `named`: the ids are those of names."""
+    """Return the leaves with field ids, by these; columns that the table no more has are left out. `named`: the ids are those of names."""
     found: dict[int, Column] = {}
     for index, leaf in zip(range(file.metadata.num_columns), _walk(file.schema_arrow), strict=True):
         field_id = leaf.field_id if named is None else named.get(leaf.path)
@@ -109,7 +109,7 @@ def read_leaf_columns(
 
 
 def _walk(fields: Any, path: tuple[str, ...] = (), is_in_optional: bool = False) -> Iterator[_Leaf]:
-    """The leaves in the file's order. Paths are tuples, since names may hold dots."""
+    """Yield the leaves in the file's order. Paths are tuples, since names may hold dots."""
     for field in fields:
         here: tuple[str, ...] = (*path, field.name)
         form: Any = getattr(field.type, "storage_type", field.type)
@@ -140,7 +140,7 @@ def _read_column(file: pq.ParquetFile, index: int, leaf: _Leaf, form: PrimitiveT
 
 
 def to_value(form: PrimitiveType, value: Any) -> object:
-    """A value as Python has it, as Iceberg has it; None when that is not known for certain."""
+    """Return a value as Python has it, as Iceberg has it; None when that is not known for certain."""
     match value:
         case datetime():
             since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
@@ -167,7 +167,7 @@ def to_value(form: PrimitiveType, value: Any) -> object:
 
 
 def _get_by_field(entry: Mapping[str, Any], name: str) -> dict[int, Any]:
-    """What a manifest says by field id, which it may do of none."""
+    """Return what a manifest says by field id, which it may do of none."""
     return dict(entry[name] or ())
 
 
@@ -184,7 +184,7 @@ def _check_counts(columns: Mapping[int, Column], entry: Mapping[str, Any], rows:
             yield f"column {column.name} has {rows} values, the manifest says {values}"
 
 
-def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
+def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: FileExpectations) -> Iterator[str]:
     lowers, uppers = _get_by_field(entry, "lower_bounds"), _get_by_field(entry, "upper_bounds")
     for field_id, column in columns.items():
         form = shape.leaves[field_id]
@@ -206,7 +206,7 @@ def _is_within(low: Any, high: Any, lower: Any, upper: Any) -> bool:
 
 
 def read_value_range(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> tuple[object, object]:
-    """The least and the greatest value of a column, NaN left out, by reading it; None, None when there is none."""
+    """Return the least and the greatest value of a column, NaN left out, by reading it; None, None when there is none."""
     compute: Any = pc
     found: list[Any] = []
     for values in read_values(file, path, form):
@@ -221,7 +221,7 @@ def read_value_range(file: pq.ParquetFile, path: tuple[str, ...], form: Primitiv
 
 
 def read_values(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> Iterator[Any]:
-    """A column, batch by batch, in types whose Python values `to_value` knows whatever they are."""
+    """Yield a column, batch by batch, in types whose Python values `to_value` converts."""
     compute: Any = pc
     # By a path with dots others may come along, which are passed over by their names.
     columns: Any = file.iter_batches(columns=[".".join(path)])
@@ -240,7 +240,9 @@ def read_values(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType
         yield values
 
 
-def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
+def _check_partition(
+    file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: FileExpectations
+) -> Iterator[str]:
     said: Mapping[str, Any] = entry.get("partition") or {}
     for part in shape.specs.get(entry["spec_id"], ()):
         column = columns.get(part.source_id)
@@ -267,7 +269,7 @@ def _proves(column: Column, part: PartitionPart, value: object, rows: int) -> bo
 def list_strays(
     file: pq.ParquetFile, column: Column, form: PrimitiveType, to_unit: Callable[[object], object], known: Set[object]
 ) -> set[object]:
-    """Some of the partition values that a column's values have and nobody said, by reading no further than that takes."""
+    """Return some of the partition values of a column's values that are not the expected one, by reading no further than that takes."""
     found: set[object] = set()
     for values in read_values(file, column.path, form):
         for one in values.unique().to_pylist():
@@ -283,8 +285,8 @@ def _format_strays(strays: set[object]) -> str:
     return ", ".join(sorted(map(repr, strays)))
 
 
-def check_lake_facts(file: pq.ParquetFile, entry: Mapping[str, Any], shape: TableShape) -> Iterator[str]:
-    """What DuckLake's statistics and partition values say of the file and is not so, also where manifests of earlier say what is."""
+def check_lake_facts(file: pq.ParquetFile, entry: Mapping[str, Any], shape: FileExpectations) -> Iterator[str]:
+    """Yield what DuckLake's statistics and partition values say of the file and is not so, also where manifests of earlier say what is."""
     columns, rows = read_leaf_columns(file, shape.leaves), file.metadata.num_rows
     for told in entry["lake_statistics"] or ():
         column = columns.get(told["column_id"])
@@ -329,7 +331,7 @@ def _check_lake_bounds(
 
 
 def _blur(form: PrimitiveType, value: object) -> object:
-    """The value; one of a double as a float, since the column may have been one, whose text has fewer digits."""
+    """Return the value; one of a double as a float, since the column may have been one, whose text has fewer digits."""
     if form.name != "double" or not isinstance(value, float):
         return value
     try:
@@ -362,7 +364,7 @@ _UNKNOWN = object()
 
 
 def _compute_unit(transform: str, form: PrimitiveType, value: object) -> object:
-    """The year, month, day or hour of a calendar, as DuckLake partitions by."""
+    """Return the year, month, day or hour of a calendar, as DuckLake partitions by."""
     ordinal = apply_transform(transform, form, value)
     if not isinstance(ordinal, int):
         return None

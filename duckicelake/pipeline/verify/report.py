@@ -12,7 +12,7 @@ from duckicelake.pipeline.verify.checksums import GroupDifference
 
 
 class VerifyVerdict(StrEnum):
-    """How a look ended."""
+    """The outcome of a comparison."""
 
     planned = "planned"
     same = "same"
@@ -40,7 +40,7 @@ class Finding:
     message: str = ""
 
     def describe(self) -> list[str]:
-        """The finding in words: one line, and more when something is wrong."""
+        """Return the finding in words: one line, and more when something is wrong."""
         where = f"{self.table} {self.what}".rstrip()
         if self.verdict is VerifyVerdict.planned:
             return [f"{where}: would be looked at"]
@@ -87,11 +87,11 @@ class VerifyReport:
         return {VerifyVerdict.differs: 1, VerifyVerdict.unknown: 3}.get(self.verdict, 0)
 
     def format_json(self) -> str:
-        """The report for machines."""
+        """Return the report for machines."""
         return format_report("verify", self.verdict, self)
 
     def describe(self) -> list[str]:
-        """The report for people."""
+        """Return the report for people."""
         counts = {verdict: sum(finding.verdict is verdict for finding in self.findings) for verdict in VerifyVerdict}
         said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing to look at"
         return [*(line for finding in self.findings for line in finding.describe()), said]
@@ -116,6 +116,6 @@ class VerifyOptions:
 
 
 def read_options(tables: Sequence[str] | None, snapshot_id: int | None, given: Mapping[str, Any]) -> VerifyOptions:
-    """The command's arguments as options. Raises: BadRequest: they contradict each other, or a name is no table's."""
+    """Return the command's arguments as options. Raises: BadRequest: they contradict each other, or a name is no table's."""
     idents = tuple(map(parse_ident, tables or ()))
     return VerifyOptions(idents, snapshot_id, given["every_snapshot"], given["files"], given["examples"])

@@ -32,7 +32,7 @@ _TURNS = (1, 7, 12, 18)
 
 
 def hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
-    """A number for each of these numbers of 64 bits."""
+    """Return a number for each of these numbers of 64 bits."""
     found = np.empty(len(seeds), np.uint64)
     for block in _list_blocks(len(found)):
         begun = np.add(seeds[block], np.uint64(0x27D4EB2F165667C5 + WORD_BYTES), out=found[block])
@@ -41,7 +41,7 @@ def hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
 
 
 def hash_ints(values: NDArray[np.uint32], seeds: Hashes) -> Hashes:
-    """A number for each of these numbers of 32 bits."""
+    """Return a number for each of these numbers of 32 bits."""
     found = np.empty(len(seeds), np.uint64)
     for block in _list_blocks(len(found)):
         begun = np.add(seeds[block], np.uint64(0x27D4EB2F165667C5 + WORD_BYTES // 2), out=found[block])
@@ -50,7 +50,7 @@ def hash_ints(values: NDArray[np.uint32], seeds: Hashes) -> Hashes:
 
 
 def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
-    """A number for each span of bytes; eight more bytes follow the last span."""
+    """Return a number for each span of bytes; eight more bytes follow the last span."""
     # A word begins at every byte.
     words = np.ndarray((len(content) - WORD_BYTES + 1,), np.dtype("<u8"), content.data, strides=(1,))
     found = np.empty(len(seeds), np.uint64)
@@ -68,7 +68,7 @@ def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: N
 
 
 def _list_blocks(count: int) -> Iterator[slice]:
-    """Parts of so many values that what is made of them stays near."""
+    """Return parts of so many values that what is made of them stays near."""
     return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
 
 
@@ -103,7 +103,7 @@ def _go_on(add: Callable[[Hashes, Hashes], Hashes], numbers: Hashes, values: Has
 
 
 def _hash_stripes(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
-    """What the whole stripes of spans make, each of which has one."""
+    """Return what the whole stripes of spans make, each of which has one."""
     counts = lengths // _STRIPE_BYTES
     order = np.argsort(counts, kind="stable")
     at, ends = starts[order], np.cumsum(np.bincount(counts))
@@ -160,7 +160,7 @@ def _add_bytes(numbers: Hashes, values: Hashes) -> Hashes:
 
 
 def _turn(multiplied: Hashes) -> Hashes:
-    """The second half of a round, in place."""
+    """Return the second half of a round, in place."""
     spare = multiplied >> np.uint64(64 - 31)
     multiplied <<= np.uint64(31)
     multiplied |= spare
@@ -204,28 +204,28 @@ Parts = Sequence[tuple[Any, IcebergType]]
 
 
 def hash_rows(rows: pa.RecordBatch, fields: Sequence[NestedField]) -> Hashes:
-    """A number for each row, by these columns of it, which are found by name."""
+    """Return a number for each row, by these columns of it, which are found by name."""
     parts: Any = [(rows.column(rows.schema.get_field_index(field.name)), field.type) for field in fields]
     return _chain(_begin(rows.num_rows), parts)
 
 
 def hash_values(values: Any, form: IcebergType) -> Hashes:
-    """A number for each value of an Arrow array."""
+    """Return a number for each value of an Arrow array."""
     return _chain(_begin(len(values)), [(values, form)])
 
 
 def is_bytes(form: PrimitiveType) -> bool:
-    """Whether values are hashed as the bytes that they are."""
+    """Return True if values are hashed as the bytes that they are."""
     return form.name in _BYTES or form.name.startswith("fixed")
 
 
 def is_float(form: PrimitiveType) -> bool:
-    """Whether there is a zero below zero."""
+    """Return True if there is a zero below zero."""
     return form.name in _FLOATS
 
 
 def read_plain(values: Any, form: np.dtype[Any]) -> NDArray[Any]:
-    """The values of an array as they lie in memory, whatever stands where there is none."""
+    """Return the values of an array as they lie in memory, with arbitrary values where there is NULL."""
     return np.frombuffer(values.buffers()[1] or b"", form)[values.offset : values.offset + len(values)]
 
 
@@ -234,7 +234,7 @@ def _begin(count: int) -> Hashes:
 
 
 def _chain(numbers: Hashes, parts: Parts, *, is_begun: bool = False) -> Hashes:
-    """The numbers so far, and after them these values of each: the marks of a block of fields, then its values.
+    """Return the numbers so far, and after them these values of each: the marks of a block of fields, then its values.
 
     `is_begun`: the numbers are not the seed alone.
     """
@@ -290,7 +290,7 @@ class _Leaves:
             marks[self._missing] |= np.uint64(NULL << bit)
 
     def join(self, numbers: Hashes) -> Hashes:
-        """The numbers with these values after them; where there is none they stay."""
+        """Return the numbers with these values after them; where there is none they stay."""
         joined = self._hash(numbers)
         return joined if self._missing is None else np.where(self._missing, numbers, joined)
 
@@ -326,13 +326,13 @@ def _hash_entries(values: Any, form: MapType) -> Hashes:
 
 
 def _read_offsets(values: Any) -> NDArray[np.int64]:
-    """Where the parts of each value begin, and the last ones end."""
+    """Return where the parts of each value begin, and the last ones end."""
     # Of no values Java's offsets take no bytes.
     return _as_numpy(values.offsets).astype(np.int64) if len(values) else np.zeros(1, np.int64)
 
 
 def _add_up(offsets: NDArray[np.int64], parts: Hashes) -> Hashes:
-    """How many parts belong to each value, and their sum."""
+    """Return how many parts belong to each value, and their sum."""
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(parts, dtype=np.uint64)])
     starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
     counted = hash_longs((ends - starts).view(np.uint64), _begin(len(starts)))
@@ -386,7 +386,7 @@ def _hash_wide(values: NDArray[Any], numbers: Hashes) -> Hashes:
 
 
 def _read_spans(values: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """The bytes of all values, with a word after them; where each value begins; and how long it is."""
+    """Return the bytes of all values, with a word after them; where each value begins; and how long it is."""
     if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
         is_text = pa.types.is_string_view(values.type) or pa.types.is_large_string(values.type)
         values = (values.cast(pa.large_string()) if is_text else values).cast(pa.large_binary())

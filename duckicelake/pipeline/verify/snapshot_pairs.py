@@ -50,8 +50,8 @@ class SnapshotPair:
 
 @dataclass(frozen=True, slots=True)
 class LakeHistory:
-    """What DuckLake has of a table's past: the lake snapshots there are, those that moved main to a snapshot, by that and the oldest
-    first, and the snapshots that were made beside main, whose own numbers are of lake snapshots without their rows. `columns` are
+    """DuckLake's history of a table: the lake snapshots there are, those that moved main to a snapshot, by that and the oldest
+    first, and the snapshots that were made on branches, whose own numbers are of lake snapshots without their rows. `columns` are
     ids and names, each with the lake snapshots that it begins and ends with.
     """
 
@@ -61,24 +61,24 @@ class LakeHistory:
     columns: Sequence[tuple[int, str, int, int | None]] = ()
 
     def find(self, snapshot_id: int) -> int | None:
-        """A lake snapshot that has the rows of a snapshot of main; None: all have expired."""
+        """Return a lake snapshot that has the rows of a snapshot of main; None: all have expired."""
         own = () if snapshot_id in self.beside else (snapshot_id,)
         return next((one for one in (*own, *self.moves.get(snapshot_id, ())) if one in self.lake_snapshot_ids), None)
 
     def list_names(self, lake_snapshot_id: int) -> Mapping[int, str]:
-        """The columns at a lake snapshot, at every level."""
+        """Return the columns at a lake snapshot, at every level."""
         return {
             one: name for one, name, begin, end in self.columns if begin <= lake_snapshot_id and (end is None or end > lake_snapshot_id)
         }
 
 
 def name_metadata(metadata_schema: str) -> str:
-    """The schema of DuckLake's own tables, in DuckDB's SQL."""
+    """Return the schema of DuckLake's own tables, in DuckDB's SQL."""
     return f"__ducklake_metadata_lake.{quote(metadata_schema)}"
 
 
 def read_table_id(duck: DuckDBPyConnection, meta: str, ident: TableIdent) -> int:
-    """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
+    """Return the id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
     names = {"table": fold_name(ident.name), "namespace": fold_name(to_schema_name(ident.namespace))}
     asked = {**names, "upper": ascii_uppercase, "lower": ascii_lowercase}
     found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
@@ -86,13 +86,13 @@ def read_table_id(duck: DuckDBPyConnection, meta: str, ident: TableIdent) -> int
 
 
 def count_tables(duck: DuckDBPyConnection, metadata_schema: str) -> int:
-    """How many tables the lake has, whoever may see them."""
+    """Return how many tables the lake has, also those that this account may not see."""
     found = duck.execute(_COUNT_TABLES.format(meta=name_metadata(metadata_schema))).fetchone()
     return 0 if found is None else int(found[0])
 
 
 def read_history(duck: DuckDBPyConnection, metadata_schema: str, ident: TableIdent) -> LakeHistory:
-    """What DuckLake's rows and the notes beside them say of a table's past."""
+    """Return what DuckLake's rows and our `iceberg_*` tables say of a table's history."""
     meta = name_metadata(metadata_schema)
     table_id = read_table_id(duck, meta, ident)
     moves: dict[int, list[int]] = {}
@@ -106,14 +106,14 @@ def read_history(duck: DuckDBPyConnection, metadata_schema: str, ident: TableIde
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """What the catalog says of a table; `version` changes with anything that does."""
+    """A table's metadata from the catalog; `version` changes with anything that does."""
 
     version: str
     metadata: Mapping[str, Any]
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """What new files are partitioned by."""
+        """Return what new files are partitioned by."""
         return next(spec for spec in self.metadata["partition-specs"] if spec["spec-id"] == self.metadata["default-spec-id"])
 
     @property
@@ -134,12 +134,12 @@ class CatalogTable:
         return pair
 
     def list_pairs(self, history: LakeHistory) -> list[SnapshotPair]:
-        """Every snapshot of main, oldest first: not those of branches, nor of foreign history; the expired ones come first."""
+        """Return every snapshot of main, oldest first: not those of branches, nor of foreign history; the expired ones come first."""
         made = (self._make(snapshot, history) for snapshot in self._snapshots() if self._is_shared(snapshot))
         return sorted(made, key=lambda pair: pair.lake_snapshot_id or 0)
 
     def list_manifest_lists(self, pair: SnapshotPair, *, is_all: bool) -> list[str]:
-        """Where the lists are of the manifests of a moment, or of every snapshot there is."""
+        """Return where the lists are of the manifests of a moment, or of every snapshot there is."""
         at = self.metadata.get("current-snapshot-id") if pair.snapshot_id is None else pair.snapshot_id
         return [snapshot["manifest-list"] for snapshot in self._snapshots() if is_all or snapshot["snapshot-id"] == at]
 
@@ -147,7 +147,7 @@ class CatalogTable:
         return self.metadata.get("snapshots", [])
 
     def _is_shared(self, snapshot: Mapping[str, Any]) -> bool:
-        """Whether it was or is on main: what is beside it exists in Iceberg alone."""
+        """Return True if it was or is on main: snapshots of other branches exist in Iceberg alone."""
         logged = {entry["snapshot-id"] for entry in self.metadata.get("snapshot-log", ())}
         return snapshot["snapshot-id"] in logged and LAKE_SNAPSHOT in snapshot.get("summary", {})
 
@@ -162,19 +162,19 @@ class CatalogTable:
 
 
 def load_state(rest: Rest, ident: TableIdent) -> CatalogTable:
-    """The table with all of its snapshots. Raises: NoSuchTable."""
+    """Return the table with all of its snapshots. Raises: NoSuchTable."""
     answer = rest.ask("GET", rest.locate(ident))
     return CatalogTable(answer["metadata-location"], answer["metadata"])
 
 
 def load_keys(rest: Rest, ident: TableIdent) -> Mapping[str, str]:
-    """What the catalog says about how to reach the table's files."""
+    """Return what the catalog says about how to reach the table's files."""
     config: Mapping[str, str] = rest.load_whole(ident).get("config", {})
     return config
 
 
 def list_tables(rest: Rest) -> list[TableIdent]:
-    """Every table of the catalog."""
+    """Return every table of the catalog."""
     return [
         TableIdent(levels, item["name"])
         for levels in list_namespaces(rest)

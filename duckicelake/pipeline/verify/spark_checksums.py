@@ -49,7 +49,7 @@ Parts = Sequence[tuple[str, IcebergType]]
 
 
 def checksum_rows(rows: DataFrame, look: CompareSpec) -> Checksums:
-    """The checksums of rows whose columns come in the look's order, whatever they are called."""
+    """Return the checksums of rows whose columns come in the look's order, by position, not by name."""
     keys = [_BIN] if look.by_bins else [_format_key(f"c{_get_position(part, look)}", part) for part in look.groups]
     names = [f"k{place}" for place in range(len(keys))]
     named = _number(rows, look).select("number", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
@@ -58,7 +58,7 @@ def checksum_rows(rows: DataFrame, look: CompareSpec) -> Checksums:
 
 
 def pick_rows(rows: DataFrame, look: CompareSpec, bins: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows of some bins, as `pick_batches` has them, and of too many just more than are looked at."""
+    """Return the rows of some bins, as `pick_batches` has them, and of too many just more than are looked at."""
     numbered = _number(rows, look)
     some = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
     picked = some.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL)
@@ -101,7 +101,7 @@ def _read(table: pa.Table, names: Sequence[str], look: CompareSpec) -> Checksums
 
 
 def _restore(key: Any, part: GroupField) -> Any:
-    """Values that are in these days or hours."""
+    """Return values that are in these days or hours."""
     if part.transform == "identity":
         return key
     micros = _DAYS_AND_HOURS.get(part.transform, DAY_MICROS)
@@ -110,12 +110,12 @@ def _restore(key: Any, part: GroupField) -> Any:
 
 
 def format_number(parts: Parts) -> str:
-    """The number of a row that has these values, each an expression with its type."""
+    """Return the number of a row that has these values, each an expression with its type."""
     return f"xxhash64({', '.join(_list_arguments(parts, 0))})"
 
 
 def _list_arguments(parts: Parts, depth: int) -> list[str]:
-    """What of the values is hashed: the marks of a block of fields, then its values. `depth` keeps names of functions' arguments apart."""
+    """Return the arguments of the hash: the marks of a block of fields, then its values. `depth` makes names of lambdas unique."""
     found: list[str] = []
     for start in range(0, len(parts), BLOCK_FIELDS):
         block = parts[start : start + BLOCK_FIELDS]
@@ -155,7 +155,7 @@ def _format_value(value: str, form: IcebergType, depth: int) -> str:
 
 
 def _format_cast(value: str, form: PrimitiveType) -> str:
-    """The value as its Iceberg type has it: where it has that already, Spark leaves the cast out."""
+    """Return the value as its Iceberg type has it: where it has that already, Spark leaves the cast out."""
     decimal = find_decimal(form)
     spark = _SPARK.get(form.name) if decimal is None else f"DECIMAL({decimal[0]}, {decimal[1]})"
     return value if spark is None else f"CAST({value} AS {spark})"

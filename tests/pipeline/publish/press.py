@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from duckicelake.pipeline.common.java import NoJava
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.publish.job import PublishContext, Published, PublishOptions, PublishReport, publish
+from duckicelake.pipeline.publish.job import Published, PublishJobContext, PublishOptions, PublishReport, publish
 from tests.catalog.manifest_import.making import open_place
 from tests.catalog.test_many_files import make_copies
 from tests.support.readers import Served
@@ -43,7 +43,7 @@ class Press:
             return nullcontext(self.spark.session)
 
         place = open_place(self.served.lake)
-        desk = PublishContext(lambda: open_rest(self.served.rest_catalog()), place, open_spark, tell or self.told.append)
+        desk = PublishJobContext(lambda: open_rest(self.served.rest_catalog()), place, open_spark, tell or self.told.append)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)

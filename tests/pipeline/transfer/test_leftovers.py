@@ -18,7 +18,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_session import RestCatalog
-from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, LoadedTable
+from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, TransferTable
 from duckicelake.pipeline.transfer.copy_files import Store, clear, describe_new
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
@@ -201,7 +201,7 @@ def test_a_place_of_a_rest_catalog_may_be_another_tables(tmp_path: Path, beside:
     for name in beside:
         (tmp_path / "metadata" / name).write_text("{}")
     before = datetime.now(UTC) + timedelta(seconds=2)
-    held = LoadedTable(TableIdent(("ns",), "t"), new, "", {})
+    held = TransferTable(TableIdent(("ns",), "t"), new, "", {})
     clear(catalog, open_objects(StoreSettings(None, "", None, None)), held, before, is_there=is_there)
     assert {name for name in "ab" if list_files(Path(folders[name][0]).parents[1]) & {f"{folders[name][0]}/x.parquet"}} == left
     assert all((tmp_path / "metadata" / name).exists() for name in beside)

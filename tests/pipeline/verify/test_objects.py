@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from duckicelake.pipeline.common.storage import TableObjects
+from duckicelake.pipeline.common.storage import StoredFiles
 from duckicelake.pipeline.verify import object_checks
 from duckicelake.pipeline.verify.object_checks import DATA, FILE, PROBLEM, UNSEEN, check_object
-from duckicelake.pipeline.verify.parquet_checks import TableShape
+from duckicelake.pipeline.verify.parquet_checks import FileExpectations
 from duckicelake.pipeline.verify.report import Finding, VerifyVerdict
 
 SAID = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format", "content_offset"))
@@ -70,7 +70,7 @@ def write_rows(tmp_path: Path) -> Path:
 def test_a_store_that_does_not_give_a_file_is_no_difference(entry: dict[str, Any], reads: int, error: OSError, tmp_path: Path) -> None:
     """Nobody looked at it, whatever the store's reason is."""
     store: Any = Failing(error, reads)
-    found = list(check_object(TableObjects(store), {**entry, "path": f"file://{write_rows(tmp_path)}"}, TableShape({}, {})))
+    found = list(check_object(StoredFiles(store), {**entry, "path": f"file://{write_rows(tmp_path)}"}, FileExpectations({}, {})))
     assert [kind for kind, *_ in found] == [FILE, UNSEEN]
     assert str(error) in found[1][2]
 
@@ -78,7 +78,7 @@ def test_a_store_that_does_not_give_a_file_is_no_difference(entry: dict[str, Any
 def test_a_file_that_the_store_does_not_have_is_a_difference(tmp_path: Path) -> None:
     """Which is known for certain."""
     entry = {**PARQUET, "path": f"file://{tmp_path}/gone.parquet"}
-    assert list(check_object(TableObjects(LocalFileSystem()), entry, TableShape({}, {})))[1:] == [
+    assert list(check_object(StoredFiles(LocalFileSystem()), entry, FileExpectations({}, {})))[1:] == [
         (PROBLEM, entry["path"], "is missing", None)
     ]
 
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_a_difference(damage: int, tmp_path: Path) -> None:
     path = write_rows(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - damage - 8] + b"\xff" * 8 + whole[len(whole) - damage :])
-    seen = list(check_object(TableObjects(LocalFileSystem()), {**PARQUET, "path": f"file://{path}"}, TableShape({}, {})))
+    seen = list(check_object(StoredFiles(LocalFileSystem()), {**PARQUET, "path": f"file://{path}"}, FileExpectations({}, {})))
     assert [(kind, text.partition(":")[0]) for kind, _, text, _ in seen] == [(FILE, ""), (PROBLEM, "cannot be read")]
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
 
     monkeypatch.setattr(object_checks, "check_parquet", fail)
     entry = {**PARQUET, "path": f"file://{write_rows(tmp_path)}", "content": DATA}
-    assert list(check_object(TableObjects(LocalFileSystem()), entry, TableShape({}, {}))) == [
+    assert list(check_object(StoredFiles(LocalFileSystem()), entry, FileExpectations({}, {}))) == [
         (FILE, entry["path"], "", None),
         (UNSEEN, entry["path"], "could not be looked at: TypeError: nobody thought of that", None),
     ]

@@ -18,14 +18,14 @@ from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_session import RestCatalog
-from duckicelake.pipeline.common.storage import TableObjects
+from duckicelake.pipeline.common.storage import StoredFiles
 from duckicelake.pipeline.transfer import in_place
-from duckicelake.pipeline.transfer.catalogs import LoadedTable
+from duckicelake.pipeline.transfer.catalogs import TransferTable
 from duckicelake.pipeline.transfer.copy_files import Store
 from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri, format_names, take_files
 from duckicelake.values import replace
 
-DISK = TableObjects(LocalFileSystem())
+DISK = StoredFiles(LocalFileSystem())
 TYPES = {"id": "long", "name": "string", "day": "date", "price": "decimal(6, 2)", "half": "double", "part": "int"}
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType(kind), False) for number, (name, kind) in enumerate(TYPES.items(), 1)))
 BY_PART = PartitionSpec(1, (PartitionField(6, 1000, "part", "identity"),))
@@ -133,7 +133,7 @@ def test_nested_columns_are_refused(tmp_path: Path) -> None:
 def test_a_catalog_that_numbers_columns_otherwise_is_told(tmp_path: Path) -> None:
     """What was said of files by number would be of other columns; nothing is written then."""
     swapped = replace(SCHEMA, fields=tuple(replace(item, field_id=7 - item.field_id) for item in SCHEMA.fields))
-    held = LoadedTable(
+    held = TransferTable(
         TableIdent(("ns",), "t"), replace(TABLE, location=str(tmp_path), schemas=(swapped,)), f"{tmp_path}/metadata/copy-0/x.json", {}
     )
     store = Store(RestCatalog("", ""), {}, lambda *_: False)
