@@ -1,7 +1,7 @@
 """Idempotency keys: a request is executed once, and every repetition gets the same answer."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -20,7 +20,6 @@ from duckicelake.errors import (
 from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.connect import RequestKey, reading, writing
 from duckicelake.lake.writing.idempotency import RequestOutcome, RequestRepeated, find_outcome, note_refusal
-from duckicelake.values import replace
 
 Answer = TypeVar("Answer")
 Repeat = Callable[[Warehouse, UUID | None], Answer]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import psycopg
@@ -32,7 +32,6 @@ from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import V3, Schemas
 from duckicelake.translate.summaries import FileTally, Totals, count_manifests, summarize
 from duckicelake.translate.visibility import FileKey, Visibility
-from duckicelake.values import replace
 
 SLICE = 4_000
 SLICE_COLUMNS = 40_000

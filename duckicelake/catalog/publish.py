@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import psycopg
@@ -35,7 +35,6 @@ from duckicelake.translate.locations import format_digest, manifest_list_uri, me
 from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.sort_orders import to_sort_orders, with_client_orders
 from duckicelake.translate.to_iceberg import TableShape, to_metadata, with_version
-from duckicelake.values import replace
 
 HINT_TRIES = 5
 

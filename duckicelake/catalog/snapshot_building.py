@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 
@@ -33,7 +33,6 @@ from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.types import with_nullable
 from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
-from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

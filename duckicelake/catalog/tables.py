@@ -1,7 +1,7 @@
 """Tables: list, exists, load."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import UUID
 
@@ -19,7 +19,6 @@ from duckicelake.lake.read import TableAtPosition, find_table, is_touched, read_
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
-from duckicelake.values import replace
 
 LOAD_TRIES = 5
 TRIES_WITHOUT_LOCK = 2

@@ -1,7 +1,7 @@
 """Manifest lists: the values in the Avro files that list the manifests of a snapshot, their encoder, and inheritance from them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from duckicelake.errors import BadRequest
@@ -11,7 +11,6 @@ from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, AnyEntry, Dat
 from duckicelake.iceberg.partition import PartitionSpec, list_partition_types
 from duckicelake.iceberg.single_values import encode_value, lower_bound, upper_bound
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.values import replace
 
 UNKNOWN_COUNT = -1
 CACHED_MANIFEST_FILES_MAX = 4096

@@ -1,14 +1,13 @@
 """Partition specs: the transforms of columns by which the files of a table are partitioned, and their JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import as_list, as_object, find_int, get_list, get_text, list_ints, refuse
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.transforms import parse_transform, result_type
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.values import replace
 
 FIRST_FIELD_ID = 1000
 UNASSIGNED = -1

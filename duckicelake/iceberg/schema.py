@@ -1,7 +1,7 @@
 """Schemas: the columns of a table under one id, their JSON and their checks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from duckicelake.errors import BadRequest
@@ -19,7 +19,6 @@ from duckicelake.iceberg.types import (
     parse_fields,
     walk_fields,
 )
-from duckicelake.values import replace
 
 LAST_COLUMN_ID_MAX = 2_147_483_446
 """Greater ids are reserved for the metadata columns of readers."""

@@ -5,7 +5,7 @@ Loads and commits of `catalog` call this in their own transactions. A number tha
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -13,7 +13,6 @@ from duckicelake.errors import LakeBusy, LakeMoved
 from duckicelake.lake.note_rows import KeptSnapshotNote, MoveNote, RefNote, RefNotes, RegisteredNote
 from duckicelake.lake.read import QueryResults, fetch_queries, fetch_rows
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
-from duckicelake.values import replace
 
 METADATA_LOG_MAX = 100
 """Iceberg's default of `write.metadata.previous-versions-max`."""

@@ -3,11 +3,12 @@
 `lake.read_table` and `lake.writing.read_back` call them in their own transactions.
 """
 
+from dataclasses import replace
+
 import psycopg
 
 from duckicelake.lake.null_proofs import read_nullable
 from duckicelake.lake.rows import RepeatedFileRow, TableState
-from duckicelake.values import replace
 
 SELECT_TOO_LARGE = """
 SELECT DISTINCT c.column_id

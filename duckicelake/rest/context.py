@@ -7,7 +7,7 @@ event loop only; a `Warehouse` is used by the threads that run catalog operation
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Path, Request
@@ -28,7 +28,6 @@ from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
 from duckicelake.rest.turns import Turns
-from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

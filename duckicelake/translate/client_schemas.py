@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from duckicelake.iceberg.json_reader import as_object
@@ -21,7 +22,6 @@ from duckicelake.iceberg.types import (
 )
 from duckicelake.lake.rows import FileNote, JsonNote, PartitionRow, TableNotes
 from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec, to_spec
-from duckicelake.values import replace
 
 
 def format_schema_note(schema: Schema) -> str:

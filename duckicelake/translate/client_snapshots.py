@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
 from duckicelake.errors import BadRequest
@@ -23,7 +23,6 @@ from duckicelake.iceberg.snapshots import (
 from duckicelake.lake.note_rows import UNPUBLISHED, NewStatistics, RefNote, RefNotes, RegisteredNote, RemovedStatistics
 from duckicelake.lake.rows import SnapshotNote, TableNotes
 from duckicelake.lake.writing.rows import NewRow
-from duckicelake.values import replace
 
 ALIAS_PROPERTY = "ducklake.alias-of"
 WAP_ID = "wap.id"

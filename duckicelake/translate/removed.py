@@ -4,6 +4,7 @@ DuckLake's rows of the past still use them, so they are published again when a p
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
@@ -15,7 +16,6 @@ from duckicelake.lake.rows import JsonNote, TableNotes
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate import client_schemas
 from duckicelake.translate.partitions import to_spec
-from duckicelake.values import replace
 
 
 def with_removed(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, list_leaf_fields
@@ -21,7 +21,6 @@ from duckicelake.translate.types import (
     schema_changes,
     to_fields,
 )
-from duckicelake.values import replace
 
 V1, V2, V3 = 1, 2, 3
 TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers shows rightly"

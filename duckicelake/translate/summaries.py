@@ -1,12 +1,11 @@
 """Snapshot summaries: the operation, the changes and the totals, as strings, with the keys of other Iceberg writers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, SnapshotPlan
-from duckicelake.values import replace
 
 SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 

@@ -1,7 +1,7 @@
 """A table's state as Iceberg table metadata. `catalog` calls it for loads and commits, after the read transaction has ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
@@ -18,7 +18,6 @@ from duckicelake.translate.removed import select_visible_schemas, select_visible
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
-from duckicelake.values import replace
 
 FIRST_PARTITION_FIELD_ID = 1000
 VECTORIZED = "read.parquet.vectorization.enabled"

@@ -1,7 +1,7 @@
 """DuckLake columns as an Iceberg schema: `column_id` is the field id, NOT NULL is `required`, comments are docs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from duckicelake.errors import BadRequest, Damaged, Unsupported
@@ -19,7 +19,6 @@ from duckicelake.iceberg.types import (
 from duckicelake.lake.rows import ColumnRow, ColumnTagRow, InlinedTable, NullableRow, PartitionRow, SchemaVersionRow, TableRow, TableState
 from duckicelake.translate.leaf_types import PARTIAL, WHOLE_DOUBLES, ColumnTree, find_primitive, format_remedy
 from duckicelake.translate.values import parse_value
-from duckicelake.values import replace
 
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
 """The number of children of each nested type; None for any number."""

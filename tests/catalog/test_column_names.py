@@ -1,5 +1,6 @@
 """Which names of a client's files DuckLake takes down."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from duckicelake.lake.note_rows import MappedFile, MappedName, NewMapping
 from duckicelake.translate.name_mapping import PROPERTY, FileColumns
 from duckicelake.translate.to_ducklake.files import AddedFile
 from duckicelake.translate.to_ducklake.mapped_files import NamedFile
-from duckicelake.values import replace
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
 TABLE = TableMetadata(2, "", "s3://b/t", 0, 0, 2, (SCHEMA,), 0, (UNPARTITIONED,), 0, 999)

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from uuid import UUID
 
@@ -42,7 +42,6 @@ from duckicelake.lake.writing.waiting_sessions import LockYielded
 from duckicelake.translate.locations import to_folder_uri
 from duckicelake.translate.namespaces import fold_name, to_schema_name
 from duckicelake.translate.to_ducklake.commits import list_added
-from duckicelake.values import replace
 
 COMMIT_TRIES = 13
 COMMIT_S = 20.0

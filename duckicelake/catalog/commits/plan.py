@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.commits.prepare import CommitBase, TableCommit, build_id_translator, check_still_required, list_own_ids
@@ -68,7 +68,6 @@ from duckicelake.translate.to_ducklake.commits import (
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
-from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

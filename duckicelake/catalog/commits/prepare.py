@@ -3,7 +3,7 @@
 `commits.commit` calls this, and checks under the lock that the base is still current."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
@@ -69,7 +69,6 @@ from duckicelake.translate.to_ducklake.commits import (
     map_updates,
     removes_main,
 )
-from duckicelake.values import replace
 
 NO_LOCATIONS = AllowedLocations()
 

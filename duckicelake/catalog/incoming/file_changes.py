@@ -4,7 +4,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import psycopg
@@ -46,7 +46,6 @@ from duckicelake.translate.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_restored_rows, merge_positions
 from duckicelake.translate.to_ducklake.files import AddedFile, check_file
 from duckicelake.translate.visibility import DeletedRows, Longs
-from duckicelake.values import replace
 
 FIRST_LINEAGE_FORMAT = 3
 DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({"PARQUET"})

@@ -6,7 +6,7 @@ DuckDB reads NULL. A copy that has the ids written takes the place of such a fil
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import uuid4
 
@@ -24,7 +24,6 @@ from duckicelake.lake.writing.lookups import list_files_by_path
 from duckicelake.store.objects import Objects
 from duckicelake.store.row_ids import ROW_ID, open_row_ids
 from duckicelake.translate.locations import list_spellings, table_folder, to_canonical
-from duckicelake.values import replace
 
 Value = TypeVar("Value")
 

@@ -6,7 +6,7 @@ Finished manifests may be verified earlier, while executors write the others.
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -28,7 +28,6 @@ from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.bulk.recipe import Recipe, format_plan, format_recipe, is_bulky
 from duckicelake.translate.history import build_history
 from duckicelake.translate.manifests import ManifestPlan
-from duckicelake.values import replace
 
 
 def import_manifests(

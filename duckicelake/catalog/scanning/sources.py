@@ -3,7 +3,7 @@
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from threading import Lock
 from typing import TypeVar, cast
@@ -21,7 +21,6 @@ from duckicelake.iceberg.scanning.plans import ScanRequest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import ALIAS_PROPERTY
-from duckicelake.values import replace
 
 Cached = TypeVar("Cached")
 USUAL_BYTES = 256 * 1024 * 1024

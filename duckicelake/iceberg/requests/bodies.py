@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import (
@@ -33,7 +33,6 @@ from duckicelake.iceberg.requests.updates import (
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.iceberg.sorting import UNSORTED, SortOrder, parse_sort_order
 from duckicelake.iceberg.view_metadata import ViewVersion, parse_version
-from duckicelake.values import replace
 
 BODY = "request body"
 

@@ -10,7 +10,7 @@ Source: Iceberg REST specification «TableUpdate»; Java `TableMetadata.Builder`
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 from typing import Any
@@ -69,7 +69,6 @@ from duckicelake.iceberg.requests.updates import (
 from duckicelake.iceberg.schema import Schema, check_format_version, get_highest_field_id
 from duckicelake.iceberg.sorting import UNSORTED, SortOrder
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
-from duckicelake.values import replace
 
 FORMAT_VERSION = "format-version"
 DEFAULT_FORMAT_VERSION = 2

@@ -4,7 +4,7 @@ Each function applies one update to a `TableDraft` and returns the next draft; `
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from duckicelake.errors import BadRequest, CommitFailed
@@ -35,7 +35,6 @@ from duckicelake.iceberg.requests.updates import (
 from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, check_format_version, get_highest_field_id, is_same_schema
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
 from duckicelake.iceberg.types import walk_fields
-from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

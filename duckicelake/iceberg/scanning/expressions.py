@@ -6,7 +6,7 @@ Source: Iceberg REST specification, «Predicate»; ExpressionParser of Iceberg 1
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TypeAlias, TypeVar, cast
 
@@ -14,7 +14,6 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import as_list, as_object, get_flag, get_int, get_text
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import IcebergType
-from duckicelake.values import replace
 
 IS_NULL, NOT_NULL, IS_NAN, NOT_NAN = "is-null", "not-null", "is-nan", "not-nan"
 LT, LT_EQ, GT, GT_EQ, EQ, NOT_EQ = "lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq"

@@ -5,7 +5,7 @@ Law: if nothing else has concerned the table since the cached state was read, th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import psycopg
@@ -52,7 +52,6 @@ from duckicelake.lake.writing.rows import (
     RemovedTableBounds,
 )
 from duckicelake.lake.writing.transaction import Commit
-from duckicelake.values import replace
 
 SIMPLE_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, RemovedTableBounds, NewSnapshotNote, NewFileNote})
 """Rows that change only a table's properties, its newest files, and the notes about them."""

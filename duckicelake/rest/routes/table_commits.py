@@ -6,7 +6,7 @@ A commit passes through three functions: `parse_commit` (no I/O), `prepare_commi
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from fastapi import Response
@@ -41,7 +41,6 @@ from duckicelake.rest.routes.tables import (
     to_levels,
 )
 from duckicelake.rest.turns import TableKey, Turns, TurnTimeout, Waiter
-from duckicelake.values import replace
 
 PARSED_BYTES = 64 * 1024
 """Larger bodies are parsed in a thread, so that other requests need not wait."""

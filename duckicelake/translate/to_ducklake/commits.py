@@ -1,6 +1,7 @@
 """A client's commit in the lake's terms: snapshot ids mapped to ours, and refusals of what is not supported."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -17,7 +18,6 @@ from duckicelake.iceberg.requests.updates import (
 )
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
 from duckicelake.translate.client_snapshots import map_statistics
-from duckicelake.values import replace
 
 
 def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[TableUpdate]) -> set[int]:

@@ -1,5 +1,7 @@
 """Which data files a commit looks into, and what it keeps of them."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +15,6 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
-from duckicelake.values import replace
 from tests.support.lakes import FreshLake
 
 

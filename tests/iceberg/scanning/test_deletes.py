@@ -1,12 +1,12 @@
 """Which delete files count for a data file: by sequence number, partition and the file that they name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFile
-from duckicelake.values import replace
 
 
 def file(number: int, content: int = 0, partition: tuple[object, ...] = (), spec_id: int = 0, **more: Any) -> ScanFile:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from duckicelake.iceberg.scanning.pruning import build_manifest_test, build_metr
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.values import replace
 from tests.iceberg.scanning.rows import FIELD_ID, TRANSFORMS, Column, columns, describe, filters, matches
 from tests.support.examples import examples
 

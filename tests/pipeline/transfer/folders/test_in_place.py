@@ -1,5 +1,6 @@
 """What is said of files that stay where they are, from their footers and paths alone."""
 
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,6 @@ from duckicelake.pipeline.transfer import in_place
 from duckicelake.pipeline.transfer.catalogs import TransferTable
 from duckicelake.pipeline.transfer.copy_files import Store
 from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri, format_names, take_files
-from duckicelake.values import replace
 
 DISK = StoredFiles(LocalFileSystem())
 TYPES = {"id": "long", "name": "string", "day": "date", "price": "decimal(6, 2)", "half": "double", "part": "int"}

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,6 @@ from duckicelake.commands.check import remove_orphans
 from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.row_ids import ROW_ID
-from duckicelake.values import replace
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, data_file, open_client, set_ref, write_file
 from tests.rest.writing.refs.maintenance import expire_everything

@@ -5,6 +5,7 @@ import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from duckicelake.catalog.cleanup import list_abandoned_locations, list_leftovers
 from duckicelake.catalog.warehouse import Warehouse, close_warehouse, open_warehouse
 from duckicelake.commands.check import remove_orphans
 from duckicelake.store.objects import Objects, StoreSettings
-from duckicelake.values import replace
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, creation, open_client, write_file
 from tests.support.lakes import FreshLake
