@@ -7,6 +7,7 @@ from tests.pipeline.holding import check_cleared, check_holding, clear_up
 from tests.rest.writing.client import open_client
 from tests.support.keys import open_s3
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 
 @pytest.fixture
@@ -33,13 +34,15 @@ def filled(served: Served) -> Served:
     return served
 
 
+@pytest.mark.whole
 def test_a_lake_holds_what_is_named(filled: Served) -> None:
     """Whoever made it; to clear up takes only what clients' commits were made by."""
     check_cleared(filled)
     check_cleared(filled)
 
 
-@pytest.mark.parametrize("place", ["data_path", "iceberg_path", "location"])
+@pytest.mark.whole
+@pytest.mark.parametrize("place", long_after(1, ["data_path", "iceberg_path", "location"]))
 def test_what_nobody_names_is_told_until_it_goes(filled: Served, place: str) -> None:
     """Wherever it lies; nothing looks after what lies below ICEBERG_PATH and is no table's."""
     clear_up(filled.lake)
@@ -63,7 +66,8 @@ def test_what_is_lost_is_told(filled: Served) -> None:
         check_holding(filled)
 
 
-@pytest.mark.parametrize("place", ["data_path", "location"])
+@pytest.mark.whole
+@pytest.mark.parametrize("place", long_after(1, ["data_path", "location"]))
 def test_what_nobody_wrote_to_its_end_is_told_until_it_goes(filled: Served, place: str) -> None:
     """S3 keeps the parts of an object that somebody began, and nobody lists it."""
     clear_up(filled.lake)

@@ -26,6 +26,7 @@ from tests.cli.test_commands import settings_for
 from tests.support.commands import run
 from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
+from tests.support.tiers import long_after
 
 SECONDS = {"write a.b": 1.0, "write c.d": 2.0}
 NO_ROWS = TableProfile("c.d", Verdict.done)
@@ -85,9 +86,10 @@ def test_every_report_is_metrics_too(
     assert found["ended_timestamp_seconds "] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [
+    long_after(1, [
         (("maintain",), 1),
         (("profile",), 1),
         (("publish",), 1),
@@ -96,7 +98,7 @@ def test_every_report_is_metrics_too(
         pytest.param(
             ("ingest", "a.csv", "a.b", *CALM_OPTIONS), 1, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]
         ),
-    ],
+    ]),
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_a_report_that_cannot_be_written_is_told(served: Served, tmp_path: Path, arguments: tuple[str, ...], status: int) -> None:

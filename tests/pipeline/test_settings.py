@@ -46,6 +46,7 @@ def test_what_rows_depend_on_is_not_chosen(name: str) -> None:
         check_conf({name: "x"})
 
 
+@pytest.mark.whole
 def test_a_setting_that_rows_depend_on_is_a_wrong_call(tmp_path: Path) -> None:
     """Before anything is opened, by what every job reads where Spark runs."""
     done = run(tmp_path, "pipeline", "maintain", "--conf", "spark.sql.files.ignoreCorruptFiles=true")

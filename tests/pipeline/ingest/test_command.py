@@ -146,6 +146,7 @@ def test_a_followed_source_that_breaks_is_reported_with_its_batches(tmp_path: Pa
     assert report == json.loads(replace(taken, status=Status.failed, message="TypeError: nobody thought of that").format_json())
 
 
+@pytest.mark.whole
 def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:
     """With `--uri` an account is what the call itself brings; here it is no pair, which is said when it is looked at."""
     (tmp_path / "duckicelake.toml").write_text('credential = "ours"\n')

@@ -10,6 +10,7 @@ import pytest
 from tests.pipeline.limits.jobs import OPENERS, ExportingToRest, ImportingFromRest, Job, Told
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
+from tests.support.tiers import long_after
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 Opening = Callable[[str], Job]
@@ -63,7 +64,7 @@ TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish n
 
 @pytest.mark.parametrize(
     ("name", "step", "kept"),
-    [
+    long_after(2, [
         *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
         late("maintain", "compact main.b", "main.a"),
         late("maintain", "lake snapshots", "main.a"),
@@ -89,7 +90,7 @@ TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish n
         *(late("export", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-1])),
         ("export", "compare ns.b", "ns.a"),
         *(late("export to REST", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER)),
-    ],
+    ]),
 )
 def test_a_catalog_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:
     """Whatever the job was about to do."""
@@ -123,7 +124,7 @@ def test_another_catalog_that_goes_in_the_midst(opening: Opening, name: str, ste
 
 @pytest.mark.parametrize(
     ("name", "step", "kept"),
-    [
+    long_after(1, [
         *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
         ("maintain", "compact main.b", "main.a"),
         late("maintain", "lake snapshots", "main.a"),
@@ -141,7 +142,7 @@ def test_another_catalog_that_goes_in_the_midst(opening: Opening, name: str, ste
         late("verify", "list tables", ""),
         late("verify", "main.a now", ""),
         late("verify", "main.b now", "main.a"),
-    ],
+    ]),
 )
 def test_a_postgres_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:
     """The job's own way to it; the server has another."""

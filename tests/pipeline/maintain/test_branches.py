@@ -20,6 +20,7 @@ from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, find, make_des
 from tests.rest.serving import make_settings, serve
 from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
+from tests.support.tiers import whole_after
 
 OVERTAKEN = 6
 YOUNG = "ingest_29990101T000000_alive_1"
@@ -77,7 +78,7 @@ def begin(served: Served, branch: str) -> int:
     return append(served, branch)
 
 
-@pytest.mark.parametrize("branch", [DEAD, "staged"])
+@pytest.mark.parametrize("branch", whole_after(1, [DEAD, "staged"]))
 def test_what_is_named_in_the_last_moment_stays(served: Served, monkeypatch: pytest.MonkeyPatch, branch: str) -> None:
     """Somebody tags a snapshot after the run has looked at the table, and before it commits: the tag stays, with all that it shows."""
     head = begin(served, branch)
@@ -147,7 +148,7 @@ def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:
     assert made[-1] in [entry["snapshot-id"] for entry in found["snapshot-log"]]
 
 
-@pytest.mark.parametrize("is_tagged", [True, False], ids=["tag", "branch"])
+@pytest.mark.parametrize("is_tagged", whole_after(1, [True, False]), ids=["tag", "branch"])
 def test_what_refs_of_a_dropped_table_name_goes(served: Served, is_tagged: bool) -> None:
     """Nobody can read it by them, or remove them: neither a tag nor what a branch begins at keeps a lake snapshot any longer."""
     begin(served, "staged")

@@ -23,6 +23,7 @@ from duckicelake.pipeline.maintain.planning import FileGroup, StepKind, TableFac
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, parse_policies
 from tests.pipeline.maintain.keeper import make_desk
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 FIVE_FILES = ("CREATE TABLE t (id BIGINT)", *(f"INSERT INTO t SELECT range FROM range({20 * i}, {20 * i + 20})" for i in range(5)))
 
@@ -75,7 +76,7 @@ def test_the_catalog_is_summed_up(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("statements", "why"),
-    [
+    whole_after(1, [
         pytest.param(
             ("CREATE TABLE t (p STRUCT(x VARCHAR))", "INSERT INTO t VALUES ({'x': 'it''s'})"),
             "DuckDB 1.5.5 would garble the inlined structs",
@@ -91,7 +92,7 @@ def test_the_catalog_is_summed_up(served: Served) -> None:
             "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire",
             id="deletes of both kinds",
         ),
-    ],
+    ]),
 )
 def test_what_duckdb_would_do_wrongly_is_withheld(served: Served, statements: tuple[str, ...], why: str) -> None:
     """The flush is told as skipped, and not done; status 0."""

@@ -14,6 +14,7 @@ from duckicelake.pipeline.common.spark_sql import parse_order
 from tests.pipeline.ingest.mill import open_mill
 from tests.pipeline.maintain.keeper import Keeper
 from tests.support.keys import open_s3
+from tests.support.tiers import long_after
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 FILES, ROWS = 6, 40
@@ -178,13 +179,13 @@ def test_orders_name_columns_in_any_case(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "order", "message"),
-    [
+    long_after(1, [
         ("zorder", "id, Price", "strategy zorder cannot take column price, which is decimal(38, 10)"),
         ("zorder", "point.x", "strategy zorder cannot take column point.x, which is inside another one"),
         ("sort", "none", "there is no column none to order by"),
         ("sort", "", "strategy sort needs an order, of the policy or of the table itself"),
         ("binpack", "", "column clock is time, which Spark does not read"),
-    ],
+    ]),
 )
 def test_a_plan_tells_what_cannot_be_done(keeper: Keeper, strategy: str, order: str, message: str) -> None:
     """In the words of the run, which fails before Spark is asked."""

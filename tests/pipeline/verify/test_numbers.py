@@ -21,6 +21,7 @@ from duckicelake.pipeline.verify.checksums import CompareSpec, GroupField, check
 from duckicelake.pipeline.verify.row_hashes import hash_rows
 from duckicelake.pipeline.verify.spark_checksums import checksum_rows, format_number, pick_rows
 from tests.support.spark import Spark, letting_go
+from tests.support.tiers import long_after
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -133,7 +134,7 @@ def read(spark: Spark, table: pa.Table, folder: Path) -> DataFrame:
     return spark.session.read.option("datetimeRebaseMode", "CORRECTED").parquet(str(path))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", long_after(2, KINDS))
 def test_spark_makes_the_same_numbers(spark: Spark, kind: str, tmp_path: Path) -> None:
     """Of NULL, NaN, zeros, extremes, and texts of every length, alone and within lists, maps and structs."""
     names = [name for name in LEAVES if kind == "plain" or name in ("double", "string", "decimal(38, 0)")]

@@ -24,7 +24,7 @@ from duckicelake.pipeline.ingest.source import ROW, Taken
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_avro
 from tests.support.spark import Spark, letting_go
-from tests.support.tiers import long_but
+from tests.support.tiers import long_after, long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 COLUMNS_BEFORE = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
@@ -143,7 +143,9 @@ def to_text(form: Format, raw: str) -> str:
         "json",
     ),
 )
-@pytest.mark.parametrize("rounds", [pytest.param(range(2), id="some"), pytest.param(range(2, 22), id="many", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "rounds", long_after(1, [pytest.param(range(2), id="some"), pytest.param(range(2, 22), id="many", marks=pytest.mark.long)])
+)
 def test_bad_lines_are_where_they_are_said_to_be(spark: Spark, tmp_path: Path, form: Format, how: dict[str, str], rounds: range) -> None:
     """Number and line are those by which Python finds the raw text, in files of any blocks with anything between the rows."""
     comment, header = how.get("comment", ""), form is Format.csv and how.get("header") != "false"
@@ -167,7 +169,7 @@ def test_bad_lines_are_where_they_are_said_to_be(spark: Spark, tmp_path: Path, f
 
 
 @pytest.mark.parametrize("packed", long_but([True, False], True))
-@pytest.mark.parametrize("form", [Format.orc, Format.avro])
+@pytest.mark.parametrize("form", long_after(1, [Format.orc, Format.avro]))
 def test_rows_of_binary_files_are_numbered(spark: Spark, tmp_path: Path, form: Format, packed: bool) -> None:
     """From 0 in each file, across its blocks; there are no lines."""
     paths = {tmp_path / f"a.{form}": 0, tmp_path / f"b.{form}": 7}

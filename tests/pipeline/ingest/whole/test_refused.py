@@ -55,6 +55,7 @@ def test_what_is_refused_makes_no_table(mill: Mill, name: str) -> None:
     assert mill.ask("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake' AND schema_name = 'raw'") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [pytest.param(KEYED, id="upsert"), pytest.param(VERSIONED, id="scd2", marks=pytest.mark.long)])
 def test_what_is_refused_adds_no_column(mill: Mill, mode: dict[str, Any]) -> None:
     """And widens none; rows that follow each other do both, also inside, and are counted once."""

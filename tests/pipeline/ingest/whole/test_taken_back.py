@@ -84,6 +84,7 @@ OTHERS: dict[str, tuple[Callable[[Mill], object], list[str]]] = {
 }
 
 
+@pytest.mark.long
 @on_spark
 @in_turn
 @pytest.mark.parametrize("what", long_but(OTHERS, "row"))
@@ -142,6 +143,7 @@ def test_what_may_have_landed_is_left_alone() -> None:
     assert asked == [True]
 
 
+@pytest.mark.long
 @on_spark
 @in_turn
 def test_a_table_that_moves_between_look_and_drop_stays(mill: Mill) -> None:

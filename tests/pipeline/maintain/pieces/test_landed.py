@@ -18,6 +18,7 @@ from duckicelake.pipeline.maintain.compaction import ATTEMPTS, RUN_ID, Landed, h
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import Commit, holding_files, meeting_commits
 from tests.rest.serving import Answer
+from tests.support.tiers import long_after
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -143,13 +144,13 @@ def tell(states: list[int], *mine: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("after", "landed", "moved"),
-    [
+    long_after(1, [
         pytest.param(tell([1, 2]), Landed((), 0, 0, 0), False, id="nothing came"),
         pytest.param(tell([1, 2, 3, 4], 3, 4), Landed((3, 4), 4, 2, 198), False, id="pieces"),
         pytest.param(tell([1, 2, 3, 4], 4), Landed((4,), 2, 1, 99), True, id="others too"),
         pytest.param(tell([1, 2, 3]), Landed((), 0, 0, 0), True, id="others alone"),
         pytest.param(tell([2]), Landed((), 0, 0, 0), True, id="expired"),
-    ],
+    ]),
 )
 def test_a_tables_history_tells_of_pieces(after: dict[str, Any], landed: Landed, moved: bool) -> None:
     """By the run's name in the summaries of what main was at."""
