@@ -87,7 +87,7 @@ def _unpack(uri: str, content: bytes) -> bytes:
     return found
 
 
-def read_external_table(warehouse: Warehouse, metadata: TableMetadata, *, with_past: bool) -> ExternalTable:
+def prepare_external_table(warehouse: Warehouse, metadata: TableMetadata, *, with_past: bool) -> ExternalTable:
     """Read what a table's metadata names, and write its deletes as DuckLake keeps them.
 
     Raises: BadRequest: something is missing, malformed, elsewhere or of a kind that DuckLake cannot hold

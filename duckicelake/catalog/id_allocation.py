@@ -15,12 +15,12 @@ class IdAllocator:
     next_file_id: int
 
     def take_catalog_id(self) -> int:
-        """Return an id for a schema or table."""
+        """Return an id for a table or a sort order."""
         self.next_catalog_id += 1
         return self.next_catalog_id - 1
 
     def take_file_ids(self, count: int) -> int:
-        """Return the first of so many ids for files."""
+        """Return the first of so many ids for data files, delete files, name mappings and pins."""
         self.next_file_id += count
         return self.next_file_id - count
 

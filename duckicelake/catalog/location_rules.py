@@ -190,7 +190,7 @@ def check_path_properties(
 ) -> None:
     """Raise BadRequest when properties that are not `known` yet lead writers to where the table may have no files.
 
-    No key and no commit goes by them, but a writer with credentials of its own would write into another table's folder.
+    Vended credentials and the checks of commits ignore these properties, but a client with its own credentials would write there.
     """
     for name in PATH_PROPERTIES & told.keys():
         path, place = told[name], to_uri(told[name].rstrip("/"))

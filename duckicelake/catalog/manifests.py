@@ -228,8 +228,8 @@ class ManifestWriter:
     """Writes one table's manifests. `note` says which sequence numbers its lake snapshots have.
 
     `written` knows manifests by content and number; `adopted` those that others have made. `notes` are what clients said,
-    by lake snapshot; those of `aliases` are also written under their authors' ids. Of `hidden` snapshots clients see others in
-    their place: what only they would name is not written before another one names it.
+    by lake snapshot; those of `aliases` are also written under their authors' ids. `hidden` lake snapshots set main to
+    another snapshot, which clients see instead: objects that only they reference are held back.
     """
 
     deriver: FileDeriver

@@ -1,4 +1,6 @@
-"""Registration of tables by a metadata file, dropped ones of this lake included, and unregistration."""
+"""Registration of tables by a metadata file, dropped ones of this lake included, and unregistration.
+
+Registering an external table writes its deletes as DuckLake delete files before the lake is locked; the load at the end publishes it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from duckicelake.catalog.commits.plan import FileWriter, PlannedTable
-from duckicelake.catalog.external_metadata import ExternalTable, read_external_table, read_metadata_file
+from duckicelake.catalog.external_metadata import ExternalTable, prepare_external_table, read_metadata_file
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.delete_resolution import SequencedFile
 from duckicelake.catalog.location_rules import (
@@ -125,7 +127,7 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
         _check_not_purged(conn, metadata_location, metadata.location)
         was_here = get_last_version(conn, metadata.location) > 0
     check_store(warehouse, metadata.location, None)
-    external = read_external_table(warehouse, metadata, with_past=was_here)
+    external = prepare_external_table(warehouse, metadata, with_past=was_here)
     existing = _list_existing(warehouse, external) if was_here else None
     allowed = AllowedLocations((metadata.location,), warehouse.roots)
     with committing(warehouse.lake) as commit:

@@ -70,7 +70,7 @@ def collect_row_files(objects: Objects, folder: str, state: TableState, cache: T
     """Return a state's sources; delete files and rewritten files under `folder` are read once and remembered.
 
     A file that flush or merge wrote appears at that lake snapshot; before it stand the files it was made from, restored.
-    One too large to restore stands for them itself, the rows that were not there yet hidden.
+    If they cannot be restored (`list_restorable`), the file itself is published for the earlier snapshots, its later rows as deleted.
     Files that no published snapshot shows are not read: they may have been removed with the snapshots.
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """

@@ -232,7 +232,7 @@ def build_snapshots(
 
 
 def plan_layout(history: TableHistory, files: DataFiles, manifest_sets: ManifestSets | None = None) -> ManifestLayout:
-    """Return the manifests of a history, on from the shelves that an earlier one left. They are found as they are asked for."""
+    """Return the manifests of a history, continuing from the `manifest_sets` of an earlier load; snapshots are planned lazily."""
     files.assign_specs(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
     manifest_sets = new_manifest_sets(history, files.spec_of) if manifest_sets is None else manifest_sets
     return ManifestLayout(history, manifest_sets, plan_manifests(history.steps, manifest_sets, files.spec_of), files.has_unproven)

@@ -193,7 +193,7 @@ SMALL_GROWTH = 256
 NEVER_ESTIMATED = (-1, 0)
 CONTENDED_S = 5.0
 RECENT_SNAPSHOTS = 100
-"""By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
+"""A cached table may be so far behind as the base of a commit: the check under the lock tells whether those snapshots changed it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Tables: list, exists, load."""
+"""Tables: list, exists, load.
+
+A load publishes a state that is not published yet: it writes notes to Postgres and objects to the store."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

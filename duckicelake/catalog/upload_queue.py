@@ -1,4 +1,6 @@
-"""Objects on their way to the store: written once, in parallel, never held for long."""
+"""Objects to be written: full batches are sent in a thread.
+
+Up to about 32 MiB that only hidden snapshots reference stay in memory until something that clients see references them."""
 
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

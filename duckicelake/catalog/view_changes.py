@@ -1,4 +1,6 @@
-"""Views: create, register, replace, rename, drop. Each is one transaction, and a lake snapshot when DuckLake's rows change."""
+"""Views: create, register, replace, rename, drop. Each is one transaction, and a lake snapshot when DuckLake's rows change.
+
+The metadata file is written to the store after the transaction, by the load."""
 
 import gzip
 import time

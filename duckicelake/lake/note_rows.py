@@ -1,4 +1,6 @@
-"""Frozen rows of our own tables for refs, retained snapshots, registered tables and views: as reads return and commits write them."""
+"""Frozen rows of refs, retained snapshots, registered tables and views: as reads return and commits write them.
+
+Most are rows of `iceberg_*` tables; some are the `ducklake_*` rows written with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

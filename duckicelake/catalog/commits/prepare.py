@@ -1,5 +1,7 @@
 """The base of a commit: the published table and the client's manifests, read before the lake's lock.
 
+Delete files, and copies of data files with row ids, are written then too.
+
 `commits.commit` calls this, and checks under the lock that the base is still current."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -342,7 +344,7 @@ def _prepare_branch_snapshots(
             parent = snapshot.parent_snapshot_id
             if parent is not None and parent not in lists:
                 raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
-            # what the request itself brought is nowhere yet, and the past of a registered table is in its manifests alone
+            # The lake has no rows yet for files of this request, and none for the snapshots from before a registration.
             is_told = parent in ids or (base.published is not None and base.published.state.notes.refs.registered is not None)
             may_have = partial(_is_named, warehouse, base) if not is_told else bool
             parent_list = None if parent is None else lists[parent]

@@ -1,7 +1,7 @@
 """Publishing within the commit: the new table state is read and numbered in the commit's transaction, which saves a disk flush.
 
 Less simple commits are published by a load after COMMIT. Objects are written after COMMIT: no client can know their
-names before, and after a crash the next load writes the same objects.
+names before, and after a crash the next load writes the same objects. Only full batches of a large commit are sent before it.
 """
 
 from collections.abc import Generator, Sequence

@@ -76,7 +76,8 @@ class ClientManifests:
 class ManifestReader:
     """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
 
-    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours.
+    All manifests of clients share one budget, and so do the rows that delete files name.
+    `published`: paths of the manifests of main's current snapshot, which are read without limits.
     """
 
     objects: Objects

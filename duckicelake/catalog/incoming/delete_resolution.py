@@ -49,7 +49,7 @@ class EqualityResolver:
     rows: dict[DeleteKey, dict[str, Longs]] = field(default_factory=dict["DeleteKey", dict[str, Longs]])
 
     def resolve(self, come: Iterable[LiveFile], before: Manifests) -> None:
-        """Let the reader know each equality-delete file that comes by the positions it means in the data files before it.
+        """Resolve the new equality-delete files to positions in the data files of `before`, and store these in the reader.
 
         Raises: BadRequest: a file is missing or malformed, or finding the rows would cost more than is done in a request
         """

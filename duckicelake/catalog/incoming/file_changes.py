@@ -55,9 +55,9 @@ DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({
 class FileChange:
     """The file changes of one snapshot: added data files, paths of removed ones, and deleted rows of the remaining ones.
 
-    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `returned` come
-    too, and were in the table before: what it had gone back to, or files of which deleted rows come back. `is_trusted`: the
-    files are those of a snapshot that is there, not what a client says. `fresh` are the manifests that the client wrote.
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `returned`:
+    data files that enter main and that this snapshot did not write (main is set to another snapshot), or whose deleted rows come
+    back. `is_trusted`: the files are those of a snapshot that is there, not what a client says. `fresh`: manifests that the client wrote.
     """
 
     added: Sequence[DataFile]
@@ -221,7 +221,7 @@ def compute_added(
     """Return the data files that a snapshot adds to its parent's, and the paths of others that it has and its parent has not.
 
     `lists` are its parent's manifests, and its own.
-    Raises: BadRequest: it deletes by what cannot be taken later, either
+    Raises: BadRequest: a delete file has a format that is not taken or lies elsewhere, or an equality-delete file cannot be read
     """
     before, after = lists
     come = live_files(reader.read_manifest(after[path]) for path in after if path not in before)

@@ -35,7 +35,7 @@ def import_manifests(
 ) -> int:
     """Publish a table with manifests that were planned at a position, note them, and return how many they are.
 
-    All of them are looked at first, and some made again: see `Adopted`. A load never takes any that was not.
+    All of them are verified first, and a sample is made again: see `ImportedManifests`. A load takes verified ones alone.
     Raises: NoSuchTable. CommitFailed: the table is not as it was planned any more. BadRequest: something that is offered is not there,
     or is not what it should be; none is taken then. Unsupported: something in the table is not published
     """

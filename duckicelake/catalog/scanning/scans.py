@@ -1,4 +1,4 @@
-"""Scans: planned, planned again, gone on with."""
+"""Server-side scan planning: plan a scan, return a plan again by its id, return the tasks of a plan task."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -99,7 +99,7 @@ class _ScannedTable:
         location = published.metadata.location
         return LoadedTable(published.metadata_location, b"", {}, table.table_id, published.position, None, location, table.table_uuid)
 
-    def find_client_id(self, snapshot_id: int) -> int | None:
+    def find_lake_id(self, snapshot_id: int) -> int | None:
         with reading(self.warehouse.lake) as conn:
             return read_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
 
@@ -118,7 +118,7 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
     """
     opened = _open(warehouse, ident)
     metadata = opened.metadata
-    snapshot = pick_snapshot(metadata, request, opened.find_client_id)
+    snapshot = pick_snapshot(metadata, request, opened.find_lake_id)
     schema = _pick_schema(metadata, snapshot, request)
     names = build_schema_columns(schema, request.case_sensitive)
     check_selected(names, request.select)
@@ -202,7 +202,7 @@ def _read_input(opened: _ScannedTable, snapshot: Snapshot | None, request: ScanR
         return read_snapshot_input(opened.source, snapshot), None
     # one that has gone may be the parent of the oldest that is left
     with suppress(BadRequest):
-        start = get_snapshot(opened.metadata, start, opened.find_client_id).snapshot_id
+        start = get_snapshot(opened.metadata, start, opened.find_lake_id).snapshot_id
     return read_appended_input(opened.source, opened.metadata, start, snapshot), start
 
 
@@ -226,7 +226,7 @@ def _read_input_again(opened: _ScannedTable, pinned: PinnedScan) -> ScanInput:
         return EMPTY_INPUT
     if pinned.start_snapshot_id is None:
         return read_planned_input(opened.source, opened.metadata, pinned.snapshot_id, pinned.list_name)
-    end = get_snapshot(opened.metadata, pinned.snapshot_id, opened.find_client_id)
+    end = get_snapshot(opened.metadata, pinned.snapshot_id, opened.find_lake_id)
     scan_input = read_appended_input(opened.source, opened.metadata, pinned.start_snapshot_id, end)
     if scan_input.list_name != pinned.list_name:
         raise NotFound("What was appended is told by other manifests by now.")

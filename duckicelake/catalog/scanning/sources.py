@@ -168,7 +168,7 @@ def split_contents(listed: Sequence[ManifestFile]) -> tuple[list[ManifestFile], 
     return [item for item in listed if item.content == DATA], [item for item in listed if item.content != DATA]
 
 
-FindClientId = Callable[[int], int | None]
+FindLakeId = Callable[[int], int | None]
 """What gives DuckLake's id of a snapshot that a client named otherwise."""
 OWN_LIST = re.compile(r"snap-(\d+)-[0-9a-f]{32}\.avro")
 APPEND = "append"
@@ -192,7 +192,7 @@ class ScanInput:
 EMPTY_INPUT = ScanInput("", (), DeleteIndex(()))
 
 
-def pick_snapshot(metadata: TableMetadata, request: ScanRequest, find: FindClientId) -> Snapshot | None:
+def pick_snapshot(metadata: TableMetadata, request: ScanRequest, find: FindLakeId) -> Snapshot | None:
     """Return the snapshot that a request names, or main's newest; None for a table without any.
 
     Raises: BadRequest: the table has no such snapshot
@@ -201,7 +201,7 @@ def pick_snapshot(metadata: TableMetadata, request: ScanRequest, find: FindClien
     return find_snapshot(metadata, metadata.current_snapshot_id) if wanted is None else get_snapshot(metadata, wanted, find)
 
 
-def get_snapshot(metadata: TableMetadata, snapshot_id: int, find: FindClientId) -> Snapshot:
+def get_snapshot(metadata: TableMetadata, snapshot_id: int, find: FindLakeId) -> Snapshot:
     """Return a snapshot by DuckLake's id or by the one that its author gave it, under DuckLake's id.
 
     Raises: BadRequest: the table has no such snapshot

@@ -1,4 +1,6 @@
-"""`duckicelake pipeline profile`: one run, its JSON report and its HTML page."""
+"""`duckicelake pipeline profile`: Spark computes the statistics that tables lack, the catalog stores them, and the run is reported.
+
+The report is JSON, and an HTML page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

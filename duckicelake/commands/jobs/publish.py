@@ -1,4 +1,6 @@
-"""`duckicelake pipeline publish`: one run and its report."""
+"""`duckicelake pipeline publish`: Spark executors write the large manifests that the server plans, and the server imports them.
+
+The run prints and writes its report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -242,6 +242,7 @@ def test_transactions_take_their_tables_in_one_order(client: Client, lake: Fresh
         sent = [pool.submit(commit, names, key) for names, key in ((("t", "u"), "a"), (("u", "t"), "b"))]
         wait_for_queue(client, 2)
     assert [each.result().status for each in (first, *sent)] == [200, 204, 204]
+    assert client.server.count(REFUSED, reason="late") == 0
     assert {"a", "b"} <= client.load()["properties"].keys()
     assert {"a", "b"} <= client.load("u")["properties"].keys()
 
