@@ -4,6 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from duckicelake.pipeline.common import spark_session as sessions
 from duckicelake.pipeline.common.spark_session import SparkPlan, spark_session
 from tests.support.java import QUIET, TIERED, find_archive, jar_cache
 from tests.support.spark import JARS
@@ -21,6 +22,8 @@ def make_archive() -> None:
     archive = find_archive()
     if archive is None or archive.exists():
         return
+    # On a busy machine Java takes longer to write the archive than a job waits for its end.
+    sessions._SECONDS_TO_STOP = 300.0
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         # Java would end with a signal on half of one
