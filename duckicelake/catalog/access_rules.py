@@ -216,7 +216,7 @@ def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID
         return get_view(conn, ident).view_uuid
     table = get_table(conn, ident)
     if alone and find_live_table_name(conn, table.table_uuid, table.table_id) is not None:
-        raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or make one of them anew.")
+        raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or recreate one of them.")
     return table.table_uuid
 
 

@@ -158,7 +158,7 @@ def check_new_location(conn: psycopg.Connection, location: str, default: str, ro
     if roots.free or location != default:
         return check_table_location(conn, location, roots)
     if get_last_version(conn, location):
-        raise Forbidden(f"The location {location!r} was another table's; stage the table anew.")
+        raise Forbidden(f"The location {location!r} was another table's; stage the table again.")
     return check_table_location(conn, location, Roots())
 
 

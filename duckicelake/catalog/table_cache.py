@@ -219,14 +219,14 @@ class TableCaches:
     _lock: Lock = field(default_factory=Lock)
 
     def note_race(self, name: tuple[str, str]) -> None:
-        """Remember that somebody outside of this process changed a table while a commit to it was being made."""
+        """Remember that another process changed a table while a commit to it was being made."""
         with self._lock:
             if len(self._races) >= self.limits.tables:
                 self._races.clear()
             self._races[name] = monotonic() + CONTENDED_S
 
     def is_contended(self, name: tuple[str, str]) -> bool:
-        """Return True if somebody outside of this process has changed a table under a commit of late."""
+        """Return True if another process has changed a table under a commit of late."""
         return self._races.get(name, 0.0) > monotonic()
 
     def of(self, table_id: int) -> TableCache:

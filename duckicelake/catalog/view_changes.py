@@ -255,7 +255,7 @@ def _build_moved_text(conn: psycopg.Connection, live: LiveView) -> str:
     with open_parser() as parser:
         sql = find_qualified_query(parser, as_query(live.sql), NameContext(to_levels(live.schema_name), ""))
     if sql is None:
-        raise BadRequest(f"The view {live.view_name!r} stays in its namespace: it reads more than tables and views by name. Make it anew.")
+        raise BadRequest(f"The view {live.view_name!r} stays in its namespace: it reads more than tables and views by name. Recreate it.")
     return sql
 
 

@@ -35,7 +35,7 @@ Shows = Callable[[Levels], bool]
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """What an answer may hold. `uri`, `upstream_prefix`: the upstream's; `prefix`: ours, None if clients use the upstream's own.
+    """The limits of an answer. `uri`, `upstream_prefix`: the upstream's; `prefix`: ours, None if clients use the upstream's own.
 
     `has_keys`: the caller may have storage keys. `has_accounts`: the caller authenticates at the upstream itself.
     """

@@ -1,4 +1,4 @@
-"""How this server authenticates at the upstream of a route: an Authorization header, or the signature of AWS, for each request.
+"""Authentication at the upstream of a route: an Authorization header, or the signature of AWS, for each request.
 
 Runs on the event loop. Tokens are requested once and shared by all requests until a minute before they expire; the tokens of an exchange
 are kept by a hash of the caller's token.
@@ -182,7 +182,7 @@ class AwsSignature(Authorizer):
     async def authorize(self, request: OutgoingRequest, session: aiohttp.ClientSession) -> Headers:
         """Return the headers of the signature."""
         if self._keys is None:
-            self._keys = await asyncio.to_thread(find_aws_keys)
+            self._keys = await asyncio.to_thread(get_aws_keys)
         if self._keys is None:
             raise RouteRefused(f"No AWS keys are configured for the route {self._route.name!r}, and the default chain has none.")
         # Keys of the default chain may have to be refreshed over the network.
@@ -190,13 +190,13 @@ class AwsSignature(Authorizer):
         return sign(request, SigV4Auth(frozen, self._route.signing_name, self._route.region))
 
 
-def find_aws_keys() -> Any:
+def get_aws_keys() -> Any:
     """Return the keys of AWS' default chain, None if there are none."""
     return cast(Any, AwsSession()).get_credentials()
 
 
 def sign(request: OutgoingRequest, signer: SigV4Auth) -> Headers:
-    """Return the headers that sign a request. Only its content type is signed beside them, because proxies may change the others."""
+    """Return the headers that sign a request. Only its content type is signed with them, because proxies may change the others."""
     kept = {name.decode(): value.decode("latin-1") for name, value in request.headers if name == b"content-type"}
     digest = hashlib.sha256(request.body).hexdigest()
     signed = AWSRequest(request.method, request.url, {**kept, "X-Amz-Content-SHA256": digest}, request.body)

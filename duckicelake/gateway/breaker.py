@@ -43,6 +43,6 @@ class Breaker:
             self.open_until_s = now_s + OPEN_S
 
     def count_success(self) -> None:
-        """Count an answer, whatever its status."""
+        """Count an answer, with any status."""
         self.failure_count = 0
         self.is_probing = False

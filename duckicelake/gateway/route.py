@@ -13,7 +13,7 @@ KeyReceivers = Literal["writers", "readers"]
 
 @dataclass(frozen=True, slots=True)
 class RouteSecrets:
-    """What this server shows the upstream, by auth mode.
+    """The credentials that this server sends to the upstream, by auth mode.
 
     `token`: bearer. `credential`: `user:password` for basic, `client-id:secret` for oauth2 and exchange. `access_key_id` and
     `secret_access_key` None: the default chain of AWS.
@@ -27,7 +27,7 @@ class RouteSecrets:
 
 @dataclass(frozen=True, slots=True)
 class TokenService:
-    """Where and how tokens are requested for oauth2 and exchange. `uri` None: the upstream's own `v1/oauth/tokens`."""
+    """The token endpoint for oauth2 and exchange. `uri` None: the upstream's own `v1/oauth/tokens`."""
 
     uri: str | None = None
     scope: str = "catalog"

@@ -1,9 +1,9 @@
 """Turns between servers: those that commit to one table over and over take an advisory lock of Postgres, one after the other.
 
 `rest.turns` orders the commits of one process; the one commit that has the process's turn asks for the server's. One connection holds all
-turns of a process, and a turn that another server holds is asked for again and again. So nobody waits with a connection.
+turns of a process, and a turn that another server holds is asked for again and again. So no connection is held while waiting.
 
-Law: a turn only saves work. Whoever does not get it in time, or loses the connection, commits without it.
+Law: a turn only saves work. A commit that does not get it in time, or loses the connection, goes on without it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ WAIT_MAX_S = 5.0
 ASK_INTERVAL_S = 0.005
 ASK_TIMEOUT_S = 2.0
 LOCK_CLASS = 1145654605
-"""The first key of the advisory locks, which tells them from those of other programs."""
+"""The first key of the advisory locks, which separates them from those of other programs."""
 
 SELECT_LOCKED = "SELECT pg_try_advisory_lock(%(class)s, %(key)s)"
 SELECT_UNLOCKED = "SELECT pg_advisory_unlock(%(class)s, %(key)s)"

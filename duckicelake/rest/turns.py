@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """How many changes of one table may be in progress or wait at a time, and for how long each may wait."""
+    """The number of changes of one table that may be in progress or wait at a time, and the seconds that each may wait."""
 
     requests: int = 256
     seconds: float = 20.0

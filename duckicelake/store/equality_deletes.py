@@ -94,7 +94,7 @@ def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> D
     with translated_errors("equality-delete file"):
         file = open_with_dictionaries(pa.BufferReader(content))
         check_size(file, most_rows)
-        paths = _find_paths(file.schema_arrow, {})
+        paths = _get_paths(file.schema_arrow, {})
         missing = [column.field_id for column in columns if column.field_id not in paths]
         if missing:
             raise Unsupported(f"An equality-delete file has no column with field id {missing[0]}.")
@@ -118,7 +118,7 @@ def list_equal_rows(source: BinaryIO, keys: DeleteKeys, names: Mapping[NamePath,
     """
     with translated_errors("data file"):
         file = open_with_dictionaries(source)
-        paths = _find_paths(file.schema_arrow, names)
+        paths = _get_paths(file.schema_arrow, names)
         there = [column for column in keys.columns if column.field_id in paths]
         if len(there) < len(keys.columns) and not _carries_ids(file.schema_arrow):
             raise Unsupported("A data file without field ids lacks a column that rows are deleted by.")
@@ -144,7 +144,7 @@ def _carries_ids(schema: Any) -> bool:
     return any(field_id is not None for field_id in field_ids.values())
 
 
-def _find_paths(schema: Any, names: Mapping[NamePath, int]) -> dict[int, NamePath]:
+def _get_paths(schema: Any, names: Mapping[NamePath, int]) -> dict[int, NamePath]:
     field_ids, _ = find_columns(schema)
     if not _carries_ids(schema):
         return {names[path]: path for path in field_ids if path in names}

@@ -26,7 +26,7 @@ def signer() -> TokenSigner:
 
 
 def forge(signer: TokenSigner, header: Mapping[str, Any] | None = None, key: bytes = KEY.encode(), **changed: Any) -> str:
-    """A token with some claims and headers changed, signed anew with HMAC."""
+    """A token with some claims and headers changed, signed again with HMAC."""
     told = jwt.decode(make_token(signer, CLAIMS, NOW), options={"verify_signature": False}) | changed
     head = {"alg": "HS256", "typ": "JWT", "kid": signer.signing_id, **(header or {})}
     parts = [

@@ -195,7 +195,7 @@ def test_a_file_of_another_type_is_refused(lake: FreshLake, warehouse: Warehouse
 def test_a_file_that_breaks_vectors_turns_them_off(
     lake: FreshLake, warehouse: Warehouse, column_type: str, stored: str, is_vectorized: bool
 ) -> None:
-    """Spark's vectorised reader is turned off by what the file's footer says, also when a server starts anew."""
+    """Spark's vectorised reader is turned off by what the file's footer says, also when a server starts again."""
     conn = lake.duckdb()
     path = outside(lake, "narrow.parquet")
     value = "TIMESTAMP '2020-01-02 03:04:05'" if "TIMESTAMP" in column_type else "7"

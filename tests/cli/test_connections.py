@@ -146,7 +146,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(server: Server, first: byte
 
 
 def ask(kept: HTTPConnection) -> int:
-    """Ask once more on a connection, which is not opened anew."""
+    """Ask once more on a connection, which is not opened again."""
     assert kept.sock is not None
     kept.request("GET", "/")
     answer = kept.getresponse()

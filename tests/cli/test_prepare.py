@@ -85,7 +85,7 @@ def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, 
 
 
 def test_the_limit_of_what_is_restored_is_written_into_the_lake(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
-    """Servers without the setting and jobs publish by it; a server that remembers the table publishes anew when it changes."""
+    """Servers without the setting and jobs publish by it; a server that remembers the table publishes again when it changes."""
     ready = adopt("public", f"s3://lake/{lake.name}/theirs/")
     with serve(make_settings(lake, metadata_schema="public")) as server:
         with replace(lake, metadata_schema="public").duckdb() as conn:
@@ -161,7 +161,7 @@ def test_a_folder_at_the_top_has_one_beside_it(data_path: str, expected: str) ->
 
 
 def test_a_lake_given_back_and_taken_again_is_served_right(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
-    """Numbers start anew, and no object of before is taken for one of now."""
+    """Numbers start again, and no object of before is taken for one of now."""
     adopt("again", f"s3://lake/{lake.name}/theirs/")
     settings = make_settings(lake, metadata_schema="again")
     with serve(settings) as server:

@@ -206,5 +206,5 @@ def test_after_a_kill_the_next_start_recovers(tmp_path: Path) -> None:
         wait_for(lambda: not [pid for pid in family if is_running(pid)], "the end of all children")
     with serving(home, port) as second:
         assert read_json(home / "ports.json") == ports
-        # a busy store that has just begun anew may still say 503, after which clients ask again
+        # a busy store that has just begun again may still say 503, after which clients ask again
         wait_for(lambda: second.fetch("/v1/lake/namespaces/main/tables/kept")[0] == 200, "the table to be there again")

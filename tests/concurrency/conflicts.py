@@ -128,7 +128,7 @@ OURS: Mapping[str, Ours] = {
     "retype column": Ours(lambda side: side.change(lambda to: to.update_column("n", LongType())), ["ALTER TABLE {t} ALTER n TYPE BIGINT"]),
     "rename table": Ours(Side.rename, ["ALTER TABLE {t} RENAME TO u"]),
     "drop table": Ours(Side.drop, ["DROP TABLE {t}"]),
-    "make table anew": Ours(Side.make_anew, ["DROP TABLE {t}", "CREATE TABLE {t} (own BIGINT)"]),
+    "make table again": Ours(Side.make_anew, ["DROP TABLE {t}", "CREATE TABLE {t} (own BIGINT)"]),
     "create table": Ours(lambda side: side.create("u"), ["CREATE TABLE {s}.u (own BIGINT)"]),
     "set property": Ours(Side.set_property, []),
     "set tag": Ours(Side.tag, []),

@@ -44,7 +44,7 @@ LANDS: Mapping[str, set[str]] = {
     "retype column": FILES | TABLES,
     "rename table": FILES | {"drop table"},
     "drop table": {"create table"},
-    "make table anew": {"create table"},
+    "make table again": {"create table"},
     "create table": set(THEIRS) - {"rename table", "create table"},
     "set property": FILES | TABLES,
     "set tag": set(THEIRS),
@@ -58,7 +58,7 @@ HOLES = {
     ("add column", "rename table"),
     ("rename column", "rename table"),
     ("drop table", "rename table"),
-    ("make table anew", "rename table"),
+    ("make table again", "rename table"),
 }
 """What DuckDB 1.5.5 does not notice, be the other side Iceberg or a DuckDB too: see below."""
 
@@ -217,7 +217,7 @@ def test_a_rename_hides_a_change_of_columns_from_duckdb(stage: Stage, change: st
     assert seen == stage.expect([*OURS[change].twin, THEIRS["rename table"]]) == stage.see_iceberg(namespace)
 
 
-@pytest.mark.parametrize("end", ["drop table", "make table anew"])
+@pytest.mark.parametrize("end", ["drop table", "make table again"])
 @pytest.mark.long
 def test_a_rename_of_a_dropped_table_leaves_a_name(stage: Stage, end: str, tmp_path: Path) -> None:
     """DuckDB checks no rename: the table has no columns then. DuckDB does not show it, `check` tells, and an end to it helps."""

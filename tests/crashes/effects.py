@@ -38,7 +38,7 @@ class Stage:
     lock: Lock = field(default_factory=Lock)
 
     def watch(self, stop_at: int | None, port: int) -> None:
-        """Begin anew, with the next request."""
+        """Begin again, with the next request."""
         self.names, self.stop_at, self.port, self.watching = [], stop_at, port, True
 
     def effect(self, name: str) -> None:

@@ -157,7 +157,7 @@ def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(se
     ]),
 )
 def test_files_with_nulls_in_a_not_null_column_are_not_put_together(served: Served, call: str) -> None:
-    """DuckDB takes such files in and checks NOT NULL when it writes their rows anew, until there is no NULL."""
+    """DuckDB takes such files in and checks NOT NULL when it writes their rows again, until there is no NULL."""
     conn = run(served, "CREATE TABLE t (id INTEGER, a DOUBLE NOT NULL)")
     for number in range(2):
         path = f"{served.lake.data_path}{number}.parquet"

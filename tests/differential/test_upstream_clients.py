@@ -30,7 +30,7 @@ def test_pyarrow_builds_no_empty_list_of_uuids(served: Served) -> None:
 
 
 def test_pyiceberg_keeps_nan_where_it_deletes_what_is_not_null(served: Served) -> None:
-    """It writes the file anew with what the filter does not mean, and NaN too; the lake holds what it wrote."""
+    """It writes the file again with what the filter does not mean, and NaN too; the lake holds what it wrote."""
     conn = run(served, "CREATE TABLE t AS FROM (VALUES (1, 'nan'::DOUBLE), (2, 1.5), (3, NULL)) v(id, x)")
     served.pyiceberg().catalog.load_table(T).delete(NotNull("x"))
     assert conn.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (3,)]

@@ -24,7 +24,7 @@ def test_certificates_are_private_and_kept(tmp_path: Path) -> None:
 
 
 def test_certificates_are_renewed_before_they_end(tmp_path: Path) -> None:
-    """In their last year they are made anew."""
+    """In their last year they are made again."""
     files = prepare_certificates(tmp_path, NOW)
     before = files.certificate.read_bytes()
     prepare_certificates(tmp_path, NOW + LIFETIME - timedelta(days=100))

@@ -21,7 +21,7 @@ def test_root_without_setpriv_is_told_the_remedy(tmp_path: Path, monkeypatch: py
 
 
 def test_a_cluster_that_cannot_be_made_leaves_no_password_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """initdb's own message is shown, and the next start begins anew."""
+    """initdb's own message is shown, and the next start begins again."""
     home = Home(tmp_path)
     keys = get_keys(home)
     monkeypatch.setattr("duckicelake.embedded.postgres.ADMIN_ROLE", "pg_reserved")

@@ -54,7 +54,7 @@ def test_an_expiry_that_is_rolled_back_is_not_noted(lake: FreshLake) -> None:
 
 
 def test_a_migration_is_noted_and_other_settings_are_not(lake: FreshLake) -> None:
-    """Whether the version's row is changed or written anew; options of DuckDB, of the lake or of one table, write the same table."""
+    """Whether the version's row is changed or written again; options of DuckDB, of the lake or of one table, write the same table."""
     session, conn = lake.duckdb(), lake.psycopg()
     session.execute("CREATE TABLE t (i INTEGER)")
     session.execute("CALL lake.set_option('target_file_size', '10MB')")

@@ -41,7 +41,7 @@ def migrate(conn: psycopg.Connection) -> None:
 
 
 def test_what_was_published_before_is_served_no_longer(client: Client, lake: FreshLake) -> None:
-    """Neither from the cache nor anew, nor names; the refusal says why, and the server is not ready."""
+    """Neither from the cache nor again, nor names; the refusal says why, and the server is not ready."""
     paths = (
         "namespaces",
         "namespaces/main",

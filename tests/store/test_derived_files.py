@@ -83,7 +83,7 @@ def test_pyiceberg_reads_a_derived_file(wide: str) -> None:
         file_size_in_bytes=Path(wide).stat().st_size,
     )
     data_file.spec_id = 0
-    # PyIceberg numbers a new table's columns anew; the file has ours.
+    # PyIceberg numbers a new table's columns again; the file has ours.
     scan = ArrowScan(metadata.model_copy(update={"schemas": [schema]}), PyArrowFileIO(), schema, AlwaysTrue())
     rows = scan.to_table([FileScanTask(data_file)])
     rows = rows.set_column(rows.column_names.index("tz"), "tz", rows["tz"].cast(pa.int64()))

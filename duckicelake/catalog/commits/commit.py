@@ -61,7 +61,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one transaction commits: a request for one table or several, or a group of requests that change properties of one table.
+    """The requests that one transaction commits: one for one table or several, or a group of requests that change properties of one table.
 
     `digest` identifies a request for several tables.
     """
@@ -165,13 +165,13 @@ def _commit(warehouse: Warehouse, batch: CommitBatch, prepared: CommitBase | Non
 
 
 def note_race(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
-    """Remember that somebody outside of this process has changed the table of a request."""
+    """Remember that another process has changed the table of a request."""
     if len(requests) == 1:
         warehouse.caches.note_race((to_schema_name(requests[0].ident.namespace), requests[0].ident.name))
 
 
 def is_contended(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
-    """Return True if somebody outside of this process has changed the table of a request of late, so that a cached base is outdated."""
+    """Return True if another process has recently changed the table of a request, so that a cached base is outdated."""
     return len(requests) == 1 and warehouse.caches.is_contended((to_schema_name(requests[0].ident.namespace), requests[0].ident.name))
 
 
@@ -198,7 +198,7 @@ def _read_bases(warehouse: Warehouse, requests: Sequence[TableCommit], *, recall
     known = find_published(warehouse, requests[0]) if len(requests) == 1 else None
     bases = [_read_base(warehouse, request, refuses=len(requests) == 1) for request in requests]
     if known is not None and bases[0].published is not None and bases[0].published is not known:
-        # Whoever has a turn loses no race, and still meets the other server.
+        # A commit that has its turn loses no race, and still meets the other server.
         note_race(warehouse, requests)
     return bases
 

@@ -1,7 +1,7 @@
 """Groups of requests that change only properties of one table: one transaction commits them all, with one lake snapshot.
 
-Law: no requirement depends on a property, so the requirements of a member hold for the table as it is under the lock, whatever the members
-before it change. `commits.commit` calls this under the lake's lock.
+Law: no requirement depends on a property, so the requirements of a member hold for the table as it is under the lock, also after the
+changes of the members before it. `commits.commit` calls this under the lake's lock.
 """
 
 from collections.abc import Mapping, Sequence

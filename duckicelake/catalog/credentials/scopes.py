@@ -140,7 +140,7 @@ def check_exclusive(conn: psycopg.Connection, location: str, neighbours: Sequenc
 
 def format_not_exclusive(location: str) -> str:
     """Return the error message for a location that write credentials cannot be limited to."""
-    return f"The location {location!r} is not this table's alone, so nobody gets a key to write there."
+    return f"The location {location!r} is not this table's alone, so no key to write there is given."
 
 
 def _list_files(conn: psycopg.Connection, table_id: int, folder: str, alone: Sequence[str]) -> tuple[str, ...]:

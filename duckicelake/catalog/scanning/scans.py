@@ -229,7 +229,7 @@ def _read_input_again(opened: _ScannedTable, pinned: PinnedScan) -> ScanInput:
     end = get_snapshot(opened.metadata, pinned.snapshot_id, opened.find_lake_id)
     scan_input = read_appended_input(opened.source, opened.metadata, pinned.start_snapshot_id, end)
     if scan_input.list_name != pinned.list_name:
-        raise NotFound("What was appended is told by other manifests by now.")
+        raise NotFound("The appended files are in other manifests by now.")
     return scan_input
 
 

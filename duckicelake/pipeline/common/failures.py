@@ -190,7 +190,7 @@ def _explain_compression(path: Path | None) -> str:
         return ". It is not packed by gzip, as its name says, or was cut"
     with path.open("rb") as source:
         is_packed = source.read(len(_GZIP)) == _GZIP
-    return ". It was cut, or is damaged: write it anew" if is_packed else f". It is not packed by gzip: give it a name without {_PACKED}"
+    return ". It was cut, or is damaged: write it again" if is_packed else f". It is not packed by gzip: give it a name without {_PACKED}"
 
 
 FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *SPARK_FAILURES)

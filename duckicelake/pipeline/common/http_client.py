@@ -113,7 +113,7 @@ def _check_request(request: Request) -> None:
     except ValueError as error:
         raise BadRequest(_NO_URL) from error
     if "@" in parts.netloc:
-        raise BadRequest(f"the URL of {request.host} says who asks, and nobody is asked so: write that to properties")
+        raise BadRequest(f"the URL of {request.host} holds credentials, which are not sent from a URL: write them to properties")
     if not is_url:
         raise BadRequest(_NO_URL)
     found = request.headers.items()

@@ -30,9 +30,9 @@ from duckicelake.pipeline.common.spark_session import RestCatalog
 _SEPARATOR = "%1F"
 _CONFIG = "the catalog's config"
 _DELEGATION = {"x-iceberg-access-delegation": "vended-credentials"}
-UNKNOWN = "nobody knows whether the commit landed: "
+UNKNOWN = "it is unknown whether the commit landed: "
 _LEGAL = "/%~!$&'()*+,;=:@"
-"""What a prefix may be made of: it comes as it stands in a URL."""
+"""The characters of a prefix: it is put into a URL as it is."""
 _NAME = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^".][^.]*))(?P<dot>[.]|\Z)')
 _NO_TABLE = 'is no table: write namespace.table, and a name with a dot in it as in SQL: "a.b"'
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)

@@ -254,4 +254,4 @@ def explain_gone(error: Exception) -> str:
     if not isinstance(error, PySparkException) or not is_gone(error):
         return ""
     is_new = get_condition(error) in _GONE
-    return f"the Spark Connect server {'was started anew, and knows nothing of this session' if is_new else 'is gone, or the way to it'}"
+    return f"the Spark Connect server {'was started again, and does not know this session' if is_new else 'is gone, or the way to it'}"

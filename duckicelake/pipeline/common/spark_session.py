@@ -132,7 +132,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
     jars = fetch_jars(wanted, plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
-    # Spark starts any python3 for our functions unless it is told which.
+    # Spark starts any python3 for our functions unless this names one.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     own: dict[str, str | None] = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
     # A given master takes precedence over the server that this variable names.

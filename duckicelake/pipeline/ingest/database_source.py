@@ -139,7 +139,7 @@ class JdbcReading:
         if found["without"]:
             raise BadRequest(
                 f"{found['without']} rows of {self.name} have no {self.bookmark.column}, or one that has no place in its order: "
-                "nobody could say whether they were taken; leave them out, or give them one, by --option query=…"
+                "a later run could not know whether they were taken; leave them out, or give them one, by --option query=…"
             )
         return Taken(self.name, watermark_column=self.bookmark.column, watermark=found["greatest"] or self.bookmark.value)
 

@@ -359,7 +359,7 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
         is_whole = find_option(given, "multiLine") == "true"
         if not get_decodable(encoding) or (encoding in _WIDE and not is_whole):
             raise BadRequest(
-                f"of JSON in {encoding.upper()} nobody could say whether a line goes on after its first value; write it in UTF-8"
+                f"of JSON in {encoding.upper()} it is unknown whether a line goes on after its first value; write it in UTF-8"
             )
         # Spark asks for it unless it is in UTF-8.
         return ({} if is_whole or find_option(given, "lineSep") else {"lineSep": "\n"}) | dict(given)

@@ -89,7 +89,7 @@ class Coverage:
         schema = ", ".join([f"{_URI} string", *(f"{mark} boolean" for mark in self.marks)])
         known = F.broadcast(rows.sparkSession.createDataFrame(kinds, schema))
         joined = rows.join(known, F.col(file) == F.col(_URI), "left")
-        unknown = F.raise_error(F.concat(F.lit("nobody looked at the columns of "), F.col(file))).cast("boolean")
+        unknown = F.raise_error(F.concat(F.lit("the columns were not checked of "), F.col(file))).cast("boolean")
         others = [name for name in rows.columns if name != file]
         return joined.select(
             *(F.col(f"`{name.replace('`', '``')}`") for name in others), *(F.coalesce(mark, unknown).alias(mark) for mark in self.marks)

@@ -293,13 +293,13 @@ class Compactor:
         come = len(landed.snapshots) - len(list_landed(before, self.properties[RUN_ID]).snapshots)
         if rewritten.unwritten_files:
             reason = next(iter(rewritten.unwritten), _OF_THE_LOG)
-            raise SparkFailed(f"Spark could not write {rewritten.unwritten_files} files of {ident} anew: {reason}")
+            raise SparkFailed(f"Spark could not rewrite {rewritten.unwritten_files} files of {ident}: {reason}")
         if lost and not have_others_moved(before, after, self.properties[RUN_ID]):
             # Iceberg commits several at once and gives a piece up after a few tries.
             failure = CommitFailed if all(map(is_commit_failure, rewritten.uncommitted)) else SparkFailed
             raise failure(f"{lost} of {lost + come} pieces of {ident} could not be committed: {rewritten.uncommitted[0]}")
         if lost and not come:
-            raise CommitFailed(f"others changed all that was written anew of {ident}")
+            raise CommitFailed(f"others changed all rewritten files of {ident}")
         if not landed.snapshots:
             return []
         message = f"others overtook {lost} of {lost + come} pieces, which the next run takes" if lost else ""

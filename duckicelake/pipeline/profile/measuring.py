@@ -85,7 +85,7 @@ SELECT greatest(length(ltrim(file_size_bytes::bit(64)::text, '0')) - 1, 0) AS po
  GROUP BY power ORDER BY power
 """
 
-# Of a snapshot that was made beside main the lake snapshot has the rows that moved main there, not that of its own number.
+# For a snapshot of a branch, the lake snapshot that set main to it has the rows, not that of its own number.
 SELECT_LAKE_SNAPSHOT = """
 SELECT coalesce(max(lake_snapshot_id), %(snapshot_id)s)::bigint FROM iceberg_move
  WHERE table_id = %(table_id)s AND snapshot_id = %(snapshot_id)s

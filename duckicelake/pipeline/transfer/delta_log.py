@@ -125,9 +125,9 @@ def check_paths(place: str, paths: Iterable[str]) -> None:
     for path in paths:
         *folders, name = get_path_key(path).removeprefix("/").split("/")
         if _get_store_kind(path) != kind:
-            raise Unsupported(f"its file {path} is not in the table's own store: write the table anew (a deep clone)")
+            raise Unsupported(f"its file {path} is not in the table's own store: write the table again (a deep clone)")
         if _HIDDEN.fullmatch(name) or not {"", ".", ".."}.isdisjoint(folders):
-            raise Unsupported(f"its file {path} has a name that Spark passes over, or a path that it changes: write the table anew")
+            raise Unsupported(f"its file {path} has a name that Spark passes over, or a path that it changes: write the table again")
 
 
 def _get_store_kind(place: str) -> str:
@@ -175,7 +175,7 @@ def _read_vectors(table: Any, known: frozenset[str]) -> Mapping[str, Positions]:
                 raise BadRequest(f"its log deletes rows of {uri}, which is none of its files")
             found[key], count = positions, count + len(positions)
             if count > DELETED_MAX:
-                raise Unsupported(f"more than {DELETED_MAX} rows are deleted by vectors: write its files anew (REORG … PURGE)")
+                raise Unsupported(f"more than {DELETED_MAX} rows are deleted by vectors: write its files again (REORG … PURGE)")
     return found
 
 
@@ -239,7 +239,7 @@ def make_spec(schema: Schema, partitions: Sequence[str]) -> PartitionSpec:
     for name in partitions:
         if columns[name].type == PrimitiveType("binary"):
             raise Unsupported(
-                f"it is partitioned by {name}, which is binary, and writers do not agree on such values: write it anew without"
+                f"it is partitioned by {name}, which is binary, and writers do not agree on such values: write it again without"
             )
     ids = count(FIRST_FIELD_ID)
     return PartitionSpec(0, tuple(PartitionField(columns[name].field_id, next(ids), name, "identity") for name in partitions))

@@ -119,7 +119,7 @@ class HadoopWarehouse:
         """Write version 1, which must not exist yet."""
         folder = f"{prepared.metadata.location}/{METADATA}"
         if not self.store.put_new(f"{folder}/v1.metadata.json", encode_published(replace(written, metadata_log=()))):
-            raise CommitFailed(f"somebody else has just made {prepared.ident}")
+            raise CommitFailed(f"another session has just created {prepared.ident}")
         # Readers do without it.
         self.store.put_new(f"{folder}/{HINT}", b"1")
 

@@ -43,7 +43,7 @@ from duckicelake.translate.to_ducklake.mapped_files import (
 MAX_FILES = 10_000
 """As many as the lake's server looks into in one commit."""
 THREADS = 16
-REMEDY = "--mode copy writes its rows anew"
+REMEDY = "--mode copy writes its rows again"
 _ESCAPE = re.compile(r"%(?![0-7][0-9A-Fa-f])")
 """Of what Spark, Hive and DuckDB make several things."""
 _FIELD_ID = b"PARQUET:field_id"
@@ -173,7 +173,7 @@ def _read_value(folder_file: FolderFile, column: NestedField) -> object:
 
 
 def _add_statistics(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, wanted: _Wanted) -> DataFile:
-    """Return the file with its partition, and what its footer tells of columns. Bounds are left out where readers disagree about order."""
+    """Return the file with its partition, and what its footer says of columns. Bounds are left out where readers disagree about order."""
     found = read_leaf_columns(file, wanted.leaves, wanted.known)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     places = {file.schema.column(place).path: place for place in range(file.metadata.num_columns)}
@@ -245,7 +245,7 @@ def _check_like(source: TableMetadata, new: TableMetadata) -> None:
     specs = [format_spec_fields(get_default_spec(one)) for one in (source, new)]
     if not is_same_schema(replace(theirs, identifier_field_ids=ours.identifier_field_ids), ours) or specs[0] != specs[1]:
         made = f"{format_schema(theirs)}, {specs[1]}"
-        raise CommitFailed(f"the catalog would make other columns of it: {made}. --mode copy writes its rows anew")
+        raise CommitFailed(f"the catalog would make other columns of it: {made}. --mode copy writes its rows again")
 
 
 def _summarise(files: Sequence[DataFile]) -> Mapping[str, str]:

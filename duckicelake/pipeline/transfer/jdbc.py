@@ -204,7 +204,7 @@ class JdbcCatalog:
             try:
                 self.database.ask(conn, INSERT_V1 if self._has_type(conn) else INSERT_V0, values)
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
-                raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
+                raise CommitFailed(f"another session has just created {prepared.ident}") from error
 
     def list_places(self, loaded: TransferTable) -> Iterable[str]:
         """The table's own folder, and folders next to it that were made for tables of its name and that no row of the database names."""

@@ -185,7 +185,7 @@ class Mover:
                 raise
         made = self.context.target.find(ident)
         if made is None:
-            raise CommitFailed("somebody else dropped or renamed it at once")
+            raise CommitFailed("another session dropped or renamed it at once")
         if prepared is not None and made.metadata.table_uuid == prepared.metadata.table_uuid:
             with suppress(CatalogError):
                 tidy(self.context.reach(made.keys or prepared.keys), prepared, made.metadata)

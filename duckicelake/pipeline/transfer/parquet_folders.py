@@ -174,7 +174,7 @@ class HiveFolders(ReadFolders):
         reader = bench.spark.read.options(**({} if store is None else store.format_settings()))
         # Files of several ages may have several columns.
         looking = refusing_unread_types(bench.spark, Format.parquet, partial(self._list_files, place))
-        with refusing_mixed_types("write these anew, or copy the folder by `ingest`, part by part"), looking:
+        with refusing_mixed_types("write these again, or copy the folder by `ingest`, part by part"), looking:
             rows = reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
             # Spark Connect looks no earlier than it has to.
             _ = rows.schema

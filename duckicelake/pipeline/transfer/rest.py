@@ -155,7 +155,7 @@ def _make(rest: Rest, levels: tuple[str, ...]) -> None:
     try:
         rest.ask("POST", "namespaces", {"namespace": list(levels), "properties": {}})
     except CommitFailed:
-        return  # somebody else just did
+        return  # another session just did
 
 
 def _read_held(ident: TableIdent, answer: object) -> TransferTable:

@@ -75,7 +75,7 @@ class ScratchCatalog:
 
 @dataclass(slots=True)
 class LazyScratchCatalog:
-    """A run's bench, set up when something is first put on it, and anew after its Java is gone."""
+    """A run's bench, set up when something is first put on it, and again after its Java is gone."""
 
     run_id: str
     spark: LazySpark

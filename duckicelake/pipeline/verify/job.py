@@ -203,7 +203,7 @@ class TableComparer:
     options: VerifyOptions
 
     def look(self, state: CatalogTable, pair: SnapshotPair) -> Finding:
-        """Compare the rows of a moment; at head it is begun again when somebody changed the table meanwhile."""
+        """Compare the rows of a moment; at head it is begun again when the table was changed meanwhile."""
         return self._hold(state, pair, Finding(str(self.ident), str(pair), VerifyVerdict.unknown, pair.snapshot_id), self._compare)
 
     def check_files(self, state: CatalogTable, pair: SnapshotPair, metadata_schema: str) -> Finding:

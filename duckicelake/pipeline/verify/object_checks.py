@@ -134,7 +134,7 @@ class _Watched:
 
 
 def _check_content(source: pa.NativeFile, entry: Mapping[str, Any], shape: FileExpectations) -> list[Seen]:
-    """Arrow has one error for damaged bytes and for a store that fails: after it, a second look tells them apart."""
+    """Arrow has one error for damaged bytes and for a store that fails: a second attempt after it distinguishes the two."""
     try:
         return list(_check_content_once(source, entry, shape))
     except OSError:

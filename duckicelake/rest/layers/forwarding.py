@@ -154,7 +154,7 @@ class ForwardingLayer:
             await send(message)
 
         try:
-            scope["session"] = session = await self._find_session(scope, routed.upstream)
+            scope["session"] = session = await self._get_session(scope, routed.upstream)
             check_loop(routed.upstream, scope["headers"])
             caller = read_caller(scope)
             if scope["raw_path"] == CONFIG.encode():
@@ -163,8 +163,8 @@ class ForwardingLayer:
                 await response(scope, receive, send_counted)
                 return
             is_partial = not session.may_choose_locations
-            separator = await self._find_separator(routed, caller) if is_partial else ADVERTISED_SEPARATOR
-            names = read_path(scope["method"], find_rest(routed), separator, is_partial=is_partial)
+            separator = await self._get_separator(routed, caller) if is_partial else ADVERTISED_SEPARATOR
+            names = read_path(scope["method"], get_rest(routed), separator, is_partial=is_partial)
             name = scope["operation"] = names.name
             call = ForwardedCall(routed, names, session, caller, separator, is_partial)
             await self._answer_operation(scope, receive, send_counted, call)
@@ -175,7 +175,7 @@ class ForwardingLayer:
             audit_error(self._context, scope, error)
             await build_catalog_error(scope, error)(scope, receive, send_counted)
 
-    async def _find_session(self, scope: Scope, upstream: Upstream) -> Session:
+    async def _get_session(self, scope: Scope, upstream: Upstream) -> Session:
         """Return the caller's rights in the catalog behind a route. Raises: NoSuchWarehouse: it has none. ServiceUnavailable."""
         bearer: Bearer | None = scope.get("bearer")
         session = await build_route_session(self._context, bearer, upstream.route)
@@ -183,7 +183,7 @@ class ForwardingLayer:
             raise await build_unknown_warehouse(self._context, bearer, upstream.route.name)
         return session
 
-    async def _find_separator(self, routed: RoutedRequest, caller: Caller) -> str:
+    async def _get_separator(self, routed: RoutedRequest, caller: Caller) -> str:
         """Return the upstream's separator of namespaces, percent-encoded."""
         if routed.is_whole:
             return ADVERTISED_SEPARATOR
@@ -370,7 +370,7 @@ def check_loop(upstream: Upstream, headers: Headers) -> None:
 
 
 def read_path(method: str, rest: str, separator: str, *, is_partial: bool) -> ForwardedNames:
-    """Return the names in a path. Whoever may do everything may send paths that only the upstream can read. Raises: BadRequest."""
+    """Return the names in a path. A principal with every right may send paths that only the upstream can read. Raises: BadRequest."""
     try:
         return read_names(method, rest, separator)
     except BadRequest:
@@ -379,7 +379,7 @@ def read_path(method: str, rest: str, separator: str, *, is_partial: bool) -> Fo
         return ForwardedNames(find_forwarded_operation(method, rest)[0])
 
 
-def find_rest(routed: RoutedRequest) -> str:
+def get_rest(routed: RoutedRequest) -> str:
     """Return the path behind the prefix; the upstream's own prefix may have several segments, or none."""
     if not routed.is_whole:
         return routed.rest

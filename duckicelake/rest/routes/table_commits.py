@@ -123,7 +123,7 @@ class TableCommitRoutes:
         try:
             first, *others = await run_in_threadpool(commit_each, [request, *(w.request for w in waiters if w.request is not None)])
         except BaseException:
-            # The thread goes on, or failed where nobody can tell.
+            # The thread goes on, or failed with an unknown outcome.
             answer_all(waiters, [CommitStateUnknown("The server failed while it committed; look before trying again.")] * len(waiters))
             raise
         self._turns.grouped_count += len(waiters) + 1 if waiters else 0

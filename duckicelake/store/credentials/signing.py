@@ -185,7 +185,7 @@ def _get_form(method: str, query: Sequence[tuple[str, str]], *, has_key: bool) -
     form = next((form for form in ALLOWED_FORMS if form.fits(method, names, has_key=has_key)), None)
     if form is None or len(names) < len(query):
         what = " ".join(sorted(names)) or "no parameters"
-        raise Forbidden(f"Nobody gets this signed: {method[:16]} of {'an object' if has_key else 'a bucket'} with {what[:200]}.")
+        raise Forbidden(f"This is never signed: {method[:16]} of {'an object' if has_key else 'a bucket'} with {what[:200]}.")
     return form
 
 
@@ -242,7 +242,7 @@ def _parse_headers(headers: Mapping[str, Sequence[str]], now_s: float) -> dict[s
         if lower in found or not HEADER_NAME.fullmatch(lower) or BAD_VALUE.search(value):
             raise BadRequest(f"The header {name[:64]!r} to be signed is malformed, or comes twice.")
         if (lower.startswith("x-amz-") and lower not in AMZ_HEADERS) or lower.startswith("x-forwarded-"):
-            raise Forbidden(f"Nobody gets the header {name[:64]!r} signed.")
+            raise Forbidden(f"The header {name[:64]!r} is never signed.")
         if lower in AMZ_HEADERS:
             found[lower] = value
     if not PAYLOAD.fullmatch(found.setdefault(HASH, "UNSIGNED-PAYLOAD")):
@@ -272,14 +272,14 @@ def _list_spellings(bucket: str, key: str, *, is_prefix: bool = False) -> tuple[
         plain = each.removesuffix("/") if is_prefix else each
         if len(spelled) > MOST_SPELLINGS or "\\" in each or re.search(UNSAFE_KEY, plain) or len(key.encode()) > MAX_KEY_BYTES:
             raise Forbidden(
-                "Nobody gets a key signed that could mean another: with steps, empty parts, back-slashes or control characters."
+                "No key is signed that could mean another: with steps, empty parts, back-slashes or control characters."
             )
     return tuple(f"s3://{bucket}/{each}" for each in spelled)
 
 
 def _list_source_spellings(text: str) -> tuple[str, ...]:
     if "?" in text or BROKEN_ESCAPE.search(text):
-        raise Forbidden("Nobody gets a source to copy from signed that names a version.")
+        raise Forbidden("No source of a copy is signed that names a version.")
     bucket, _, key = text.removeprefix("/").partition("/")
     return tuple(dict.fromkeys((*_list_spellings(bucket, key), *_list_spellings(_decode(bucket), _decode(key)))))
 

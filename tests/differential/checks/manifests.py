@@ -87,7 +87,7 @@ def _read_carried(table: IcebergTable, snapshot: Snapshot) -> Live:
 def _find_kept(table: IcebergTable, snapshot: Snapshot, before: Live) -> Live:
     """What was there before a snapshot beside main: it keeps the files that its author listed, as many rows of them.
 
-    A merge by DuckDB lets snapshots of main be published anew, with other files of the same rows.
+    A merge by DuckDB lets snapshots of main be published again, with other files of the same rows.
     """
     carried = _read_carried(table, snapshot)
     gone, kept = before.keys() - carried.keys(), carried.keys() - before.keys()

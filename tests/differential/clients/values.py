@@ -14,7 +14,7 @@ from tests.differential.generator.kinds import Mapping as MapKind
 
 
 def to_schema(columns: Sequence[Column]) -> Schema:
-    """The Iceberg schema of columns, with ids that the catalog may give anew."""
+    """The Iceberg schema of columns, with ids that the catalog may give again."""
     ids = count(1)
     return Schema(*(_to_field(column, ids) for column in columns))
 

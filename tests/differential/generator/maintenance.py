@@ -31,7 +31,7 @@ class MergeAdjacent:
 
 @dataclass(frozen=True, slots=True)
 class RewriteFiles:
-    """Files of one table with any delete are written anew without the deleted rows."""
+    """Files of one table with any delete are written again without the deleted rows."""
 
     table_id: int
 

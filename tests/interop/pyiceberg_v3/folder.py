@@ -1,4 +1,4 @@
-"""A catalog of one table in a local folder, as PyIceberg writes it: nobody publishes its manifests anew."""
+"""A catalog of one table in a local folder, as PyIceberg writes it: nobody publishes its manifests again."""
 
 import json
 from pathlib import Path

@@ -54,7 +54,7 @@ def check_row_ids(duck: DuckDBPyConnection, ids: list[int]) -> dict[int, int]:
     ],
 )
 def test_rows_are_appended_and_deleted(served: Served, spec: PartitionSpec, properties: dict[str, str]) -> None:
-    """Of files of both sides, partly, again and whole; rows that stay keep their row ids, and no file is written anew."""
+    """Of files of both sides, partly, again and whole; rows that stay keep their row ids, and no file is written again."""
     story = Story(served, spec, **properties)
     for start in (0, 20):
         story.table.append(make_rows(*range(start, start + 20)))

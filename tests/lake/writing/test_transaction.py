@@ -29,7 +29,7 @@ def read_snapshots(lake: FreshLake) -> list[tuple[int, int, int, str | None]]:
 
 
 def test_steps_become_consecutive_lake_snapshots(opened: Lake, lake: FreshLake) -> None:
-    """Each with its own words; the schema version rises only where DuckDB must read the catalog anew."""
+    """Each with its own words; the schema version rises only where DuckDB must read the catalog again."""
     with committing(opened) as commit:
         head = commit.head
         last = write_steps(

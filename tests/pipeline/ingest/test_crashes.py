@@ -223,7 +223,7 @@ def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch
             mill.run(run=run)
     known = run.report
     assert lost.value.message == (
-        "nobody knows whether the commit landed: the gateway waited for too long; "
+        "it is unknown whether the commit landed: the gateway waited for too long; "
         f"run {known.run_id} is in raw.trips__ingested if it did, and running again finds out"
     )
     assert (known.attempts, known.files, known.rows_in, known.rows_out, known.rows_quarantined) == (1, 3, 8, 6, 2)

@@ -114,7 +114,7 @@ def test_silence_is_not_taken_for_a_refusal() -> None:
     with pytest.raises(ServiceUnavailable, match=r"no catalog answers at 127\.0\.0\.1:1"):
         open_rest(NOBODY)
     rest = Rest("http://127.0.0.1:1/v1/lake", NOBODY)
-    with pytest.raises(CommitStateUnknown, match="^nobody knows whether the commit landed: no catalog answers"):
+    with pytest.raises(CommitStateUnknown, match="^it is unknown whether the commit landed: no catalog answers"):
         commit_once(lambda: rest, [STAGED.format_change()], lambda: False, patience=0.0)
 
 

@@ -40,13 +40,13 @@ def test_a_file_that_is_gone_is_asked_for_once(keeper: Keeper) -> None:
 
 @pytest.mark.long
 def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a table is committed piece by piece: what can be written anew is, and of the rest it is told that it was not."""
+    """Such a table is committed piece by piece: what can be written again is, and of the rest it is told that it was not."""
     monkeypatch.setattr(compaction, "GROUP_BYTES", 900)
     # Two in each piece, and none that is alone and stays.
     fill(keeper, 6)
     name = remove_file(keeper)
     [done] = keeper.run("main.t", min_files=2).steps
-    assert (done.verdict, "could not write 2 files of main.t anew" in done.message) == (Verdict.failed, True), done
+    assert (done.verdict, "could not rewrite 2 files of main.t" in done.message) == (Verdict.failed, True), done
     assert name in done.message
     head = keeper.checker.served.server.get("namespaces/main/tables/t").json["metadata"]["current-snapshot-id"]
     assert (done.removed, done.added, done.snapshot_id) == (4, 2, head)

@@ -126,7 +126,7 @@ def test_what_a_tag_names_outlives_every_age(keeper: Keeper, keep_refs: bool) ->
 
 @pytest.mark.long
 def test_duckdb_goes_on_meanwhile(keeper: Keeper) -> None:
-    """Rows that are added, changed and deleted while files are written anew are there, changed and gone afterwards."""
+    """Rows that are added, changed and deleted while files are written again are there, changed and gone afterwards."""
     fill(keeper)
     duck = keeper.checker.served.lake.duckdb()
     failed: list[Exception] = []

@@ -48,7 +48,7 @@ def test_an_error_in_the_middle_of_a_stream_is_duckdbs() -> None:
     ("said", "is_closed"), [("INTERNAL Error: it broke", True), ("FATAL Error: so it is", True), ("IO Error: no such file", False)]
 )
 def test_a_stream_may_break_a_session(said: str, is_closed: bool) -> None:
-    """As any other statement may: it is opened anew then."""
+    """As any other statement may: it is opened again then."""
     streaming: Any = Streaming(said)
     session = LakeSession(lambda: streaming)
     with pytest.raises(duckdb.Error) as caught:

@@ -104,7 +104,7 @@ class Client:
         return self._put_manifest(metadata, added, header, entries)
 
     def rewrite(self, metadata: Any, snapshot_id: int, parent: Any, content: int, staying: Sequence[int] | None = None) -> dict[str, Any]:
-        """Write each manifest of data or of deletes that a snapshot added anew, and return the snapshot that has these instead.
+        """Write each manifest of data or of deletes that a snapshot added again, and return the snapshot that has these instead.
 
         Files at the places `staying` stay, in this order, and the others are removed; without it all stay.
         """

@@ -214,7 +214,7 @@ def read_snapshot_ids(lake: FreshLake) -> list[int]:
 
 
 def test_files_keep_their_sequence_numbers(there: Elsewhere, lake: FreshLake) -> None:
-    """In the manifests that the lake writes for them too: with the next snapshot, and when all is written anew."""
+    """In the manifests that the lake writes for them too: with the next snapshot, and when all is written again."""
     for name in ("a", "b"):
         there.add([write_file(there.client, there.metadata, name, ids(1))])
     assert there.register().status == 200

@@ -107,7 +107,7 @@ def test_everywhere_takes_names_without_a_folder(lake: FreshLake) -> None:
 
 
 def test_a_moved_table_keeps_history_files_and_log(opened: Client, lake: FreshLake) -> None:
-    """Its objects are published anew where it is now; the log names the older files where they are, and both stay."""
+    """Its objects are published again where it is now; the log names the older files where they are, and both stay."""
     base = opened.create().json["metadata"]
     opened.commit(opened.append(base, 9_000_000_001, [data_file(base, "a")]))
     before = opened.load()

@@ -74,7 +74,7 @@ def test_a_copy_that_made_a_table_is_done_once(client: Client, lake: FreshLake) 
 
 @pytest.mark.parametrize("ending", ["a new table by that name", "another name", "no table"])
 def test_a_copy_is_known_when_its_tables_are_gone(client: Client, lake: FreshLake, ending: str) -> None:
-    """Or were made anew: it was done whole, and nobody does it again."""
+    """Or were made again: it was done whole, and nobody does it again."""
     parts = change("t", append(client, "t", 9_000_000_001)), change("u", append(client, "u", 9_000_000_002))
     unnamed = change("v", [update for update in new_table(client) if update["action"] != "assign-uuid"], CREATE)
     assert commit(client, *parts, unnamed).status == 204

@@ -1,4 +1,4 @@
-"""Whether a request carries AWS's Signature Version 4, made anew from what came, as AWS describes it for services other than S3.
+"""Whether a request carries AWS's Signature Version 4, made again from what came, as AWS describes it for services other than S3.
 
 Source: AWS «Signature Version 4 for API requests»
 """

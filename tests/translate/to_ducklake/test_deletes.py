@@ -36,7 +36,7 @@ def test_positions_lie_in_their_file(positions: Longs) -> None:
 
 
 def test_rows_that_come_back_are_seen() -> None:
-    """DuckLake can only say it with a file anew."""
+    """DuckLake can only say it with a file again."""
     assert not has_restored_rows(longs(1), longs(1, 2))
     assert has_restored_rows(longs(1, 2), longs(2, 3))
 

@@ -46,7 +46,7 @@ def history(*refs: SetSnapshotRef) -> Any:
         pytest.param([], [RemoveSnapshotRef("main"), add(4, None), put("main", 4)], id="a replacement"),
         pytest.param([put("dev", 2)], [add(4, 2), put("dev", 4)], id="from a branch"),
         pytest.param([put("dev", 2)], [add(4, 3), put("main", 4), put("dev", 4)], id="a branch that follows main"),
-        pytest.param([put("dev", 3)], [put("dev", 1), add(4, 1), put("dev", 4)], id="a branch begun anew"),
+        pytest.param([put("dev", 3)], [put("dev", 1), add(4, 1), put("dev", 4)], id="a branch begun again"),
         pytest.param([], [put("main", 2)], id="a rollback"),
     ],
 )

@@ -25,7 +25,7 @@ Maker = Callable[[Draw, Lake], Operation | None]
 def draw_duckdb_steps(draw: Draw, lake: Lake, before: Sequence[Step]) -> list[Step]:
     """One commit: of one operation, or a transaction of several on one table.
 
-    The extension changes no rows of a table that was partitioned anew: it mixes up the specs.
+    The extension changes no rows of a table that was partitioned again: it mixes up the specs.
     """
     parted = {change.table_id for step in before for change in step.operations if isinstance(change, SetPartitioning | TellPartitioning)}
     lake = replace(lake, tables={key: table for key, table in lake.tables.items() if key not in parted})

@@ -45,7 +45,7 @@ def draw_filter(draw: Draw, table: Table) -> Predicate:
 
 
 def draw_client_delete(draw: Draw, lake: Lake) -> Operation | None:
-    """Rows deleted, which PyIceberg does by writing files anew."""
+    """Rows deleted, which PyIceberg does by writing files again."""
     table = draw_table(draw, lake)
     return Delete(table.table_id, draw_filter(draw, table)) if can_write(table) else None
 

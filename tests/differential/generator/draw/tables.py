@@ -91,7 +91,7 @@ def _draw_columns(draw: Draw, lake: Lake, *, inlined: bool) -> tuple[Column, ...
 
 
 def can_be_written(column: Column) -> bool:
-    """PyIceberg 0.12 makes NULL an empty list or map, where those are of structs, in files that it writes anew."""
+    """PyIceberg 0.12 makes NULL an empty list or map, where those are of structs, in files that it writes again."""
     return not has_many_structs(column.kind)
 
 

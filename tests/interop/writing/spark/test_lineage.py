@@ -35,7 +35,7 @@ CHANGES: tuple[tuple[str, str, set[int] | None], ...] = (
     ("duck", "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", None),
     ("spark", "UPDATE {t} SET name = 's3' WHERE id IN (10, 110)", {10, 110}),
 )
-"""Who runs what, and the rows that it changes or adds; None: DuckDB keeps no numbers of the rows that it writes anew."""
+"""Who runs what, and the rows that it changes or adds; None: DuckDB keeps no numbers of the rows that it writes again."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ class Book:
         self.source = f"jdbc:sqlite:{self.path}"
 
     def make(self, columns: str, *rows: Sequence[Any]) -> None:
-        """The table anew."""
+        """The table again."""
         with closing(sqlite3.connect(self.path)) as conn, conn:
             conn.execute("DROP TABLE IF EXISTS t")
             conn.execute(f"CREATE TABLE t ({columns})")

@@ -67,7 +67,7 @@ def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
         with meeting_commits(held, "t", meet) as meeting:
             report = meeting.run("main.t", min_files=2)
     [done] = report.steps
-    assert (done.verdict, "could not write" in done.message, "cancelled" in done.message) == (Verdict.failed, True, True), done
+    assert (done.verdict, "could not rewrite" in done.message, "cancelled" in done.message) == (Verdict.failed, True, True), done
     assert (get_exit_status(report.status, stop), done.removed, done.added) == (INTERRUPTED, 2, 1), done
     assert large.count_files("t") == 19
     [rest] = large.run("main.t", min_files=2).steps

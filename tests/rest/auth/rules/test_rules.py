@@ -153,7 +153,7 @@ def test_a_revoke_is_in_force_on_every_server_when_it_is_answered(lake: FreshLak
 
 
 def test_grants_follow_what_they_are_on_and_nothing_else(managed: Managed) -> None:
-    """DuckDB renames a table, another takes its name: the grant goes with the table; what is made anew inherits nothing."""
+    """DuckDB renames a table, another takes its name: the grant goes with the table; what is made again inherits nothing."""
     duck = managed.guarded.lake.duckdb()
     managed.add("alice")
     managed.give("read", "table:a.t", "alice")
@@ -193,7 +193,7 @@ def test_nothing_is_granted_on_one_of_two_tables_with_the_same_uuid(managed: Man
 
 
 def test_grants_follow_views_and_namespaces_too(managed: Managed) -> None:
-    """A view that is replaced over REST or renamed stays the same one; a namespace that is made anew is another."""
+    """A view that is replaced over REST or renamed stays the same one; a namespace that is made again is another."""
     managed.add("alice")
     managed.give("read", "view:a.v", "alice")
     version = {**VERSION, "version-id": 2, "representations": [{"type": "sql", "sql": "SELECT 2 AS i", "dialect": "duckdb"}]}

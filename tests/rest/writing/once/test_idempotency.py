@@ -154,9 +154,9 @@ def test_a_key_of_an_older_server_is_answered_by_name(client: Client, lake: Fres
     assert f"The commit to main.{name} is done" in gone.json["error"]["message"]
     if path.endswith("unregister"):
         return
-    anew = client.post(here, {"name": name, "schema": COLUMNS, **({"view-version": VERSION} if kind == "views" else {})})
+    again = client.post(here, {"name": name, "schema": COLUMNS, **({"view-version": VERSION} if kind == "views" else {})})
     again = ask(server, "POST", path, body, key)
-    assert (again.status, again.json["metadata"][uuid]) == (200, anew.json["metadata"][uuid]), again.body
+    assert (again.status, again.json["metadata"][uuid]) == (200, again.json["metadata"][uuid]), again.body
 
 
 def test_a_refusal_is_final(client: Client, lake: FreshLake) -> None:

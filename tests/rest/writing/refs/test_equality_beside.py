@@ -316,7 +316,7 @@ def test_deletes_that_cannot_be_taken_change_nothing(
 
 
 def test_a_merge_is_not_taken_for_a_removed_write_to_a_branch(client: Client, session: DuckDBPyConnection, lake: FreshLake) -> None:
-    """Be it one that changed the table too: when DuckDB expires all others, main stays on the merge, whoever reads the lake anew."""
+    """Be it one that changed the table too: when DuckDB expires all others, main stays on the merge, whoever reads the lake again."""
     for start in (100, 200):
         session.execute(f"INSERT INTO t SELECT i, NULL FROM range({start}, {start + 40}) r(i)")
     session.execute("CALL ducklake_merge_adjacent_files('lake')")

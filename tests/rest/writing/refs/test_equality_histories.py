@@ -105,7 +105,7 @@ class Story:
         self.main = list(self.dev)
 
     def branch_off(self) -> None:
-        """The branch begins anew at main."""
+        """The branch begins again at main."""
         assert self.client.commit([set_ref("dev", self.client.load()["current-snapshot-id"], "branch")]).status == 200
         self.dev, self.fresh = list(self.main), []
 

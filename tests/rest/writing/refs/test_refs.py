@@ -77,7 +77,7 @@ def test_main_may_retain(client: Client, lake: FreshLake) -> None:
 
 
 def test_a_tag_leaves_other_tables_alone(client: Client) -> None:
-    """Only the table that got it is loaded anew: others keep their ready answers."""
+    """Only the table that got it is loaded again: others keep their ready answers."""
     client.create("u")
     client.load("u")
     client.load("u")

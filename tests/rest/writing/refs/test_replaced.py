@@ -68,7 +68,7 @@ def test_a_replaced_table_begins_anew(client: Client, lake: FreshLake) -> None:
 
 
 def test_writing_goes_on_from_a_replaced_table(client: Client, lake: FreshLake) -> None:
-    """The next snapshot's parent is the new one, in this server and in one that reads everything anew."""
+    """The next snapshot's parent is the new one, in this server and in one that reads everything again."""
     root = replace_rows(client, 77)["current-snapshot-id"]
     session = lake.duckdb()
     session.execute("INSERT INTO t SELECT range, 'y' FROM range(50)")

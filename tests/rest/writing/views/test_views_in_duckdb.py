@@ -113,7 +113,7 @@ def test_duckdb_replaces_what_was_told(server: Server, duck: DuckDBPyConnection)
 
 
 def test_duckdb_renames_comments_and_drops(server: Server, duck: DuckDBPyConnection) -> None:
-    """A rename keeps the view, a comment is a property, and a view made anew is another one."""
+    """A rename keeps the view, a comment is a property, and a view made again is another one."""
     told = create(server, "v", {"spark": "SELECT a, b FROM t"}).json["metadata"]
     duck.execute("ALTER VIEW v RENAME TO w")
     assert server.get(f"{VIEWS}/v").error == (404, "NoSuchViewException")
