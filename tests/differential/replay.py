@@ -23,7 +23,7 @@ SELECT DISTINCT s.schema_name, t.table_name
   JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id
  WHERE (a.end_snapshot IS NULL OR b.begin_snapshot < a.end_snapshot) AND (b.end_snapshot IS NULL OR a.begin_snapshot < b.end_snapshot)
 """
-NOT_OF_ROWS = {"tables_altered", "tables_dropped", "tables_created"}
+NOT_OF_ROWS = {"tables_altered", "tables_dropped", "tables_created", "views_altered"}
 
 
 class Client(Protocol):
