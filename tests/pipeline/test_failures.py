@@ -10,13 +10,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
+from duckicelake.pipeline.common.connection_errors import explain_duckdb, explain_postgres, hide_passwords
 from duckicelake.pipeline.common.failures import (
-    explain_duckdb,
     explain_missing,
     explain_outage,
-    explain_postgres,
     explain_store,
-    hide_passwords,
 )
 from duckicelake.pipeline.common.http_client import Request, send_request
 from duckicelake.pipeline.common.lake_tables import check_may_write
@@ -132,8 +130,8 @@ def test_a_refusal_that_breaks_off_is_one() -> None:
 @pytest.mark.parametrize(
     ("url", "headers", "told"),
     [
-        pytest.param("http://me:hidden@127.0.0.1/v1/config", {}, "the URL of 127.0.0.1 says who asks", id="a password in the URL"),
-        pytest.param("http://me:hidden@127.0.0.1:1/v1/config", {}, "the URL of 127.0.0.1:1 says who asks", id="and a port"),
+        pytest.param("http://me:hidden@127.0.0.1/v1/config", {}, "the URL of 127.0.0.1 holds credentials", id="a password in the URL"),
+        pytest.param("http://me:hidden@127.0.0.1:1/v1/config", {}, "the URL of 127.0.0.1:1 holds credentials", id="and a port"),
         pytest.param("http://127.0.0.1:1/v1?key=hidden more", {}, "cannot be read", id="a space in the URL"),
         pytest.param("http://127.0.0.1:hidden/v1", {}, "cannot be read", id="no port"),
         pytest.param("http://[::1/hidden", {}, "cannot be read", id="half an address"),

@@ -11,8 +11,7 @@ from types import FrameType
 
 from duckicelake.commands.signals import handling, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.common.reports import Interrupted, Progress
-from duckicelake.pipeline.ingest.options import PUBLISHED
+from duckicelake.pipeline.common.reports import PUBLISHED, Interrupted, Progress
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ends."""

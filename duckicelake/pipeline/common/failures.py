@@ -13,20 +13,12 @@ from pyarrow import ArrowException, parquet
 from pyspark.errors import PySparkException
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
+from duckicelake.pipeline.common.connection_errors import explain_duckdb, explain_postgres
 from duckicelake.pipeline.common.java import JarUnavailable, NoJava
 from duckicelake.pipeline.common.rest import Rest
 from duckicelake.pipeline.common.spark_connect import explain_gone
 from duckicelake.pipeline.common.storage import find_local_path
 
-HIDDEN = "…"
-_PASSWORD = re.compile(
-    r"""([?&]password=)[^&\s"]*                                                              # a parameter of a URI
-    |(\bpassword\s*=\s*)(?:'(?:[^'\\]|\\.)*'|(?:\\.|[^\s'\\])*?(?="?:?(?:\s|\Z)))        # libpq's NAME=VALUE
-    |(://[^\s:/@"]*:)[^\s@"]*(?=@)                                                          # a URI's user""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_GONE = ("08", "57P")
-"""SQLSTATEs of connections that broke, and of a Postgres that stops or starts."""
 _NO_STORE = re.compile(
     r"\bsoftware\.amazon\.awssdk\.core\.exception\.SdkClientException: Unable to execute HTTP request: "
     r"(.*?)(?: \(SDK Attempt Count: \d+\))?$",
@@ -37,23 +29,6 @@ _NO_STORE = re.compile(
 
 _NO_FILE = re.compile(r"\borg\.apache\.iceberg\.exceptions\.NotFoundException: .*?: ((?:s3[an]?://|file:/).*)$", re.MULTILINE)
 """What Iceberg raises of a file that is not there, and which it is."""
-
-
-def hide_passwords(text: str) -> str:
-    """Return the text without the passwords of connection strings, which DuckDB shows when it cannot reach Postgres."""
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
-
-
-def explain_duckdb(error: duckdb.Error | Exception) -> str:
-    """Return what DuckDB says is wrong, in a line."""
-    return f"DuckDB: {''.join(hide_passwords(str(error)).strip().splitlines()[:1])}"
-
-
-def explain_postgres(error: psycopg.Error) -> str:
-    """Return what Postgres says is wrong, in a line."""
-    said = "".join(str(error).strip().splitlines()[:1])
-    is_gone = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_GONE)
-    return f"the lake's Postgres does not answer: {said}" if is_gone else f"Postgres: {said}"
 
 
 def explain_store(said: str) -> str:

@@ -10,6 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from duckicelake.errors import CatalogError
 
+PUBLISHED = "published"
+"""The step that is announced after the commit."""
+
 
 class Interrupted(CatalogError):
     """The user asked the job to stop, so a step was not begun."""

@@ -189,10 +189,6 @@ def _read_reading(source: str, given: Mapping[str, Any]) -> dict[str, str]:
     return (own if is_database else {}) | read_properties(given.get("properties")) | pairs
 
 
-PUBLISHED = "published"
-"""The step that is announced after the commit."""
-
-
 class Status(StrEnum):
     """The outcome of a run."""
 

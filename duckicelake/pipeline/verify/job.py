@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import CatalogError, CommitFailed
+from duckicelake.pipeline.common.connection_errors import explain_duckdb
 from duckicelake.pipeline.common.failures import (
     SPARK_FAILURES,
-    explain_duckdb,
     explain_missing,
     explain_outage,
     explain_spark,
