@@ -293,9 +293,22 @@ def serve_http(settings: Settings, home: Home, announce: Callable[[], None]) -> 
     threading.Thread(target=_announce_when_alive, args=(url_host, port, announce), daemon=True).start()
     if settings.workers > 1:
         with sharing_metrics(home, metrics_folder):
-            Multiprocess(config, sockets=[listening]).run()
+            Workers(config, sockets=[listening]).run()
     else:
         uvicorn.Server(config).run(sockets=[listening])
+
+
+class Workers(Multiprocess):
+    """The workers of a server. One that dies is replaced at once, also while its parent waits for its answer to a health check.
+
+    uvicorn's parent process keeps the worker's end of the pipe open, so it would wait `WORKER_ANSWER_SECONDS` for a dead worker.
+    """
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the workers that have died or do not respond."""
+        for process in self.processes:
+            process.child_conn.close()
+        super().keep_subprocess_alive()
 
 
 @contextmanager
