@@ -34,6 +34,10 @@ class NoSuchView(CatalogError):
     """The view does not exist."""
 
 
+class NoSuchFunction(CatalogError):
+    """The function does not exist."""
+
+
 class NoSuchPlanId(CatalogError):
     """No scan plan of this table has that id."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from duckicelake.catalog.function_binder import FunctionBinder
 from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
@@ -73,6 +74,7 @@ class Warehouse:
     readers: ReaderPool = field(default_factory=ReaderPool)
     scans: ScanCache = field(default_factory=ScanCache)
     plans: PlanCache = field(default_factory=PlanCache)
+    binder: FunctionBinder = field(default_factory=FunctionBinder)
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: WarehouseLimits | None = None) -> Warehouse:

@@ -7,7 +7,7 @@ Source: DuckLake specification 1.0; our own tables are defined in `install.sql`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from duckicelake.lake.note_rows import RefNotes
@@ -407,3 +407,28 @@ class TableState:
     nullable: Sequence[NullableRow] = ()
     history_id: int = 0
     restored_max_bytes: int = RESTORED_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class MacroRow:
+    """A parameter, joined with its implementation and its macro. An implementation without parameters has a row without `parameter_name`.
+
+    `begun_at` is the time of the lake snapshot that the macro begins at, or that of the earliest one left if it has expired.
+    `parameter_type` is in DuckLake's words; `unknown` for a parameter without a type, `list`, `struct` and `map` without their children.
+    """
+
+    schema_name: str
+    schema_uuid: UUID
+    macro_id: int
+    macro_name: str
+    begin_snapshot: int
+    end_snapshot: int | None
+    begun_at: datetime
+    impl_id: int
+    dialect: str
+    sql: str
+    kind: Literal["scalar", "table"]
+    parameter_name: str | None
+    parameter_type: str | None
+    default_value: str
+    default_value_type: str

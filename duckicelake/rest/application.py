@@ -28,6 +28,7 @@ from duckicelake.rest.metrics import build_counter, build_gauge, build_gauges
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
+from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
@@ -131,7 +132,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     """Add a route for every operation: its handler, or an answer 501 that names the operation."""
     routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
-    routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context))
+    routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

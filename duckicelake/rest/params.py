@@ -60,6 +60,11 @@ async def read_view_name(view: Annotated[str, Path(description="The view's name.
     return check_name(decode_segment(view, "view"), "view")
 
 
+async def read_function_name(function: Annotated[str, Path(description="The function's name.")]) -> str:
+    """Return the path's function."""
+    return check_name(decode_segment(function, "function"), "function")
+
+
 async def check_query(request: Request) -> None:
     """Refuse a query string that is not UTF-8; Starlette would replace the invalid bytes in names.
 
@@ -119,6 +124,7 @@ Prefix = Annotated[str, Path(description="The warehouse's prefix, as the configu
 Levels = Annotated[tuple[str, ...], Depends(read_levels)]
 TableName = Annotated[str, Depends(read_table_name)]
 ViewName = Annotated[str, Depends(read_view_name)]
+FunctionName = Annotated[str, Depends(read_function_name)]
 Page = Annotated[PageRequest, Depends(read_page)]
 SnapshotSelection = Literal["all", "refs"]
 """The query parameter `snapshots`: all snapshots in the metadata, or only those that refs name."""

@@ -72,6 +72,16 @@ LoadTableResult = TypedDict(
 
 
 LoadViewResult = TypedDict("LoadViewResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
+ListFunctionsResponse = TypedDict("ListFunctionsResponse", {"identifiers": list[list[str]], "next-page-token": str | None})
+"""Each identifier is the levels of the namespace and the function's name."""
+
+
+class LoadFunctionResult(TypedDict):
+    """A function. It has no metadata file: every load derives its metadata from the lake."""
+
+    metadata: dict[str, Any]
+
+
 CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str, "metadata": dict[str, Any]})
 
 

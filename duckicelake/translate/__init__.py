@@ -3,5 +3,5 @@
 types (columns → schema) · schemas, partitions, sort_orders, name_mapping (over time) · values (texts → Iceberg values) ·
 locations (paths → URIs) · visibility, history (rows → changes of each snapshot) · manifests (changes → manifest plans) ·
 files, bulk (rows → data files and manifests) · client_schemas, client_snapshots (notes of clients) · to_iceberg (→ metadata) ·
-to_ducklake (metadata → rows) · views (SQL, parsed only).
+to_ducklake (metadata → rows) · views (SQL, parsed only) · functions (macros → SQL functions).
 """

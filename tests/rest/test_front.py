@@ -120,10 +120,10 @@ def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
     """What has no route is counted as such, so that paths never become labels."""
     for path in ("namespaces", "namespaces", "namespaces/nope", "/a", "/b"):
         server.get(path)
-    server.get("namespaces/main/functions")
+    server.get("namespaces/main/tables/t/credentials")
     assert server.count("duckicelake_requests_total", operation="listNamespaces", status="200") == 2
     assert server.count("duckicelake_requests_total", operation="loadNamespaceMetadata", status="404") == 1
-    assert server.count("duckicelake_requests_total", operation="listFunctions", status="501") == 1
+    assert server.count("duckicelake_requests_total", operation="loadCredentials", status="501") == 1
     assert server.count("duckicelake_requests_total", operation="unrouted", status="404") == 2
     assert server.count("duckicelake_request_seconds_count", operation="listNamespaces") == 2
 
@@ -165,8 +165,6 @@ def test_unknown_paths_and_methods_are_refused_in_icebergs_shape(standing: Serve
 def test_what_is_not_served_is_refused_by_name(standing: Server) -> None:
     """501 with the operation's name."""
     for method, path, name in [
-        ("GET", "namespaces/main/functions", "listFunctions"),
-        ("GET", "namespaces/main/functions/f", "loadFunction"),
         ("GET", "namespaces/main/tables/t/credentials", "loadCredentials"),
     ]:
         answer = standing.ask(method, path)
