@@ -16,7 +16,8 @@ from duckicelake.commands.embedded import join_running, read_joined, using_stack
 from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, get_credential, get_facts
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
-from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader, format_snippet
+from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader
+from duckicelake.commands.tool_snippets import format_client, format_yaml
 from duckicelake.config import Settings, read_settings
 from duckicelake.embedded.home import open_home
 from duckicelake.errors import CatalogError, ServiceUnavailable
@@ -44,6 +45,17 @@ class ClientName(StrEnum):
     duckdb = "duckdb"
     ducklake = "ducklake"
     ducklake_reader = "ducklake-reader"
+    polars = "polars"
+    daft = "daft"
+    pandas = "pandas"
+    ray = "ray"
+    datafusion = "datafusion"
+    dlt = "dlt"
+    dbt = "dbt"
+    sqlmesh = "sqlmesh"
+    clickhouse = "clickhouse"
+    flink = "flink"
+    kafka_connect = "kafka-connect"
 
 
 class OutputFormat(StrEnum):
@@ -52,6 +64,7 @@ class OutputFormat(StrEnum):
     text = "text"
     json = "json"
     env = "env"
+    yaml = "yaml"
 
 
 def main() -> None:
@@ -145,14 +158,16 @@ def init(
 
 def connect(
     client: Annotated[ClientName | None, typer.Option(help="Only this client.")] = None,
-    form: Annotated[OutputFormat, typer.Option("--format", help="Text to paste, JSON, or shell exports.")] = OutputFormat.text,
+    form: Annotated[
+        OutputFormat, typer.Option("--format", help="Text to paste, JSON, shell exports, or the .pyiceberg.yaml of Python tools.")
+    ] = OutputFormat.text,
     warehouse: WarehouseOption = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Let the text hold passwords and keys, to be pasted.")] = False,
     credential_file: CredentialOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
+    """Say how to connect: the usual clients or one, as text to paste, or as JSON, YAML or shell exports, which hold secrets."""
     settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
     facts = get_facts(settings, opened, warehouse)
     try:
@@ -163,11 +178,13 @@ def connect(
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
         typer.echo(format_environment(facts), nl=False)
+    elif form is OutputFormat.yaml:
+        typer.echo(format_yaml(facts), nl=False)
     elif client is ClientName.ducklake_reader:
         typer.echo(format_reader(facts, show_secrets=show_secrets), nl=False)
     else:
         shown = build_shown_facts(facts, settings, show_secrets=show_secrets)
-        typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)
+        typer.echo(format_all(shown) if client is None else format_client(shown, client.value), nl=False)
 
 
 def check(

@@ -114,6 +114,8 @@ def format_spark(facts: Facts) -> str:
         f"{name}.uri": facts.catalog_uri,
         f"{name}.warehouse": facts.warehouse,
     }
+    if facts.is_lake:
+        properties[f"{name}.default-namespace"] = "main"
     if facts.credential is not None:
         secret = {"LAKE_CREDENTIAL": facts.credential}
         properties |= {f"{name}.{key}": fact for key, fact in _list_spark_account(facts, "env:LAKE_CREDENTIAL").items()}
