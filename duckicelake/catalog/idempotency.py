@@ -31,11 +31,15 @@ REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FI
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The context of a change: the caller, the idempotency key, and summary entries from the headers."""
+    """The context of a change: the caller, the idempotency key, and summary entries from the headers.
+
+    `needs_client_ids`: the client looks in the answer for snapshots under the ids that it chose.
+    """
 
     audit_context: AuditContext
     key: RequestKey | None = None
     summary: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    needs_client_ids: bool = False
 
     def about(self, *objects: str) -> "RequestContext":
         """Return the request, about these objects."""

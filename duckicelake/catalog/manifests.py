@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import psycopg
@@ -22,7 +22,7 @@ from duckicelake.store.parquet import read_columns
 from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk.manifests import ManifestBuilder, to_sequence_number
 from duckicelake.translate.bulk.submissions import ParsedManifest
-from duckicelake.translate.client_snapshots import build_alias, with_client_summary
+from duckicelake.translate.client_snapshots import with_client_summary
 from duckicelake.translate.files import check_hive_columns
 from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.locations import format_digest, manifest_list_uri
@@ -228,8 +228,8 @@ class ManifestWriter:
     """Writes one table's manifests. `note` says which sequence numbers its lake snapshots have.
 
     `written` knows manifests by content and number; `adopted` those that others have made. `notes` are what clients said,
-    by lake snapshot; those of `aliases` are also written under their authors' ids. `hidden` lake snapshots set main to
-    another snapshot, which clients see instead: objects that only they reference are held back.
+    by lake snapshot. `hidden` lake snapshots set main to another snapshot, which clients see instead: objects that only they
+    reference are held back.
     """
 
     deriver: FileDeriver
@@ -240,9 +240,7 @@ class ManifestWriter:
     written: dict[tuple[int, int], ManifestFile] = field(default_factory=dict[tuple[int, int], ManifestFile])
     tally: FileTally = field(default_factory=FileTally)
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
-    aliased: frozenset[int] = frozenset()
     hidden: frozenset[int] = frozenset()
-    aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
     adopted: ImportedManifests | None = None
     maker: ManifestBuilder = field(init=False)
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
@@ -304,7 +302,7 @@ class ManifestWriter:
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
         newest = self.deriver.cache.newest_list = (self._write_list(header, files), files)
-        snapshot = Snapshot(
+        return Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent,
             sequence_number=header.sequence_number,
@@ -315,11 +313,6 @@ class ManifestWriter:
             first_row_id=first_row_id,
             added_rows=added_rows,
         )
-        if note is not None and snapshot_id in self.aliased:
-            # clients of Iceberg delete the manifest list of a snapshot they drop, so an alias has its own
-            uri = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
-            self.aliases[snapshot_id] = build_alias(snapshot, note.client_snapshot_id, uri)
-        return snapshot
 
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = self.encode_list(header, files)

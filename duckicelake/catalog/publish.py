@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import NamedTuple
 
 import psycopg
 
@@ -17,21 +18,19 @@ from duckicelake.catalog.table_cache import PublishedTable, TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
-from duckicelake.iceberg.avro.manifest_decoding import decode_manifest_list
-from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
-from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot, parse_snapshot
+from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.connect import writing
 from duckicelake.lake.imported_manifests import ImportedManifestRow, write_imported_manifests
 from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.notes import VersionRequest, assign_and_commit_version, read_kept_list, update_kept_snapshots
-from duckicelake.lake.rows import Position, SnapshotNote, TableNote, TableNotes, TableRow, TableState
+from duckicelake.lake.rows import Position, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.submissions import normalize_submission
 from duckicelake.translate.client_schemas import without_unused_spec
-from duckicelake.translate.client_snapshots import build_alias, with_aliases, with_listed_parents, with_registered_log, with_statistics
+from duckicelake.translate.client_snapshots import with_registered_log, with_statistics
 from duckicelake.translate.history import to_ms
-from duckicelake.translate.locations import format_digest, manifest_list_uri, metadata_uri, table_location, version_hint_uri
+from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.sort_orders import to_sort_orders, with_client_orders
 from duckicelake.translate.to_iceberg import TableShape, to_metadata, with_version
@@ -79,7 +78,7 @@ def publish(reader: PublishContext, table: TableRow, cache: TableCache, known: T
             record_submission(reader.warehouse, draft, cache.submission)
         draft.uploads.flush()
         update_ref_snapshots(reader, draft.state, draft.metadata)
-        return publish_numbered(objects, draft, assign_metadata_version(reader, draft), cache)
+        return publish_numbered(objects, draft, assign_metadata_version(reader, draft), cache, answers_commit=False)
     except BaseException:
         cache.forget_written()
         raise
@@ -115,27 +114,26 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     partitioning = without_unused_spec(reading.partitioning, built.has_unproven)
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or built.breaks_vectors)
     shape = TableShape(schemas, partitioning, orders, reading.mapping)
-    moves = {move.lake_snapshot_id: move.snapshot_id for move in state.notes.refs.moves}
-    aliases = (*with_listed_parents(built.aliases.values(), moves), *add_branch_snapshots(conn, uploads, state, note.location))
+    add_branch_snapshots(conn, uploads, state)
     earlier_log = list_earlier_log(reading, cache)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
-    shown = len(draft.snapshots)
-    draft = with_registered_log(with_aliases(draft, aliases), state.notes.refs.registered)
-    cache.history.alias_count = len(draft.snapshots) - shown
+    draft = with_registered_log(draft, state.notes.refs.registered)
     token = digest_metadata(draft, cache.history)
     return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads)
 
 
-def publish_numbered(objects: Objects, draft: MetadataDraft, notes: TableNotes, cache: TableCache) -> PublishedTable:
+def publish_numbered(
+    objects: Objects, draft: MetadataDraft, notes: TableNotes, cache: TableCache, *, answers_commit: bool
+) -> PublishedTable:
     """Write the metadata file of a state that has its number and whose other objects are there."""
     log = notes.metadata_log
     metadata = with_version(draft.metadata, log)
     location = metadata_uri(draft.wanted.note.location, log[-1].metadata_version)
     state = replace(draft.state, notes=notes, spans=(), snapshots=(), delete_files=(), inlined_tables=(), inlined_deletes=())
     encoded, digest = encode_with_digest(metadata, cache.history)
-    published = PublishedTable(state.position, metadata, location, encoded, digest, state, cache.newest_list)
-    write_metadata_file(objects, published, log[-1].metadata_version, cache)
-    return published
+    is_new = write_metadata_file(objects, MetadataFile(metadata.location, location, log[-1].metadata_version, encoded), cache)
+    is_unanswered = is_new and bool(state.aliases) and not answers_commit
+    return PublishedTable(state.position, metadata, location, encoded, digest, state, cache.newest_list, is_unanswered)
 
 
 def list_earlier_log(reading: TableReading, cache: TableCache) -> Sequence[tuple[int, int]]:
@@ -209,16 +207,26 @@ def compute_updated_ms(state: TableState, draft: TableMetadata) -> int:
     return max(changed_ms, draft.snapshot_log[-1][0]) if draft.snapshot_log else changed_ms
 
 
-def write_metadata_file(objects: Objects, published: PublishedTable, version: int, cache: TableCache) -> None:
-    """Write a metadata version and let the version hint name it, unless it names a newer one."""
+class MetadataFile(NamedTuple):
+    """A metadata version of a table."""
+
+    table_location: str
+    uri: str
+    version: int
+    content: bytes
+
+
+def write_metadata_file(objects: Objects, file: MetadataFile, cache: TableCache) -> bool:
+    """Write a metadata version and let the version hint name it, unless it names a newer one. True if the file was not there."""
     known = cache.known_uris if cache.known_uris is not None else set[str]()
-    hint = version_hint_uri(published.metadata.location)
-    if published.metadata_location not in known:
-        objects.put_new(published.metadata_location, published.encoded)
+    hint, is_new = version_hint_uri(file.table_location), False
+    if file.uri not in known:
+        is_new = objects.put_new(file.uri, file.content)
         known.discard(hint)
     if hint not in known:
-        cache.hint_etag = update_version_hint(objects, hint, version, cache.hint_etag)
-        known |= {published.metadata_location, hint}
+        cache.hint_etag = update_version_hint(objects, hint, file.version, cache.hint_etag)
+        known |= {file.uri, hint}
+    return is_new
 
 
 def update_version_hint(objects: Objects, uri: str, version: int, last_etag: str | None) -> str | None:
@@ -247,35 +255,17 @@ def read_version_hint(objects: Objects, uri: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def add_branch_snapshots(conn: psycopg.Connection, uploads: UploadQueue, state: TableState, location: str) -> list[Snapshot]:
-    """Add the manifest lists of branch snapshots to the uploads, and return those of the newest commit under their clients' ids."""
-    alias_notes = {note.lake_snapshot_id: note for note in state.aliases}
-    aliases: list[Snapshot] = []
+def add_branch_snapshots(conn: psycopg.Connection, uploads: UploadQueue, state: TableState) -> None:
+    """Add the manifest lists of branch snapshots to the uploads."""
     for kept in state.notes.refs.kept:
         if not kept.is_off_main:
             continue
         snapshot = parse_snapshot(json.loads(kept.json))
-        note = alias_notes.get(kept.snapshot_id)
-        if snapshot.manifest_list in uploads.known_uris and note is None:
+        if snapshot.manifest_list in uploads.known_uris:
             continue
         content = read_kept_list(conn, state.table.table_id, kept.snapshot_id)
-        if not content:
-            # a registered table brought the list along
+        if content:
+            uploads.add(snapshot.manifest_list, content)
+        else:
+            # A registered table brought the list along.
             uploads.known_uris.add(snapshot.manifest_list)
-            continue
-        uploads.add(snapshot.manifest_list, content)
-        if note is not None:
-            alias, copy = _copy_as_alias(snapshot, note, content, location)
-            uploads.add(alias.manifest_list, copy)
-            aliases.append(alias)
-    return aliases
-
-
-def _copy_as_alias(snapshot: Snapshot, note: SnapshotNote, content: bytes, location: str) -> tuple[Snapshot, bytes]:
-    """Return a snapshot under its author's id with a copy of its list, because clients delete the list of a snapshot that they drop."""
-    version = 2 if snapshot.first_row_id is None else 3
-    header = ManifestListHeader(
-        note.client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id
-    )
-    copy = encode_manifest_list(header, decode_manifest_list(content))
-    return build_alias(snapshot, note.client_snapshot_id, manifest_list_uri(location, note.client_snapshot_id, format_digest(copy))), copy

@@ -16,7 +16,7 @@ from duckicelake.catalog.row_files import FileDeriver, RowFiles, collect_row_fil
 from duckicelake.catalog.table_cache import BuiltHistory, SchemaCache, TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.snapshots import Snapshot, Snapshots
+from duckicelake.iceberg.snapshots import Snapshots
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.null_proofs import compute_default_ends, list_required
 from duckicelake.lake.read_table import LastRead, read_table
@@ -224,7 +224,6 @@ def build_snapshots(
         totals=writer.totals,
         snapshots=snapshots,
         visibility=_select_live(writer.visibility, manifest_sets),
-        aliases=_select_aliases(writer, state),
         has_unproven=writer.files.has_unproven,
         breaks_vectors=writer.files.breaks_vectors,
     )
@@ -271,22 +270,16 @@ def build_manifest_writer(
     files.foreseen = reading.foreseen
     files.maker.known_types = _get_schema_cache(reading.schemas, state, cache).leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
-    aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     hidden = frozenset(move.lake_snapshot_id for move in state.notes.refs.moves)
-    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased, hidden=hidden)
+    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, hidden=hidden)
     writer.adopted = ImportedManifests(conn, state, writer.maker, objects, cache, reading.sources.files)
     if reading.layout is not None:
         writer.adopted.digests.update(reading.layout.digests)
     if earlier is not None:
         files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}
-        writer.totals, writer.written, writer.aliases = earlier.totals, dict(earlier.written), dict(earlier.aliases)
+        writer.totals, writer.written = earlier.totals, dict(earlier.written)
     return writer
-
-
-def _select_aliases(writer: ManifestWriter, state: TableState) -> dict[int, Snapshot]:
-    wanted = [note.lake_snapshot_id for note in state.aliases]
-    return {snapshot_id: writer.aliases[snapshot_id] for snapshot_id in wanted if snapshot_id in writer.aliases}
 
 
 def _count_base(writer: ManifestWriter, history: TableHistory) -> None:

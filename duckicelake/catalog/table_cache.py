@@ -14,7 +14,7 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
-from duckicelake.iceberg.snapshots import Snapshot, Snapshots
+from duckicelake.iceberg.snapshots import Snapshots
 from duckicelake.lake.read_table import LastRead
 from duckicelake.lake.rows import NullableRow, Position, TableState
 from duckicelake.lake.writing.lookups import ReplayCheck
@@ -38,7 +38,7 @@ class PublishedTable:
     """A state that has its numbers and whose objects are all there. `encoded` is the metadata file, `digest` identifies it.
 
     `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
-    written last.
+    written last. `is_unanswered`: a client's commit made the state and had not written the file, so it was not answered either.
     """
 
     position: Position
@@ -48,6 +48,7 @@ class PublishedTable:
     digest: bytes
     state: TableState
     newest_list: NewestList
+    is_unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,6 @@ class BuiltHistory:
     totals: Totals
     snapshots: Snapshots
     visibility: Mapping[FileKey, Visibility]
-    aliases: Mapping[int, Snapshot]
     has_unproven: bool
     breaks_vectors: bool
 

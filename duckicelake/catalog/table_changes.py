@@ -124,9 +124,11 @@ def load_committed_table(warehouse: Warehouse, ident: Ident, table_uuid: UUID | 
     Raises: CommitStateUnknown: it cannot be published now, but it is done
     """
     try:
-        return _load_by_uuid(warehouse, ident, table_uuid)
+        loaded = _load_by_uuid(warehouse, ident, table_uuid)
     except CatalogError as error:
         raise to_state_unknown(ident, error) from error
+    note_answer(warehouse, loaded)
+    return loaded
 
 
 def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -> LoadedTable:
@@ -145,6 +147,20 @@ def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -
             break
         name = Ident(to_levels(found[0]), found[1])
     raise NoSuchTable("the table has been dropped or replaced since.")
+
+
+def note_answer(warehouse: Warehouse, loaded: LoadedTable) -> None:
+    """Remember that the client whose commit made a state is answered now; loads then need not show it its own snapshot ids."""
+    if loaded.published is None or not loaded.published.is_unanswered:
+        return
+    cache = warehouse.caches.of(loaded.table_id)
+    # Do not wait: whoever holds the lock publishes a newer state, most likely.
+    if cache.lock.acquire(blocking=False):
+        try:
+            if cache.published is loaded.published:
+                cache.published = replace(loaded.published, is_unanswered=False)
+        finally:
+            cache.lock.release()
 
 
 def to_state_unknown(ident: Ident, error: CatalogError) -> CommitStateUnknown:

@@ -44,7 +44,7 @@ class LoadedTable:
 
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
-    `digest` differs whenever `metadata` does; empty if it was not computed.
+    `digest` differs whenever `metadata` does; empty if it was not computed. `published` is the state whose snapshots are all there.
     """
 
     metadata_location: str | None
@@ -57,6 +57,7 @@ class LoadedTable:
     table_uuid: UUID | None = None
     moved_to: Ident | None = None
     digest: bytes = b""
+    published: PublishedTable | None = None
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -93,11 +94,12 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
         # Java's words
         raise NotFound(f"Failed to open input stream for file: {location} (`duckicelake check --repair` writes it again)")
     if snapshots == "all":
-        encoded, digest = published.encoded, published.digest
+        encoded, digest, shown = published.encoded, published.digest, published
     else:
-        encoded, digest = encode_metadata(only_refs(published.metadata)), b""
+        encoded, digest, shown = encode_metadata(only_refs(published.metadata)), b"", None
     own, uuid = published.metadata.location, table.table_uuid
-    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, own, uuid, digest=digest)
+    parts = location, encoded, dict[str, str](), table.table_id, published.position, local_file, own, uuid
+    return LoadedTable(*parts, digest=digest, published=shown)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None = None) -> tuple[TableRow, PublishedTable]:

@@ -3,7 +3,7 @@
 A table with a long history is encoded after every commit, so the encoder keeps the JSON of the history between two calls.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from json import JSONEncoder
@@ -56,6 +56,7 @@ from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, 
 FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+SNAPSHOTS, END_OF_SNAPSHOTS = b',"snapshots":[', b'],"snapshot-log":['
 CACHED_LOG_ENTRIES_MAX, LOG_ENTRY_BYTES = 250, 512
 """How many encoded entries of the metadata log are kept for each table, and about how many bytes one takes."""
 Item = TypeVar("Item")
@@ -123,12 +124,10 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
 class EncodedHistory:
     """The parts of a table's JSON that are kept between two encodings: the history, and parts that seldom change.
 
-    `alias_count` is the number of alias snapshots at the beginning; the snapshots after them are append-only. One object belongs to one
-    table and is used by one thread at a time.
+    One object belongs to one table and is used by one thread at a time.
     """
 
     def __init__(self) -> None:
-        self.alias_count = 0
         self.snapshots = EncodedList(encode_snapshot)
         self.log = EncodedList(_encode_log_entry)
         self.files = _EncodedLogEntries()
@@ -177,10 +176,17 @@ def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 def encode_with_digest(metadata: TableMetadata, history: EncodedHistory) -> tuple[bytes, bytes]:
     """Return table metadata as JSON, and a digest that differs whenever the JSON does, at the cost of the new part of the history."""
     head, tail = _encode_head(metadata, history), _encode_tail(metadata, history)
-    snapshots = history.snapshots.follow(metadata.snapshots, history.alias_count)
-    log = history.log.follow(metadata.snapshot_log)
-    encoded = b"".join((b"{", head, b',"snapshots":[', *snapshots, b'],"snapshot-log":[', *log, b"],", tail, b"}"))
+    snapshots, log = history.snapshots.follow(metadata.snapshots), history.log.follow(metadata.snapshot_log)
+    encoded = b"".join((b"{", head, SNAPSHOTS, snapshots, END_OF_SNAPSHOTS, log, b"],", tail, b"}"))
     return encoded, _digest(head, tail, metadata, history)
+
+
+def add_encoded_snapshots(encoded: bytes, added: Sequence[Snapshot]) -> bytes:
+    """Return encoded metadata with snapshots added to the end of its list, without encoding the rest again."""
+    # Within a JSON string the quotes would be escaped, so this is the end of the list of snapshots and nothing else.
+    before, end, after = encoded.partition(END_OF_SNAPSHOTS)
+    first = b"" if before.endswith(SNAPSHOTS) else b","
+    return b"".join((before, first, b",".join(map(encode_snapshot, added)), end, after))
 
 
 def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> str:
@@ -190,7 +196,7 @@ def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 
 
 def _digest(head: bytes, tail: bytes, metadata: TableMetadata, history: EncodedHistory) -> bytes:
-    lists = history.snapshots.digest(metadata.snapshots, history.alias_count) + history.log.digest(metadata.snapshot_log)
+    lists = history.snapshots.digest(metadata.snapshots) + history.log.digest(metadata.snapshot_log)
     return sha256(b"{%b}{%b}%b" % (head, tail, lists)).digest()
 
 
@@ -412,35 +418,25 @@ class EncodedList(Generic[ListItem]):
         self._items: tuple[ListItem, ...] = ()
         self._json = bytearray()
         self._digest = sha256()
-        self._followed: tuple[tuple[ListItem, ...], int] = ((), 0)
-        self._first = b""
 
-    def follow(self, items: tuple[ListItem, ...], alias_count: int = 0) -> tuple[bytes, bytearray]:
-        """Return the items without brackets, in two parts: the first `alias_count` of them, encoded again, and the append-only rest.
+    def follow(self, items: tuple[ListItem, ...]) -> bytearray:
+        """Return the items without brackets. Everything is encoded again when they do not continue those of the last call."""
+        if items is not self._items:
+            self._take(items)
+        return self._json
 
-        Everything is encoded again when the items do not continue those of the last call.
-        """
-        if items is not self._followed[0] or alias_count != self._followed[1]:
-            first = b"".join([self._encode(item) + b"," for item in items[:alias_count]])
-            growing = items[alias_count:] if alias_count else items
-            self._take(growing)
-            self._followed, self._first = (items, alias_count), first if growing else first[:-1]
-        return self._first, self._json
-
-    def _take(self, growing: tuple[ListItem, ...]) -> None:
-        if growing[: len(self._items)] != self._items:
+    def _take(self, items: tuple[ListItem, ...]) -> None:
+        if items[: len(self._items)] != self._items:
             self._items, self._json, self._digest = (), bytearray(), sha256()
-        fresh = b"".join([b"," + self._encode(item) for item in growing[len(self._items) :]])
+        fresh = b"".join([b"," + self._encode(item) for item in items[len(self._items) :]])
         self._digest.update(fresh)
         self._json += fresh if self._json else fresh[1:]
-        self._items = growing
+        self._items = items
 
-    def digest(self, items: tuple[ListItem, ...], alias_count: int = 0) -> bytes:
+    def digest(self, items: tuple[ListItem, ...]) -> bytes:
         """Return a digest of the list."""
-        first, _ = self.follow(items, alias_count)
-        digest = self._digest.copy()
-        digest.update(first)
-        return digest.digest()
+        self.follow(items)
+        return self._digest.digest()
 
     @property
     def nbytes(self) -> int:

@@ -45,28 +45,19 @@ class Snapshot:
 
 
 class Snapshots(tuple[Snapshot, ...]):
-    """Snapshots with the highest of their ids, so that a look-up of a newer id needs no search.
-
-    `without_aliases` are the snapshots after the aliases at the beginning, or None if there are no aliases.
-    """
+    """Snapshots with the highest of their ids, so that a look-up of a newer id needs no search."""
 
     highest_id: int
-    without_aliases: "Snapshots | None"
 
-    def __new__(cls, snapshots: Iterable[Snapshot], highest_id: int | None = None, without_aliases: "Snapshots | None" = None) -> Self:
+    def __new__(cls, snapshots: Iterable[Snapshot], highest_id: int | None = None) -> Self:
         """Create the tuple. A given `highest_id` may exceed the id of every snapshot."""
         made = super().__new__(cls, snapshots)
         made.highest_id = max((item.snapshot_id for item in made), default=-1) if highest_id is None else highest_id
-        made.without_aliases = without_aliases
         return made
 
     def with_added(self, added: Sequence[Snapshot]) -> "Snapshots":
         """Return this history with snapshots added to its end."""
         return Snapshots(self + tuple(added), max([self.highest_id, *(item.snapshot_id for item in added)])) if added else self
-
-    def with_aliases(self, aliases: Sequence[Snapshot]) -> "Snapshots":
-        """Return this history with aliases added to its beginning."""
-        return Snapshots(tuple(aliases) + self, max([self.highest_id, *(item.snapshot_id for item in aliases)]), self)
 
 
 def may_contain(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:

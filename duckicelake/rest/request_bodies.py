@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Depends, Header, Request
+from starlette.types import Scope
 
 from duckicelake.catalog.credentials.table_access import UnsignedRequest
 from duckicelake.catalog.idempotency import RequestContext, RequestKey
@@ -27,6 +28,17 @@ from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.openapi import JsonSchema
 
 KEY_HEADER = b"idempotency-key"
+CLIENT_VERSION_HEADER, JAVA_LIBRARY = b"x-client-version", b"Apache Iceberg"
+
+
+def is_java_library(scope: Scope) -> bool:
+    """Return True if Iceberg's Java library has sent a request, which says so in all of its versions that speak REST."""
+    return any(name == CLIENT_VERSION_HEADER and value.startswith(JAVA_LIBRARY) for name, value in scope["headers"])
+
+
+def refreshes_java_table(scope: Scope) -> bool:
+    """Return True if Iceberg's Java library loads a table that it knows already; a first load says which snapshots it wants."""
+    return not scope["query_string"] and is_java_library(scope)
 
 
 async def read_body(request: Request) -> bytes:
@@ -57,15 +69,17 @@ async def read_key(
 ) -> RequestContext:
     """Return the request's audit data, its snapshot summary and its idempotency key with a digest of the whole request."""
     audit_context, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
+    needs_client_ids = is_java_library(request.scope)
     if key is None:
-        return RequestContext(audit_context, summary=snapshot_summary)
+        return RequestContext(audit_context, summary=snapshot_summary, needs_client_ids=needs_client_ids)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
     fingerprinted = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
     fingerprinted += [] if summary is None else [summary.encode()]
-    return RequestContext(audit_context, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
+    request_key = RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest())
+    return RequestContext(audit_context, request_key, snapshot_summary, needs_client_ids)
 
 
 Key = Annotated[RequestContext, Depends(read_key)]

@@ -1,18 +1,17 @@
 """Snapshots of Iceberg clients: their summaries, the ids their authors know them by, and the refs and logs that are published."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
+from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import (
     MAIN,
     PartitionStatisticsFile,
     Snapshot,
     SnapshotRef,
-    Snapshots,
     StatisticsFile,
     format_partition_statistics,
     format_statistics,
@@ -77,33 +76,8 @@ def build_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str)
     return replace(snapshot, snapshot_id=client_snapshot_id, manifest_list=manifest_list, summary=summary)
 
 
-def with_listed_parents(aliases: Iterable[Snapshot], moves: Mapping[int, int]) -> tuple[Snapshot, ...]:
-    """Return aliases whose parents are mapped to the targets of main's `moves`, because the moves themselves are not published."""
-    parents = ((alias, alias.parent_snapshot_id) for alias in aliases)
-    return tuple(
-        alias if parent is None or parent not in moves else replace(alias, parent_snapshot_id=moves[parent]) for alias, parent in parents
-    )
-
-
-def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableMetadata:
-    """Return the metadata with aliases of its snapshots in front of them; no ref names an alias."""
-    if not aliases:
-        return metadata
-    new = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
-    own = metadata.snapshots
-    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).with_aliases(new)) if new else metadata
-
-
-def undo_aliases(metadata: TableMetadata) -> TableMetadata:
-    """Return published metadata as it was before `with_aliases`, in time independent of the history's length."""
-    if isinstance(metadata.snapshots, Snapshots) and metadata.snapshots.without_aliases is not None:
-        return replace(metadata, snapshots=metadata.snapshots.without_aliases)
-    aliases = sum(1 for _ in takewhile(lambda snapshot: ALIAS_PROPERTY in snapshot.summary, metadata.snapshots))
-    return replace(metadata, snapshots=metadata.snapshots[aliases:]) if aliases else metadata
-
-
 def without_aliases(metadata: TableMetadata) -> TableMetadata:
-    """Return any metadata with every snapshot under DuckLake's id only."""
+    """Return the metadata of a file, which an older server may have written, with every snapshot under DuckLake's id only."""
     kept = tuple(snapshot for snapshot in metadata.snapshots if ALIAS_PROPERTY not in snapshot.summary)
     return replace(metadata, snapshots=kept) if len(kept) < len(metadata.snapshots) else metadata
 

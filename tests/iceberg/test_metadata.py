@@ -10,6 +10,7 @@ from duckicelake.iceberg.metadata import (
     EncodedHistory,
     EncodedList,
     TableMetadata,
+    add_encoded_snapshots,
     check_metadata,
     digest_metadata,
     encode_metadata,
@@ -181,23 +182,20 @@ def test_every_item_is_encoded_once():
         return b"%d" % item
 
     growing = EncodedList(encode)
-    assert [b"".join(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3))] == [b"1", b"1,2", b"1,2,3"]
-    assert asked == [1, 2, 3]
+    assert [bytes(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3), (7, 8))] == [b"1", b"1,2", b"1,2,3", b"7,8"]
+    assert asked == [1, 2, 3, 7, 8]
+    assert growing.digest((1, 2)) != growing.digest((1, 2, 3)) != growing.digest((1, 3, 2))
 
 
-def test_items_before_those_that_grow_are_encoded_anew():
-    """A snapshot under its author's id stands before all others, for one version: the others are not encoded again for it."""
-    asked: list[int] = []
-
-    def encode(item: int) -> bytes:
-        asked.append(item)
-        return b"%d" % item
-
-    growing = EncodedList(encode)
-    told = [b"".join(growing.follow(items, ahead)) for items, ahead in (((9, 1), 1), ((8, 1, 2), 1), ((1, 2, 3), 0), ((7,), 1))]
-    assert told == [b"9,1", b"8,1,2", b"1,2,3", b"7"]
-    assert asked == [9, 1, 8, 2, 3, 7]
-    assert growing.digest((8, 1, 2), 1) != growing.digest((9, 1, 2), 1) != growing.digest((1, 2))
+@VERSIONS
+@pytest.mark.parametrize("build", [full, empty])
+def test_snapshots_are_added_to_encoded_metadata(version, build):
+    """The bytes are those of the metadata with the snapshots at the end of its list, whatever its texts contain."""
+    hostile = '],"snapshot-log":['
+    metadata = replace(build(version), properties={hostile: hostile, "comment": f'"{hostile}"'})
+    for added in ((snapshot(version, 70),), (snapshot(version, 70), snapshot(version, 71, 70))):
+        longer = replace(metadata, snapshots=metadata.snapshots + added)
+        assert add_encoded_snapshots(encode_metadata(metadata), added) == encode_metadata(longer)
 
 
 def test_non_ascii_text_is_utf8():

@@ -48,7 +48,6 @@ from duckicelake.lake.read import TableAtPosition, find_table, read_data_path, r
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import ReplayCheck, is_any_named, is_touched, read_client_snapshots, read_replay_check
 from duckicelake.lake.writing.transaction import Commit, WatchedTable
-from duckicelake.translate.client_snapshots import undo_aliases
 from duckicelake.translate.locations import (
     Roots,
     find_inlined_snapshot,
@@ -86,7 +85,7 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitBase:
-    """A table as it was `published` at a position, `metadata` without aliases; `table` is None when there is none of that name.
+    """A table as it was `published` at a position; `table` is None when there is none of that name.
 
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
@@ -157,7 +156,7 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
         return None
     seen = TableAtPosition(past.current.table, published.position, past.current.repair_id if cache.repair_id is None else cache.repair_id)
     try:
-        check_still_required(request, CommitBase(request.ident, seen.table, undo_aliases(published.metadata), published.position))
+        check_still_required(request, CommitBase(request.ident, seen.table, published.metadata, published.position))
         return replace(_build_on(warehouse, request, replace(past, current=seen)), is_cached=True)
     except CatalogError:
         # The error must describe the current table, so the base is read again.
@@ -196,7 +195,7 @@ def _build_on(warehouse: Warehouse, request: TableCommit, past: ReplayCheck, *, 
     metadata, position, published = None, NO_POSITION, None
     if table is not None:
         table, published = publish_table(warehouse, request.ident, past.current)
-        metadata, position = undo_aliases(published.metadata), published.position
+        metadata, position = published.metadata, published.position
     _check_requested_locations(warehouse, request, metadata, table)
     locations = (*earlier, *_list_locations(request, metadata))
     base = CommitBase(

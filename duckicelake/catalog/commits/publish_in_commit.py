@@ -40,14 +40,15 @@ class NumberedCommit:
         assert self.base.table is not None
         try:
             self.draft.uploads.flush()
-            published = publish_numbered(warehouse.objects, self.draft, self.notes, self.cache)
+            published = publish_numbered(warehouse.objects, self.draft, self.notes, self.cache, answers_commit=True)
         except CatalogError as error:
             raise to_state_unknown(self.base.ident, error) from error
         table_id, location = self.base.table.table_id, published.metadata_location
         self.cache.published = published
         warehouse.caches.estimate_size(table_id, self.cache)
         local_file = warehouse.objects.find_local_path(location)
-        return LoadedTable(location, published.encoded, {}, table_id, published.position, local_file, digest=published.digest)
+        parts = location, published.encoded, dict[str, str](), table_id, published.position, local_file
+        return LoadedTable(*parts, digest=published.digest, published=published)
 
 
 @dataclass(frozen=True, slots=True)

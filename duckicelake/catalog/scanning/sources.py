@@ -20,7 +20,6 @@ from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFi
 from duckicelake.iceberg.scanning.plans import ScanRequest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
-from duckicelake.translate.client_snapshots import ALIAS_PROPERTY
 
 Cached = TypeVar("Cached")
 USUAL_BYTES = 256 * 1024 * 1024
@@ -206,12 +205,7 @@ def get_snapshot(metadata: TableMetadata, snapshot_id: int, find: FindLakeId) ->
 
     Raises: BadRequest: the table has no such snapshot
     """
-    found = find_snapshot(metadata, snapshot_id)
-    own_id = found.summary.get(ALIAS_PROPERTY) if found is not None else None
-    if own_id is not None:
-        found = find_snapshot(metadata, int(own_id)) or found
-    elif found is None:
-        found = find_snapshot(metadata, find(snapshot_id))
+    found = find_snapshot(metadata, snapshot_id) or find_snapshot(metadata, find(snapshot_id))
     if found is None:
         raise BadRequest(f"Cannot find snapshot with ID {snapshot_id}")
     return found

@@ -13,6 +13,7 @@ from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.policy import TABLE
+from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
 from duckicelake.catalog.commits.prepare import CommitBase, TableCommit
 from duckicelake.catalog.commits.property_group import GroupMember, may_be_grouped
@@ -245,7 +246,10 @@ def _try_to_answer(request: CommitRequest, done: LoadedTable | CommitFailed) -> 
 def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response:
     """Return the response to a commit. Raises: CommitStateUnknown: the table was moved to where its sender has no right."""
     check_moved(request.target.session, TABLE, to_levels(done.moved_to))
-    # The ETag equals that of the next load, so the client need not load the table again.
+    if request.context.needs_client_ids:
+        added = [update.snapshot.snapshot_id for update in request.commit.body.updates if isinstance(update, AddSnapshot)]
+        done = with_client_ids(request.warehouse.objects, done, added)
+    # Without a client's ids, the ETag equals that of the next load, so the client need not load the table again.
     return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
 
 

@@ -13,6 +13,7 @@ from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
+from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
@@ -51,6 +52,7 @@ from duckicelake.rest.request_bodies import (
     decode_register,
     decode_rename,
     describe_body,
+    refreshes_java_table,
 )
 from duckicelake.rest.response_bodies import CommitTableResponse, ListTablesResponse, LoadCredentialsResponse, LoadTableResult
 
@@ -110,13 +112,16 @@ class TableRoutes:
         """Load a table's metadata."""
         lake = self._context.get_lake(prefix)
         loaded = load_table(lake.warehouse, Ident(levels, name), snapshots)
+        is_unanswered = loaded.published is not None and loaded.published.is_unanswered
+        if is_unanswered and refreshes_java_table(request.scope):
+            loaded = with_client_ids(lake.warehouse.objects, loaded)
         keys = find_credentials(request.scope, lake.warehouse, Ident(levels, name), loaded)
         if keys is None:
             loaded = add_signing_config(request.scope, lake.warehouse, Ident(levels, name), loaded)
         answer = build_cached_response(encode_load_result(loaded, keys), tagged=list_etag_parts(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
         # Credentials that cover less than requested are not cached: no event says when the rest of the location becomes free.
-        if key is not None and not (keys is not None and keys.is_narrower):
+        if key is not None and not (keys is not None and keys.is_narrower) and not is_unanswered:
             fresh_until_s = None if keys is None else keys.fresh_until_s
             ready = CachedLoad(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file, fresh_until_s)
             self._context.cache.put(key, ready)
@@ -256,6 +261,9 @@ class TableChangeRoutes:
             lambda w, uuid: load_committed_table(w, ident, uuid),
         )
         check_moved(target.session, TABLE, to_levels(made.moved_to))
+        if key.needs_client_ids:
+            # Java compares the table with what it had of it before it dropped it.
+            made = with_client_ids(warehouse.objects, made)
         return build_created_response(request.scope, warehouse, ident, made)
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:

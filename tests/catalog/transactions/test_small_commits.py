@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit, publish_in_commit
 from duckicelake.catalog.commits.commit import commit_table
 from duckicelake.catalog.commits.prepare import TableCommit
@@ -176,10 +177,12 @@ def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
     ]
     asked = parse_commit_table({"requirements": [], "updates": updates})
     assert commit.get_cached_base(loaded, TableCommit(ident, asked)) is not None
-    commit_table(open_server(lake), ident, asked)
+    first = commit_table(open_server(lake), ident, asked)
     monkeypatch.setattr(commit, "COMMIT_S", 0.0)
-    told = json.loads(commit_table(loaded, ident, asked).metadata)
-    assert "4711" in str(told["snapshots"])
+    again = commit_table(loaded, ident, asked)
+    assert again.metadata == first.metadata
+    told = json.loads(with_client_ids(loaded.objects, again, {4711}).metadata)
+    assert [found["snapshot-id"] for found in told["snapshots"]][len(before["snapshots"]) :] == [told["current-snapshot-id"], 4711]
 
 
 def find_snapshot(metadata: Any) -> Any:

@@ -16,7 +16,6 @@ from pyiceberg.table.snapshots import Snapshot
 from duckicelake.pipeline.common.staging import RUN_ID
 from tests.differential.checks.partitions import check_partitions
 
-ALIAS_OF = "ducklake.alias-of"
 PATH_FIELD = 2147483546
 """The field of position delete files that names the data file. Source: Iceberg's specification, reserved field ids."""
 FileKey = tuple[str, str]
@@ -33,8 +32,13 @@ class Changes:
 
 
 def list_snapshots(table: IcebergTable) -> list[Snapshot]:
-    """The table's snapshots, without the second names that a client's newest ones have."""
-    return [found for found in table.snapshots() if found.summary is None or found.summary.additional_properties.get(ALIAS_OF) is None]
+    """The table's snapshots; each is listed once, in the order of sequence numbers."""
+    shown = table.snapshots()
+    numbers = [snapshot.sequence_number or 0 for snapshot in shown]
+    assert numbers == sorted(numbers)
+    assert len({snapshot.snapshot_id for snapshot in shown}) == len(shown)
+    assert not [snapshot for snapshot in shown if snapshot.summary and "ducklake.alias-of" in snapshot.summary.additional_properties]
+    return shown
 
 
 def check_metadata(

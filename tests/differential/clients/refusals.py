@@ -36,7 +36,6 @@ from tests.differential.clients.shape_operations import Refused
 
 Ident = tuple[str, str]
 Commit = tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
-ALIAS = "ducklake.alias-of"
 _REFUSED_ERRORS = (RESTError, CommitFailedException, NamespaceAlreadyExistsError, NamespaceNotEmptyError, TableAlreadyExistsError)
 
 
@@ -76,12 +75,7 @@ def _unknown_spec(table: IcebergTable) -> Commit:
 def _grown_from_another(table: IcebergTable) -> Commit:
     """A snapshot of another parent than main's current snapshot, with the files that one had, and nothing required of main."""
     current = table.metadata.current_snapshot_id
-    others = [
-        snapshot
-        for snapshot in table.metadata.snapshots
-        if snapshot.snapshot_id != current
-        and (snapshot.summary is None or snapshot.summary.additional_properties.get(ALIAS) != str(current))
-    ]
+    others = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id != current]
     if not others:
         return _no_list(table)
     snapshot = others[0].model_copy(update={"snapshot_id": 2**43, "parent_snapshot_id": others[0].snapshot_id})

@@ -149,12 +149,24 @@ def test_every_snapshot_reads_alike(catalog: RestCatalog, duck: DuckDBPyConnecti
     assert [row[0] for row in both(duck, table, "id")] == [i for i in range(20) if i not in (3, 5, 7)] + [30, 41]
 
 
+def test_the_history_is_listed_in_order(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
+    """After each write the first snapshot stays the first one, the current one is the last one, and none is listed twice."""
+    table = catalog.create_table("ns.t", SCHEMA)
+    for number in range(3):
+        table.append(rows(table, number))
+        for seen in (table, catalog.load_table("ns.t")):
+            ids = [snapshot.snapshot_id for snapshot in seen.snapshots()]
+            assert len(ids) == number + 1
+            assert ids == sorted(ids) == [entry.snapshot_id for entry in seen.history()]
+            assert [(seen.metadata.current_snapshot_id,)] == [(ids[-1],)] == duck.execute("FROM lake.current_snapshot()").fetchall()
+    assert table.inspect.snapshots()["snapshot_id"].to_pylist() == ids
+
+
 def check_history(duck: DuckDBPyConnection, table: Table) -> None:
     """Compare both sides at every snapshot."""
     table.refresh()
-    snapshots = [s for s in table.metadata.snapshots if s.summary is None or "ducklake.alias-of" not in s.summary.additional_properties]
-    assert len(snapshots) > 3
-    for snapshot in snapshots:
+    assert len(table.metadata.snapshots) > 3
+    for snapshot in table.metadata.snapshots:
         query = f"SELECT id, name FROM lake.ns.t AT (VERSION => {snapshot.snapshot_id}) ORDER BY ALL"
         arrow = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
         mine = sorted(zip(arrow["id"].to_pylist(), arrow["name"].to_pylist(), strict=True))

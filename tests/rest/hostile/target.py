@@ -100,7 +100,6 @@ class Target:
             updates = self.client.append(metadata, next(self.new_ids), [self._write(metadata, file)])
             done = self.post(f"{TABLES}/{name}", {"requirements": [], "updates": updates})
             metadata = done.json["metadata"]
-        # the alias of the last snapshot goes with the next change
         kept = set_ref("kept", metadata["current-snapshot-id"], "tag")
         assert self.post(f"{TABLES}/{name}", {"requirements": [], "updates": [kept]}).status == 200
         self.made[name] = self._find(f"{TABLES}/{name}")

@@ -28,6 +28,7 @@ from tests.rest.serving import Answer, Server
 from tests.support.lakes import FreshLake
 
 FIRST_WITH_ROW_IDS = 3
+NO_HEADERS: Mapping[str, str] = {}
 COLUMNS: Mapping[str, Any] = {
     "type": "struct",
     "schema-id": 0,
@@ -47,9 +48,9 @@ class Client:
     numbers: Mapping[int, int] = field(default_factory=dict[int, int])
     """Sequence numbers that the files of a content have of their own when they are added."""
 
-    def post(self, path: str, body: Any) -> Answer:
+    def post(self, path: str, body: Any, headers: Mapping[str, str] = NO_HEADERS) -> Answer:
         """Send JSON."""
-        return self.server.ask("POST", path, {"content-type": "application/json"}, json.dumps(body).encode())
+        return self.server.ask("POST", path, {"content-type": "application/json", **headers}, json.dumps(body).encode())
 
     def create(self, name: str = "t", **more: Any) -> Answer:
         """Make a table."""
@@ -59,9 +60,15 @@ class Client:
         """Return a table's metadata."""
         return self.server.get(f"namespaces/main/tables/{name}").json["metadata"]
 
-    def commit(self, updates: Sequence[Any], requirements: Sequence[Any] = (), name: str = "t") -> Answer:
+    def commit(
+        self, updates: Sequence[Any], requirements: Sequence[Any] = (), name: str = "t", headers: Mapping[str, str] = NO_HEADERS
+    ) -> Answer:
         """Send a commit."""
-        return self.post(f"namespaces/main/tables/{name}", {"requirements": list(requirements), "updates": list(updates)})
+        return self.post(f"namespaces/main/tables/{name}", {"requirements": list(requirements), "updates": list(updates)}, headers)
+
+    def read_file(self, answer: Answer) -> Any:
+        """The metadata file that an answer names."""
+        return json.loads(self.objects.read(answer.json["metadata-location"]))
 
     def append(
         self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = (), **shape: int

@@ -7,7 +7,7 @@ import pytest
 
 from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings, serve
-from tests.rest.writing.client import Client, data_file, open_client, read_rows
+from tests.rest.writing.client import NO_HEADERS, Client, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
 
 
@@ -27,8 +27,9 @@ def client(server: Server, lake: FreshLake) -> Client:
 
 
 def register(client: Client, location: str, name: str = "t", namespace: str = "main", **more: Any) -> Answer:
-    """Register a metadata file."""
-    return client.post(f"namespaces/{namespace}/register", {"name": name, "metadata-location": location, **more})
+    """Register a metadata file; `headers` are the request's."""
+    headers = more.pop("headers", NO_HEADERS)
+    return client.post(f"namespaces/{namespace}/register", {"name": name, "metadata-location": location, **more}, headers)
 
 
 def drop(client: Client, name: str = "t") -> str:
@@ -55,14 +56,16 @@ def test_a_dropped_table_comes_back_as_it_was(client: Client, lake: FreshLake) -
         assert open_client(other, lake).load() == client.load()
 
 
-def test_its_author_still_finds_the_last_snapshot(server: Server, lake: FreshLake) -> None:
-    """A commit, a drop and a registration: the alias of the commit is there, and a replay is known."""
+@pytest.mark.parametrize("headers", [{}, {"X-Client-Version": "Apache Iceberg 1.11.0 (commit 0)"}], ids=["others", "java"])
+def test_its_author_still_finds_the_last_snapshot(server: Server, lake: FreshLake, headers: dict[str, str]) -> None:
+    """A commit, a drop and a registration: the answer is that to the commit, and a replay is known. Java compares the two."""
     client = open_client(server, lake)
     base = client.create("u").json["metadata"]
     updates = client.append(base, 9_000_000_001, [data_file(base, "a")])
-    before = client.commit(updates, name="u").json["metadata"]
-    assert register(client, drop(client, "u"), "u").json["metadata"] == before
-    assert client.commit(updates, name="u").json["metadata"] == before
+    before = client.commit(updates, name="u", headers=headers).json["metadata"]
+    assert (9_000_000_001 in [snapshot["snapshot-id"] for snapshot in before["snapshots"]]) == bool(headers)
+    assert register(client, drop(client, "u"), "u", headers=headers).json["metadata"] == before
+    assert client.commit(updates, name="u", headers=headers).json["metadata"] == before
 
 
 def test_time_travel_sees_the_gap(client: Client, lake: FreshLake) -> None:
