@@ -25,6 +25,7 @@ class Scale:
     job_turns: int
     small_files: int
     contention_s: float
+    wide_tables: int
 
 
 SMALL = Scale(
@@ -46,6 +47,7 @@ SMALL = Scale(
     job_turns=1,
     small_files=40,
     contention_s=0.2,
+    wide_tables=20,
 )
 USUAL = Scale(
     6000,
@@ -66,6 +68,7 @@ USUAL = Scale(
     job_turns=3,
     small_files=1000,
     contention_s=6.0,
+    wide_tables=2000,
 )
 FULL = replace(
     USUAL,
@@ -77,4 +80,5 @@ FULL = replace(
     later_inserts=20,
     small_files=10_000,
     contention_s=10.0,
+    wide_tables=10_000,
 )

@@ -59,7 +59,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
     accounts = open_accounts(settings)
     issuers = None if accounts is None or not settings.oidc_issuers else TokenIssuers(read_issuers(settings), accounts.tokens)
     context = ServerContext(
-        ResponseCache(settings.cache_max),
+        ResponseCache(settings.cache_max_bytes),
         metrics or Metrics(),
         accounts,
         body_timeout_s=settings.body_timeout_s,

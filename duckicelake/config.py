@@ -228,6 +228,7 @@ class Settings(BaseSettings):
     restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
     cache_max: int = Field(1024, ge=0)
+    cache_max_bytes: int = Field(256 * 1024 * 1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)
     body_timeout_s: float = Field(60.0, gt=0, le=86_400)

@@ -187,8 +187,8 @@ def test_many_first_loads_are_made_once(server: Server, table: str) -> None:
 
 
 def test_a_cache_of_nothing_still_serves(lake: FreshLake, table: str) -> None:
-    """DUCKICELAKE_CACHE_MAX=0 switches the cache off and nothing else."""
-    with serve(make_settings(lake, cache_max=0)) as server:
+    """DUCKICELAKE_CACHE_MAX_BYTES=0 switches the cache off and nothing else."""
+    with serve(make_settings(lake, cache_max_bytes=0)) as server:
         first, second = server.get(table), server.get(table)
         assert first.body == second.body
         assert server.count("duckicelake_table_cache_total", outcome="hit") == 0

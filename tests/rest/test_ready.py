@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from duckicelake.catalog.tables import Position
+from duckicelake.config import Settings
 from duckicelake.rest.cached_response import (
+    ENTRY_BYTES,
     GZIP_FROM_BYTES,
     CachedLoad,
     ResponseCache,
@@ -126,7 +128,7 @@ def make_entry(body: bytes) -> CachedLoad:
 
 def test_the_least_recently_used_entry_leaves_first() -> None:
     """Finding an entry makes it young again."""
-    cache = ResponseCache(max_entries=2)
+    cache = ResponseCache(max_bytes=2 * (ENTRY_BYTES + 1))
     for name in (b"a", b"b"):
         cache.put((name, "all"), make_entry(name))
     assert cache.find((b"a", "all")) is not None
@@ -136,29 +138,40 @@ def test_the_least_recently_used_entry_leaves_first() -> None:
 
 def test_the_cache_is_bounded_in_bytes() -> None:
     """Large entries push out as many as they need; one larger than the cache is not kept, pushes out none, and ends its older self."""
-    cache = ResponseCache(max_entries=10, max_bytes=100)
-    cache.put((b"a", "all"), make_entry(b"a" * 40))
-    cache.put((b"b", "all"), make_entry(b"b" * 40))
-    cache.put((b"c", "all"), make_entry(b"c" * 61))
-    assert (len(cache), cache.size_bytes) == (1, 61)
-    cache.put((b"d", "all"), make_entry(b"d" * 101))
-    assert (len(cache), cache.size_bytes) == (1, 61)
-    cache.put((b"c", "all"), make_entry(b"c" * 101))
+    small, large = 40, ENTRY_BYTES + 60
+    cache = ResponseCache(max_bytes=2 * (ENTRY_BYTES + small))
+    cache.put((b"a", "all"), make_entry(b"a" * small))
+    cache.put((b"b", "all"), make_entry(b"b" * small))
+    assert (len(cache), cache.size_bytes) == (2, 2 * (ENTRY_BYTES + small))
+    cache.put((b"c", "all"), make_entry(b"c" * large))
+    assert (len(cache), cache.size_bytes) == (1, ENTRY_BYTES + large)
+    cache.put((b"d", "all"), make_entry(b"d" * (large + 21)))
+    assert (len(cache), cache.size_bytes) == (1, ENTRY_BYTES + large)
+    cache.put((b"c", "all"), make_entry(b"c" * (large + 21)))
     assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_small_entries_are_bounded_in_bytes_alone() -> None:
+    """A default server keeps the answers of far more than a thousand small tables."""
+    cache = ResponseCache(Settings.model_fields["cache_max_bytes"].default)
+    answer = build_cached_response(b"a" * 3000)
+    for number in range(10_000):
+        cache.put((b"%d" % number, "all"), CachedLoad("lake", number, Position(1, 0), answer))
+    assert len(cache) == 10_000
 
 
 def test_an_entry_takes_the_place_of_its_older_self() -> None:
     """Filling again under one key keeps one entry and its bytes."""
-    cache = ResponseCache(max_entries=10)
+    cache = ResponseCache(max_bytes=10 * ENTRY_BYTES)
     cache.put((b"a", "all"), make_entry(b"old"))
     cache.put((b"a", "all"), make_entry(b"newer"))
     found = cache.find((b"a", "all"))
     assert found is not None
-    assert (found.answer.body, len(cache), cache.size_bytes) == (b"newer", 1, 5)
+    assert (found.answer.body, len(cache), cache.size_bytes) == (b"newer", 1, ENTRY_BYTES + 5)
 
 
 def test_a_cache_of_nothing_keeps_nothing() -> None:
-    """Zero entries switch the cache off."""
-    cache = ResponseCache(max_entries=0)
+    """Zero bytes switch the cache off."""
+    cache = ResponseCache(max_bytes=0)
     cache.put((b"a", "all"), make_entry(b"a"))
     assert cache.find((b"a", "all")) is None
