@@ -18,7 +18,7 @@ def test_java_finds_its_snapshots(served: Served, spark: Spark) -> None:
         story.run(f"INSERT INTO {{t}} VALUES ({number}, 'n')")
     before = served.server.count(REPORTS, type="commit-report")
     story.call("rewrite_manifests('ns.t')")
-    wait_for(lambda: served.server.count(REPORTS, type="commit-report") == before + 1, "the report of the rewrite")
+    wait_for(lambda: served.server.count(REPORTS, type="commit-report") == before + 1, "the report of the rewrite", 120.0)
     story.run("REFRESH TABLE {t}")
     shown = [row[0] for row in story.run("SELECT snapshot_id FROM {t}.snapshots")]
     head = served.server.get("namespaces/ns/tables/t").json["metadata"]
