@@ -103,6 +103,10 @@ def build_cli() -> typer.Typer:
     named = {"add": role_add, "remove": role_remove, "join": role_join, "leave": role_leave, "list": role_list}
     for name, command in named.items():
         roles.command(name)(command)
+    lakes = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The lakes' version of DuckLake.")
+    lakes.callback()(describe_lakes)
+    lakes.command("migrate")(lake_migrate)
+    cli.add_typer(lakes, name="lake")
     cli.add_typer(principals, name="principal")
     cli.add_typer(roles, name="role")
     return cli
@@ -313,6 +317,26 @@ def revoke(
 def grants(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
     """List what is granted, on things as they are called now."""
     _manage(read_settings({"home": home, "config": config}), warehouse, "listGrants")
+
+
+def describe_lakes() -> None:
+    """The lakes' version of DuckLake."""
+
+
+def lake_migrate(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, and what stands against it.")] = False,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Migrate a lake from DuckLake 1.0 to 1.1, for DuckDB 2.0; DuckDB 1.5 cannot attach it any more, and there is no way back."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.lake_migration import migrate_lake  # noqa: PLC0415  the lake's modules take a second to import
+
+    with stopping_on_signals():
+        lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
+        if not migrate_lake(lake, Console(), is_dry_run=dry_run):
+            raise typer.Exit(FAILED)
 
 
 def principal_add(

@@ -17,7 +17,7 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_FILES = 600, 50, 5, 25
 
 EVERYWHERE = {"errors", "values"}
 READ_BY_EXECUTORS = {"lake.bulk_rows", "lake.read_files"}
-PURE_ROWS = {"lake.rows", "lake.note_rows", "lake.writing.rows"}
+PURE_ROWS = {"lake.lake_format", "lake.rows", "lake.note_rows", "lake.writing.rows"}
 
 WALLS: dict[str, set[str]] = {
     "errors": set(),
@@ -33,7 +33,7 @@ WALLS: dict[str, set[str]] = {
     "rest": EVERYWHERE | {"catalog", "access", "iceberg", "gateway"},
     "embedded": EVERYWHERE | {"config"},
     # Executors read rows of files by the statements that the server reads them by.
-    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes", *READ_BY_EXECUTORS},
+    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.lake_format", "lake.rows", "lake.changes", *READ_BY_EXECUTORS},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "store_settings": {"config", "store"},
     "app": EVERYWHERE | {"access", "config", "catalog", "gateway", "lake", "rest", "store", "store_settings"},

@@ -11,6 +11,7 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace, ServiceUnavailable, Unsupported
 from duckicelake.lake.connect import reading
+from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.locations import find_overlapping_table, find_overlapping_view, find_owning_location, read_last_version
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.writing.lookups import has_view
@@ -50,15 +51,15 @@ class AllowedLocations:
         return self.is_own(uri) or self.lake_folder.holds(uri)
 
 
-def get_place(conn: psycopg.Connection, ident: Ident) -> TableTarget:
-    """Return where a table of that name belongs.
+def get_place(conn: psycopg.Connection, ident: Ident, lake_format: LakeFormat = V1_0) -> TableTarget:
+    """Return where a table of that name belongs. Its columns are written in the lake's format.
 
     Raises: NoSuchNamespace: its namespace does not exist
     """
     schema = find_schema(conn, ident.namespace)
     if schema is None:
         raise NoSuchNamespace(f"Namespace does not exist: {format_levels(ident.namespace)}")
-    return TableTarget(schema.schema_id, schema.schema_name, ident.name)
+    return TableTarget(schema.schema_id, schema.schema_name, schema.schema_names, ident.name, lake_format)
 
 
 def check_free(conn: psycopg.Connection, ident: Ident, place: TableTarget) -> None:

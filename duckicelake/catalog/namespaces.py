@@ -4,7 +4,6 @@ They are DuckLake's schemas; nested namespaces follow from the names of schemas.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from uuid import uuid4
 
 import psycopg
 
@@ -16,7 +15,16 @@ from duckicelake.lake.rows import SchemaRow
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import has_children
 from duckicelake.lake.writing.transaction import Commit, committing
-from duckicelake.translate.namespaces import Levels, change_tags, create_schema, drop_schema, to_levels, to_schema_name, update_schema
+from duckicelake.translate.namespaces import (
+    Levels,
+    ParentSchema,
+    change_tags,
+    create_schema,
+    drop_schema,
+    to_levels,
+    to_schema_name,
+    update_schema,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +121,26 @@ def create_namespace(warehouse: Warehouse, levels: Levels, properties: Mapping[s
 
     Raises: AlreadyExists: there is one of that name, in any case
     """
-    schema_name = to_schema_name(levels)
+    to_schema_name(levels)
     with committing(warehouse.lake) as commit:
         if _exists(commit, levels):
             raise AlreadyExists(f"Namespace already exists: {format_levels(levels)}")
-        write_steps(commit, [create_schema(commit.head, schema_name, uuid4(), properties)])
+        _write_schema(commit, levels, properties)
     return Namespace(levels, dict(properties))
+
+
+def _write_schema(commit: Commit, levels: Levels, properties: Mapping[str, str]) -> None:
+    """Create the schema of a namespace: where the lake's version nests schemas, one for each level that has none yet."""
+    if not commit.head.lake_format.nests_schemas:
+        write_steps(commit, [create_schema(commit.head, ParentSchema(), [to_schema_name(levels)], properties)])
+        return
+    parent, depth = ParentSchema(), 0
+    for count in range(len(levels) - 1, 0, -1):
+        found = find_schema(commit.conn, levels[:count])
+        if found is not None:
+            parent, depth = ParentSchema(found.schema_id, found.schema_names), count
+            break
+    write_steps(commit, [create_schema(commit.head, parent, levels[depth:], properties)])
 
 
 def _exists(commit: Commit, levels: Levels) -> bool:
@@ -153,8 +175,9 @@ def update_properties(warehouse: Warehouse, levels: Levels, removals: Sequence[s
     with committing(warehouse.lake) as commit:
         schema = find_schema(commit.conn, levels)
         if schema is None:
-            name = to_schema_name(get_parent(commit.conn, levels))
-            write_steps(commit, [create_schema(commit.head, name, uuid4(), updates)] if updates else [])
+            stored = get_parent(commit.conn, levels)
+            if updates:
+                _write_schema(commit, stored, updates)
             return ChangedProperties(sorted(updates), [], list(dict.fromkeys(removals)))
         live = {tag.key: tag.value for tag in read_tags(commit.conn, schema.schema_id) if tag.value is not None}
         rows = change_tags(schema.schema_id, live, removals, updates)

@@ -237,7 +237,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     table_id = ids.take_catalog_id()
     last_version = max(get_last_version(commit.conn, metadata.location), registration.external.last_version)
     step = TableStep() if registration.replaced is None else drop_table(registration.replaced.table_id)
-    made = create_table(table_id, get_place(commit.conn, registration.ident), metadata, last_version)
+    made = create_table(table_id, get_place(commit.conn, registration.ident, commit.head.lake_format), metadata, last_version)
     step.rows += [
         *made.rows,
         *list_former_columns(table_id, metadata),

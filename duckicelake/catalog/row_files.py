@@ -12,7 +12,7 @@ from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
-from duckicelake.iceberg.puffin import decode_deletion_vector, encode_deletion_vectors, to_positions
+from duckicelake.iceberg.puffin import decode_dated_positions, encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.note_rows import UNPUBLISHED
@@ -209,9 +209,9 @@ def decode_deletes(row: DeleteFileRow, content: bytes) -> tuple[Longs, Longs | N
                 return read_positions(content)
         case "puffin":
             with naming_file("Delete file", row.path):
-                return to_positions(decode_deletion_vector(content)), None
+                return decode_dated_positions(content)
         case other:
-            raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know. {COPY_ADVICE}")
+            raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake does not know. {COPY_ADVICE}")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, F
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
-from duckicelake.lake.connect import reading, writing
+from duckicelake.lake.connect import read_format, reading, writing
 from duckicelake.lake.locations import write_staged
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position
@@ -61,7 +61,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
     choice = _get_location_rules(warehouse, ident, asked, needs_keys=needs_keys)
     if asked.stage_create:
         with writing(warehouse.lake) as conn:
-            place = get_place(conn, ident)
+            place = get_place(conn, ident, read_format(conn))
             check_free(conn, ident, place)
             new = _describe(conn, place, asked, choice)
             rows.create_table(0, place, new)
@@ -70,7 +70,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
                 write_staged(conn, new.location)
         return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1), location=new.location)
     with committing(warehouse.lake) as commit:
-        place = get_place(commit.conn, ident)
+        place = get_place(commit.conn, ident, commit.head.lake_format)
         check_free(commit.conn, ident, place)
         new = _describe(commit.conn, place, asked, choice)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)

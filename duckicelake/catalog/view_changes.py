@@ -22,7 +22,7 @@ from duckicelake.iceberg.requests.requirements import check_view_requirements
 from duckicelake.iceberg.requests.table_changes import NewIdentity
 from duckicelake.iceberg.requests.view_changes import apply_view_updates, build_new_view
 from duckicelake.iceberg.view_metadata import ViewMetadata, encode_view, get_current_version, parse_view
-from duckicelake.lake.connect import reading
+from duckicelake.lake.connect import read_format, reading
 from duckicelake.lake.note_rows import DroppedView, LiveView
 from duckicelake.lake.read import find_table, read_iceberg_path
 from duckicelake.lake.read_views import find_view, find_view_name, find_view_note, write_view_note
@@ -117,8 +117,10 @@ def _create(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_loc
 
 
 def _parse_texts(warehouse: Warehouse, view: ViewMetadata) -> DuckLakeView:
+    with reading(warehouse.lake) as conn:
+        nests_schemas = read_format(conn).nests_schemas
     with open_parser() as parser:
-        return to_ducklake_view(parser, view, warehouse.name)
+        return to_ducklake_view(parser, view, warehouse.name, nests_schemas=nests_schemas)
 
 
 def _check_free(conn: psycopg.Connection, ident: Ident) -> None:
@@ -253,7 +255,8 @@ def _build_moved_text(conn: psycopg.Connection, live: LiveView) -> str:
     if note is not None and note.view_id == live.view_id and note.is_told:
         return live.sql
     with open_parser() as parser:
-        sql = find_qualified_query(parser, as_query(live.sql), NameContext(to_levels(live.schema_name), ""))
+        names = NameContext(to_levels(live.schema_name), "", nests_schemas=len(live.schema_names) > 1)
+        sql = find_qualified_query(parser, as_query(live.sql), names)
     if sql is None:
         raise BadRequest(f"The view {live.view_name!r} stays in its namespace: it reads more than tables and views by name. Recreate it.")
     return sql

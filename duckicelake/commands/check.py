@@ -31,7 +31,8 @@ from duckicelake.lake import inspect
 from duckicelake.lake.connect import mapped_errors, writing
 from duckicelake.lake.imported_manifests import delete_imported_manifests
 from duckicelake.lake.inspect import LakeFinding
-from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
+from duckicelake.lake.install import format_search_path
+from duckicelake.lake.lake_format import FORMATS
 from duckicelake.lake.locations import StagedLocation
 from duckicelake.lake.notes import delete_versions, write_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
@@ -106,7 +107,7 @@ def _list_lake_findings(conn: psycopg.Connection, lake: LakeSettings, home: Home
         return found
     settings = inspect.read_settings(conn)
     found += inspect.list_setting_findings(settings)
-    if settings.get("version") != SUPPORTED_VERSION:
+    if settings.get("version") not in FORMATS:
         return found
     found += inspect.read_findings(conn)
     found += list_public_findings(conn)

@@ -71,6 +71,7 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
                 check_store(lake, lake.data_path, lake.iceberg_path or get_default_iceberg_path(lake.data_path))
             _create(conn, lake, extension_folder)
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
+            report(f"lake {lake.name}: it has DuckLake 1.0, for DuckDB 1.5; `duckicelake lake migrate --dry-run` says how it gets 1.1")
         found = read_paths(conn, lake)
         check_store(found, found.data_path or "", found.iceberg_path or "")
         _install(conn, found)

@@ -11,6 +11,8 @@ from duckicelake.embedded.home import EmbeddedError
 
 EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake")
 CATALOG_NAME = "lake"
+ATTACHED_VERSION = "1.0"
+"""The version of DuckLake that the pinned extension attaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,27 @@ def attach_lake(conn: duckdb.DuckDBPyConnection, address: LakeAddress, keys: S3K
             conn.execute(format_secret(keys))
         conn.execute(format_attach(address))
     except duckdb.Error as error:
+        version = _find_version(conn, address)
+        if version not in (None, ATTACHED_VERSION):
+            raise EmbeddedError(
+                f"DuckDB {duckdb.__version__} cannot attach the lake in schema {address.metadata_schema!r}, which has DuckLake {version}: "
+                "use a DuckDB from 2.0 on. The server serves the lake to Iceberg clients."
+            ) from None
         reason = str(error).replace(address.dsn, "…")
         raise EmbeddedError(f"DuckDB cannot attach the lake in schema {address.metadata_schema!r}: {reason}") from None
+
+
+def _find_version(conn: duckdb.DuckDBPyConnection, address: LakeAddress) -> str | None:
+    """Return the DuckLake version of a lake that could not be attached; None if Postgres does not tell it."""
+    schema = address.metadata_schema.replace('"', '""')
+    try:
+        conn.execute(f"ATTACH {quote(address.dsn)} AS lake_version (TYPE postgres, READ_ONLY)")
+        settings = conn.table(f'lake_version."{schema}".ducklake_metadata')
+        row = settings.filter("key = 'version' AND scope IS NULL").project("value").fetchone()
+        conn.execute("DETACH lake_version")
+    except duckdb.Error:
+        return None
+    return None if row is None else row[0]
 
 
 def create_lake(extension_folder: Path, address: LakeAddress, keys: S3Keys | None) -> None:

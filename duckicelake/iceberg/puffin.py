@@ -97,6 +97,7 @@ PUFFIN_MAGIC = b"PFA1"
 FOOTER_TAIL_BYTES = 12
 DELETION_VECTOR = "deletion-vector-v1"
 REFERENCED_DATA_FILE = "referenced-data-file"
+DUCKLAKE_SNAPSHOT_ID = "ducklake-snapshot-id"
 CARDINALITY = "cardinality"
 ROW_POSITION_FIELD_ID = 2147483645
 CREATED_BY = {"created-by": "DuckIceLake"}
@@ -163,6 +164,31 @@ def decode_puffin(content: bytes) -> tuple[PuffinBlob, ...]:
     except (ValueError, RecursionError) as error:
         raise BadRequest("Cannot read Puffin file: its footer is no JSON; write it again") from error
     return tuple(_parse_blob(node) for node in list_objects(footer, "blobs", "Puffin footer"))
+
+
+def decode_dated_positions(content: bytes) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64] | None]:
+    """Return the deleted positions of one of DuckLake's Puffin files, and the lake snapshot from which each is deleted, if it says so.
+
+    Shape:  one bare blob, whose file says no snapshot; or, since DuckLake 1.1, a Puffin file with a cumulative vector for each snapshot
+    Raises: BadRequest — a damaged file, or one of several vectors without a snapshot · Unsupported — a compressed footer
+    """
+    if not (content.startswith(PUFFIN_MAGIC) and content.endswith(PUFFIN_MAGIC)):
+        return to_positions(decode_deletion_vector(content)), None
+    dated: dict[int | None, FrozenBitMap64] = {}
+    for blob in decode_puffin(content):
+        text = blob.properties.get(DUCKLAKE_SNAPSHOT_ID)
+        if blob.type == DELETION_VECTOR:
+            dated[None if text is None else int(text)] = decode_deletion_vector(read_blob(content, blob))
+    if None in dated and len(dated) > 1:
+        raise BadRequest("Cannot read Puffin file: it has several deletion vectors and not a lake snapshot for each; write it again")
+    seen, positions, snapshot_ids = FrozenBitMap64(), [numpy.array([], numpy.int64)], [numpy.array([], numpy.int64)]
+    for snapshot_id in sorted(dated, key=lambda key: key or 0):
+        positions.append(to_positions(dated[snapshot_id] - seen))
+        snapshot_ids.append(numpy.full(len(positions[-1]), snapshot_id or 0, numpy.int64))
+        seen |= dated[snapshot_id]
+    joined = numpy.concatenate(positions)
+    order = numpy.argsort(joined)
+    return joined[order], None if None in dated else numpy.concatenate(snapshot_ids)[order]
 
 
 def read_blob(content: bytes, blob: PuffinBlob) -> bytes:

@@ -12,6 +12,7 @@ import psycopg
 from duckicelake.errors import Forbidden
 from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, writing
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.notes import LOCK_CHANGES
 from duckicelake.lake.read import fetch_queries, read_position
 from duckicelake.lake.rows import Position
@@ -212,29 +213,40 @@ SELECT_MEMBERS = """
 SELECT role_id, principal_id FROM iceberg_member
 """
 
-SELECT_GRANTS = """
+SELECT_GRANTS = "".join(
+    (
+        """
 SELECT g.principal_id, g.kind, g.privilege, NULL::text AS schema_name, NULL::text AS name
   FROM iceberg_grant g WHERE g.kind = 'warehouse'
  UNION ALL
-SELECT g.principal_id, g.kind, g.privilege, s.schema_name, NULL
-  FROM iceberg_grant g JOIN ducklake_schema s ON s.schema_uuid = g.object_uuid AND s.end_snapshot IS NULL
- WHERE g.kind = 'namespace'
+SELECT g.principal_id, g.kind, g.privilege, n.schema_name, NULL
+  FROM iceberg_grant g JOIN ducklake_schema l ON l.schema_uuid = g.object_uuid AND l.end_snapshot IS NULL
+  """,
+        NAMED_SCHEMA.format("l"),
+        """
+ WHERE g.kind = 'namespace' AND n.schema_name IS NOT NULL
  UNION ALL
-SELECT g.principal_id, g.kind, g.privilege, s.schema_name, t.table_name
+SELECT g.principal_id, g.kind, g.privilege, n.schema_name, t.table_name
   FROM iceberg_grant g JOIN ducklake_table t ON t.table_uuid = g.object_uuid AND t.end_snapshot IS NULL
-  JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- WHERE g.kind = 'table'
+  """,
+        NAMED_SCHEMA.format("t"),
+        """
+ WHERE g.kind = 'table' AND n.schema_name IS NOT NULL
  UNION ALL
-SELECT g.principal_id, g.kind, g.privilege, s.schema_name, v.view_name
+SELECT g.principal_id, g.kind, g.privilege, n.schema_name, v.view_name
   -- Views without a uuid of their own are published to clients with this derived one.
   FROM iceberg_grant g JOIN ducklake_view v ON coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) = g.object_uuid
-  JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
- WHERE g.kind = 'view' AND v.end_snapshot IS NULL
+  """,
+        NAMED_SCHEMA.format("v"),
+        """
+ WHERE g.kind = 'view' AND n.schema_name IS NOT NULL AND v.end_snapshot IS NULL
  UNION ALL
 -- objects of other catalogs, whose names the kind holds
 SELECT g.principal_id, g.kind, g.privilege, NULL, NULL
   FROM iceberg_grant g WHERE starts_with(g.kind, 'route:')
-"""
+""",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

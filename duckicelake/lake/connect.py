@@ -20,7 +20,8 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
 from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.bulk_rows import tune_connection
-from duckicelake.lake.install import check_version, format_search_path
+from duckicelake.lake.install import format_search_path
+from duckicelake.lake.lake_format import LakeFormat, get_format
 from duckicelake.lake.writing.waiting_sessions import WaitingSessions
 
 Result = TypeVar("Result")
@@ -171,24 +172,23 @@ def writing_on_new_connection(lake: Lake) -> Generator[psycopg.Connection]:
 
 @contextmanager
 def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
-    with mapped_errors(lake.name), open_transaction(lake, b"; ".join((begin, SELECT_VERSION.encode()))) as conn:
+    with mapped_errors(lake.name), open_transaction(lake, b"; ".join((begin, SELECT_VERSION.encode()))) as (conn, _):
         yield conn
         conn.commit()
 
 
 @contextmanager
-def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
-    """Open a transaction with `begin`; the caller commits, any error rolls back.
+def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[tuple[psycopg.Connection, LakeFormat]]:
+    """Open a transaction with `begin`, and return the lake's format in it; the caller commits, any error rolls back.
 
     The last statement of `begin` must return the lake's version of DuckLake.
     A connection on which Postgres does not begin the transaction within seconds (plus `waits_s` for a lock) is closed and replaced.
     Raises: PoolTimeout: no live connection is available. psycopg.errors.LockNotAvailable, DeadlockDetected: the lock was not granted.
-    Unsupported: the lake was migrated to another version of DuckLake
+    Unsupported: this catalog does not serve the lake's version of DuckLake
     """
     conn, version = _get_live_connection(lake.pool, lambda conn: read_version(conn, begin), waits_s)
     try:
-        check_version(version)
-        yield conn
+        yield conn, get_format(version)
     except BaseException:
         if not conn.closed:
             conn.rollback()
@@ -204,6 +204,11 @@ def read_version(conn: psycopg.Connection, statements: bytes) -> str | None:
         pass
     row = cursor.fetchone()
     return None if row is None else row[0]
+
+
+def read_format(conn: psycopg.Connection) -> LakeFormat:
+    """Return the lake's format in a transaction. Raises: Unsupported: this catalog does not serve the version"""
+    return get_format(read_version(conn, SELECT_VERSION.encode()))
 
 
 def query_once(lake: Lake, query: Callable[[psycopg.Connection], Result]) -> Result:

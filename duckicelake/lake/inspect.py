@@ -6,7 +6,7 @@ from typing import Literal, LiteralString
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.install import SUPPORTED_VERSION
+from duckicelake.lake.lake_format import FORMATS, NAMED_SCHEMA, get_format
 from duckicelake.lake.notes import METADATA_LOG_MAX
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import MetadataLogRow
@@ -37,6 +37,7 @@ SELECT t.table_name, format('column %%s has type %%s', c.column_name, c.column_t
    AND c.column_type NOT IN ('boolean', 'int8', 'int16', 'int32', 'int64', 'int128', 'uint8', 'uint16', 'uint32', 'uint64', 'uint128',
        'float32', 'float64', 'time', 'time_ns', 'timetz', 'date', 'timestamp', 'timestamp_us', 'timestamp_s', 'timestamp_ms',
        'timestamp_ns', 'timestamptz', 'interval', 'varchar', 'blob', 'uuid', 'json', 'variant', 'geometry', 'struct', 'list', 'map')
+   AND c.column_type <> ALL(%(further_types)s)
  ORDER BY 1, 2
 """
 
@@ -53,6 +54,7 @@ SELECT t.table_name, format('partition transform %%s', p.transform)
   JOIN ducklake_partition_info i ON i.partition_id = p.partition_id AND i.end_snapshot IS NULL
   JOIN ducklake_table t ON t.table_id = i.table_id AND t.end_snapshot IS NULL
  WHERE p.transform !~ '^(identity|year|month|day|hour|bucket\\(\\d+\\))$'
+   AND p.transform <> ALL(%(further_transforms)s)
  ORDER BY 1, 2
 """
 
@@ -104,6 +106,21 @@ SELECT min(t.table_name), format('tables %%s of one namespace differ only by cas
  GROUP BY t.schema_id, lower(t.table_name) HAVING count(*) > 1
  ORDER BY 1
 """
+
+SELECT_SAME_NAMESPACES = "".join(
+    (
+        """
+SELECT min(n.schema_name), format('%%s schemas have the levels of one namespace', count(*))
+  FROM ducklake_schema l
+  """,
+        NAMED_SCHEMA.format("l"),
+        """
+ WHERE l.end_snapshot IS NULL
+ GROUP BY lower(n.schema_name) HAVING count(*) > 1
+ ORDER BY 1
+""",
+    )
+)
 
 SELECT_VIEW_ALIASES = """
 SELECT view_name, 'has column_aliases NULL' FROM ducklake_view WHERE end_snapshot IS NULL AND column_aliases IS NULL ORDER BY 1
@@ -179,13 +196,19 @@ SELECT s.schema_name || '.' || t.table_name,
  ORDER BY 1, 2
 """
 
-SELECT_PUBLISHED = """
-SELECT s.schema_name, t.table_name, n.location, n.metadata_version
-  FROM iceberg_table n JOIN ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
-  JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- WHERE n.metadata_version > 0
+SELECT_PUBLISHED = "".join(
+    (
+        """
+SELECT n.schema_name, t.table_name, i.location, i.metadata_version
+  FROM iceberg_table i JOIN ducklake_table t ON t.table_id = i.table_id AND t.end_snapshot IS NULL
+  """,
+        NAMED_SCHEMA.format("t"),
+        """
+ WHERE i.metadata_version > 0 AND n.schema_name IS NOT NULL
  ORDER BY 1, 2
-"""
+""",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +259,7 @@ def list_row_checks() -> list[RowCheck]:
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
         RowCheck(SELECT_OTHER_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
+        RowCheck(SELECT_SAME_NAMESPACES, "warning", "Clients are shown the tables of one only: move the other's tables out, and drop it."),
         RowCheck(SELECT_LATE_TIMES, "warning", "Iceberg's day ends before it, and readers may fail: update it to 23:59:59.999999."),
         RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file with all positions, end the others."),
     ]
@@ -244,9 +268,13 @@ def list_row_checks() -> list[RowCheck]:
 def read_findings(conn: psycopg.Connection) -> list[LakeFinding]:
     """Return the problems of the rows in the lake on the search path."""
     findings: list[LakeFinding] = []
+    lake_format = get_format(read_settings(conn).get("version"))
+    parameters = {
+        "further_types": sorted(lake_format.column_types),
+        "further_transforms": sorted(lake_format.transforms),
+    }
     for check in list_row_checks():
-        # Pass empty parameters, so that psycopg unescapes `%%` in every constant.
-        for subject, problem in conn.execute(sql.SQL(check.query), {}).fetchall():
+        for subject, problem in conn.execute(sql.SQL(check.query), parameters).fetchall():
             findings.append(LakeFinding(check.severity, subject, problem, check.remedy))
     return findings
 
@@ -298,8 +326,9 @@ def list_setting_findings(settings: dict[str, str]) -> list[LakeFinding]:
     """Return the findings about the lake's options that keep the catalog from serving it."""
     findings: list[LakeFinding] = []
     version = settings.get("version")
-    if version != SUPPORTED_VERSION:
-        remedy = f"This catalog serves {SUPPORTED_VERSION!r}: attach the lake with the matching DuckDB release, or copy it into a new one."
+    if version not in FORMATS:
+        served = " and ".join(FORMATS)
+        remedy = f"This catalog serves {served}: attach the lake with the matching DuckDB release, or copy it into a new one."
         findings.append(LakeFinding("error", "lake", f"its DuckLake version is {version!r}", remedy))
     if settings.get("encrypted") == "true":
         remedy = "No Iceberg reader can open its files: copy it into a lake without ENCRYPTED."

@@ -11,8 +11,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-
-SUPPORTED_VERSION = "1.0"
+from duckicelake.lake.lake_format import get_format
 
 SELECT_METADATA = """
 SELECT key, value FROM ducklake_metadata
@@ -205,18 +204,9 @@ def _compute_digest() -> str:
     return hashlib.sha256(_read_script()).hexdigest()
 
 
-def check_version(version: str | None) -> None:
-    """Raise Unsupported for a version of DuckLake that this catalog does not support."""
-    if version != SUPPORTED_VERSION:
-        raise Unsupported(
-            f"The lake's DuckLake version is {version!r}; this catalog serves {SUPPORTED_VERSION!r}. "
-            "Attach it with the matching DuckDB release, or copy it into a new lake."
-        )
-
-
 def check_supported(settings: dict[str, str]) -> None:
     """Raise Unsupported for a lake that this catalog cannot serve."""
-    check_version(settings.get("version"))
+    get_format(settings.get("version"))
     if settings.get("encrypted") == "true":
         raise Unsupported("The lake is encrypted; no Iceberg reader can open its files. Copy it into a lake without ENCRYPTED.")
 

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import psycopg
 
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.read import fetch_rows
 
 SELECT_OVERLAPPING_TABLE = """
@@ -315,11 +316,17 @@ class LiveTableName:
     table_name: str
 
 
-SELECT_LIVE_NAMES = """
-SELECT t.table_id, s.schema_name, t.table_name
-  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- WHERE t.end_snapshot IS NULL ORDER BY t.table_id
-"""
+SELECT_LIVE_NAMES = "".join(
+    (
+        """
+SELECT t.table_id, n.schema_name, t.table_name
+  FROM ducklake_table t """,
+        NAMED_SCHEMA.format("t"),
+        """
+ WHERE t.end_snapshot IS NULL AND n.schema_name IS NOT NULL ORDER BY t.table_id
+""",
+    )
+)
 
 
 def list_live_table_names(conn: psycopg.Connection) -> list[LiveTableName]:

@@ -274,7 +274,7 @@ RegisteredRow = (
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """A live `ducklake_view` joined with its `ducklake_schema` and its comment.
+    """A live `ducklake_view` joined with its `ducklake_schema` and its comment; `schema_names` has the schema's parents too.
 
     `begun_at` is the time of the lake snapshot that it begins at, None once that has expired; `head_at` that of the newest one.
     """
@@ -283,6 +283,7 @@ class LiveView:
     view_uuid: UUID
     schema_id: int
     schema_name: str
+    schema_names: Sequence[str]
     view_name: str
     sql: str
     column_aliases: str

@@ -10,6 +10,7 @@ from psycopg.rows import class_row
 
 from duckicelake.errors import Damaged
 from duckicelake.lake.changes import TABLE_KINDS, TOKENS_SINCE, format_tokens
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
 Row = TypeVar("Row")
@@ -138,13 +139,21 @@ def to_iceberg_path(path: str | None) -> str:
     return path
 
 
-SELECT_SCHEMAS = """
-SELECT schema_id, schema_name, path, coalesce(path_is_relative, true) AS path_is_relative
-  FROM ducklake_schema
- -- A schema without a name cannot be addressed.
- WHERE end_snapshot IS NULL AND schema_name <> ''
- ORDER BY schema_name
-"""
+SELECT_SCHEMAS = "".join(
+    (
+        """
+SELECT l.schema_id, n.schema_name, names.schema_names, l.path, coalesce(l.path_is_relative, true) AS path_is_relative
+  FROM ducklake_schema l
+  """,
+        NAMED_SCHEMA.format("l"),
+        """
+ -- A schema without a name cannot be addressed, and one in a dropped schema is not there.
+ WHERE l.end_snapshot IS NULL AND l.schema_name <> '' AND n.schema_name IS NOT NULL
+ -- DuckLake 1.0 has nested namespaces as one schema, which may be left beside a nested one of the same levels.
+ ORDER BY n.schema_name, cardinality(names.schema_names) DESC
+""",
+    )
+)
 
 
 def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
@@ -178,17 +187,24 @@ def read_table_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
     return [row[0] for row in conn.execute(SELECT_TABLE_NAMES, {"schema_id": schema_id})]
 
 
-SELECT_TABLE = """
+SELECT_TABLE = "".join(
+    (
+        """
 SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
-       s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
-  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+       n.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
+  FROM ducklake_table t """,
+        NAMED_SCHEMA.format("t"),
+        """
  -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE t.end_snapshot IS NULL
    AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
-   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
- ORDER BY t.table_name = %(table_name)s DESC, s.schema_name = %(schema_name)s DESC, t.table_id
+   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+ ORDER BY t.table_name = %(table_name)s DESC, n.schema_name = %(schema_name)s DESC,
+          cardinality(names.schema_names) DESC, t.table_id
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_table(conn: psycopg.Connection, schema_name: str, table_name: str) -> TableRow | None:

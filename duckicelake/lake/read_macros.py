@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import MacroRow
 
@@ -19,21 +20,27 @@ def read_macro_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
     return [row[0] for row in conn.execute(SELECT_MACRO_NAMES, {"schema_id": schema_id})]
 
 
-SELECT_MACROS = """
-SELECT s.schema_name, coalesce(s.schema_uuid, md5('schema ' || s.schema_id)::uuid) AS schema_uuid,
+SELECT_MACROS = "".join(
+    (
+        """
+SELECT n.schema_name, coalesce(s.schema_uuid, md5('schema ' || s.schema_id)::uuid) AS schema_uuid,
        m.macro_id, m.macro_name, m.begin_snapshot, m.end_snapshot,
        (SELECT least('9999-01-01Z', greatest('1970-01-01Z', b.snapshot_time))
           FROM ducklake_snapshot b WHERE b.snapshot_id >= m.begin_snapshot ORDER BY b.snapshot_id LIMIT 1) AS begun_at,
        i.impl_id, i.dialect, i.sql, i.type AS kind, p.parameter_name, p.parameter_type,
        coalesce(p.default_value, 'NULL') AS default_value, coalesce(p.default_value_type, 'unknown') AS default_value_type
   FROM ducklake_macro m
-  JOIN ducklake_schema s ON s.schema_id = m.schema_id AND s.end_snapshot IS NULL
+  """,
+        NAMED_SCHEMA.format("m"),
+        """
   JOIN ducklake_macro_impl i ON i.macro_id = m.macro_id
   LEFT JOIN ducklake_macro_parameters p ON p.macro_id = i.macro_id AND p.impl_id = i.impl_id
  WHERE lower(m.macro_name COLLATE "C") = ANY(%(folded_names)s)
-   AND (m.end_snapshot IS NULL OR (%(with_history)s AND m.end_snapshot > m.begin_snapshot))
+   AND n.schema_name IS NOT NULL AND (m.end_snapshot IS NULL OR (%(with_history)s AND m.end_snapshot > m.begin_snapshot))
  ORDER BY m.begin_snapshot, m.macro_id, i.impl_id, p.column_id
-"""
+""",
+    )
+)
 
 
 def read_macros(conn: psycopg.Connection, folded_names: Sequence[str], *, with_history: bool = False) -> list[MacroRow]:

@@ -342,10 +342,15 @@ SELECT coalesce(i.table_name, 'NULL') AS name, i.schema_version AS version,
 
 
 SELECT_INLINED_ROWS = sql.SQL("""
-SELECT * FROM {table}
+SELECT i.*
+  -- The names of the first three columns depend on the version of DuckLake. These are reserved in every version.
+  FROM {table} AS i(_ducklake_internal_row_id, _ducklake_internal_snapshot_id, "_DUCKLAKE_INTERNAL_SNAPSHOT_ID")
  -- Read whole batches: a row's index in its batch is its position in the derived file.
- WHERE begin_snapshot IN (SELECT begin_snapshot FROM {table} WHERE begin_snapshot > %(since)s OR end_snapshot > %(since)s)
- ORDER BY row_id, begin_snapshot
+ WHERE i._ducklake_internal_snapshot_id IN (
+       SELECT b._ducklake_internal_snapshot_id
+         FROM {table} AS b(_ducklake_internal_row_id, _ducklake_internal_snapshot_id, "_DUCKLAKE_INTERNAL_SNAPSHOT_ID")
+        WHERE b._ducklake_internal_snapshot_id > %(since)s OR b."_DUCKLAKE_INTERNAL_SNAPSHOT_ID" > %(since)s)
+ ORDER BY i._ducklake_internal_row_id, i._ducklake_internal_snapshot_id
 """)
 
 

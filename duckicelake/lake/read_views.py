@@ -4,6 +4,7 @@ from uuid import UUID
 
 import psycopg
 
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import ColumnRow
@@ -20,8 +21,11 @@ def read_view_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
     return [row[0] for row in conn.execute(SELECT_VIEW_NAMES, {"schema_id": schema_id})]
 
 
-SELECT_VIEW = """
-SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view_uuid, v.schema_id, s.schema_name, v.view_name,
+SELECT_VIEW = "".join(
+    (
+        """
+SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view_uuid, v.schema_id, n.schema_name, names.schema_names,
+       v.view_name,
        coalesce(v.sql, '') AS sql, coalesce(v.column_aliases, '') AS column_aliases,
        (SELECT least('9999-01-01Z', greatest('1970-01-01Z', b.snapshot_time))
           FROM ducklake_snapshot b WHERE b.snapshot_id = v.begin_snapshot) AS begun_at,
@@ -29,14 +33,19 @@ SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view
           FROM ducklake_snapshot h ORDER BY h.snapshot_id DESC LIMIT 1) AS head_at,
        (SELECT t.value FROM ducklake_tag t
          WHERE t.object_id = v.view_id AND t.key = 'comment' AND t.end_snapshot IS NULL LIMIT 1) AS comment
-  FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
+  FROM ducklake_view v """,
+        NAMED_SCHEMA.format("v"),
+        """
  -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE v.end_snapshot IS NULL
    AND lower(v.view_name COLLATE "C") = lower(%(view_name)s COLLATE "C")
-   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
- ORDER BY v.view_name = %(view_name)s DESC, s.schema_name = %(schema_name)s DESC, v.view_id
+   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+ ORDER BY v.view_name = %(view_name)s DESC, n.schema_name = %(schema_name)s DESC,
+          cardinality(names.schema_names) DESC, v.view_id
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_view(conn: psycopg.Connection, schema_name: str, view_name: str) -> LiveView | None:
@@ -45,15 +54,21 @@ def find_view(conn: psycopg.Connection, schema_name: str, view_name: str) -> Liv
     return rows[0] if rows else None
 
 
-SELECT_VIEW_NAME = """
-SELECT s.schema_name, v.view_name
-  FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
-  LEFT JOIN iceberg_view n ON n.view_id = v.view_id
- WHERE v.end_snapshot IS NULL
+SELECT_VIEW_NAME = "".join(
+    (
+        """
+SELECT n.schema_name, v.view_name
+  FROM ducklake_view v """,
+        NAMED_SCHEMA.format("v"),
+        """
+  LEFT JOIN iceberg_view i ON i.view_id = v.view_id
+ WHERE v.end_snapshot IS NULL AND n.schema_name IS NOT NULL
    -- A view that DuckDB has replaced is published with the uuid that clients know.
-   AND (v.view_uuid = %(uuid)s OR lower(n.metadata::json ->> 'view-uuid') = %(uuid)s::uuid::text)
+   AND (v.view_uuid = %(uuid)s OR lower(i.metadata::json ->> 'view-uuid') = %(uuid)s::uuid::text)
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_view_name(conn: psycopg.Connection, uuid: UUID) -> tuple[str, str] | None:
@@ -87,16 +102,22 @@ def find_view_note(conn: psycopg.Connection, view_id: int) -> ViewNote | None:
     return rows[0] if rows else None
 
 
-SELECT_NAMED_COLUMNS = """
+SELECT_NAMED_COLUMNS = "".join(
+    (
+        """
 SELECT c.column_id, c.begin_snapshot, c.end_snapshot, c.column_order, c.column_name, c.column_type, c.initial_default,
        c.default_value, c.default_value_type, coalesce(c.nulls_allowed, true) AS nulls_allowed, c.parent_column
-  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+  FROM ducklake_table t """,
+        NAMED_SCHEMA.format("t"),
+        """
   JOIN ducklake_column c ON c.table_id = t.table_id AND c.end_snapshot IS NULL
  WHERE t.end_snapshot IS NULL
    AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
-   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
  ORDER BY c.column_order, c.column_id
-"""
+""",
+    )
+)
 
 
 def read_named_columns(conn: psycopg.Connection, schema_name: str, table_name: str) -> list[ColumnRow]:

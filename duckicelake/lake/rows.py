@@ -44,17 +44,21 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRow:
-    """`ducklake_schema`: a namespace in Iceberg's terms."""
+    """`ducklake_schema`: a namespace in Iceberg's terms.
+
+    `schema_names` are the names of its parents and its own, `schema_name` these in one text.
+    """
 
     schema_id: int
     schema_name: str
+    schema_names: Sequence[str]
     path: str | None
     path_is_relative: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """`ducklake_table` joined with its `ducklake_schema`."""
+    """`ducklake_table` joined with its `ducklake_schema`; `schema_name` holds the names of its parents too."""
 
     table_id: int
     table_uuid: UUID

@@ -62,15 +62,15 @@ def parse_timestamp(text: str, ticks_per_second: int = SECOND_MICROS) -> int:
     return _days(*parts[:4]) * DAY_SECONDS * ticks_per_second + _ticks(parts[4:], ticks_per_second)
 
 
-def parse_timestamptz(text: str) -> int:
-    """Return microseconds since 1970-01-01 00:00:00 UTC, for a text in any time zone."""
+def parse_timestamptz(text: str, ticks_per_second: int = SECOND_MICROS) -> int:
+    """Return microseconds, or other ticks, since 1970-01-01 00:00:00 UTC, for a text in any time zone."""
     if (infinite := _find_infinity(text, INFINITE_TICKS)) is not None:
         return infinite
     found = re.fullmatch(f"{DATE} {CLOCK}{OFFSET}", text)
     if found is None:
         raise ValueError("no timestamp with time zone")
     parts = found.groups()
-    return _days(*parts[:4]) * DAY_MICROS + _ticks(parts[4:8], SECOND_MICROS) - _offset_seconds(*parts[8:]) * SECOND_MICROS
+    return (_days(*parts[:4]) * DAY_SECONDS - _offset_seconds(*parts[8:])) * ticks_per_second + _ticks(parts[4:8], ticks_per_second)
 
 
 def parse_time(text: str) -> int:
@@ -320,6 +320,8 @@ LEAVES: dict[str, tuple[ArrowType, Callable[[Any], Any]]] = {
     "timestamp_s": (pa.timestamp("us"), parse_timestamp),
     "timestamp_ns": (pa.timestamp("ns"), partial(parse_timestamp, ticks_per_second=SECOND_NANOS)),
     "timestamptz": (pa.timestamp("us", tz="UTC"), parse_timestamptz),
+    "timestamptz_ns": (pa.timestamp("ns", tz="UTC"), partial(parse_timestamptz, ticks_per_second=SECOND_NANOS)),
+    "null": (pa.null(), _nothing),
 }
 
 

@@ -38,6 +38,8 @@ PRIMITIVES: Mapping[str, str] = {
     "timestamp_ms": "timestamp",
     "timestamp_ns": "timestamp_ns",
     "timestamptz": "timestamptz",
+    "timestamptz_ns": "timestamptz_ns",
+    "null": "unknown",
     "geometry": "geometry",
 }
 """DuckLake types that Iceberg readers read unchanged from DuckDB's Parquet files."""
@@ -48,7 +50,7 @@ WHOLE_DOUBLES = frozenset({"int128", "uint128"})
 PARTIAL = WHOLE_DOUBLES | {"uint32", "timetz"}
 """uint32: values below 2^31. int128, uint128: values that a double holds. timetz: times in UTC."""
 
-ONLY_IN_V3 = frozenset({"timestamp_ns", "geometry"})
+ONLY_IN_V3 = frozenset({"timestamp_ns", "timestamptz_ns", "unknown", "geometry"})
 """Iceberg types that need format version 3."""
 
 REPLACEMENTS: Mapping[str, str] = {
@@ -113,6 +115,7 @@ STORED_KINDS: Mapping[str, str] = {
     "timestamp_ms": "timestamp.ms.",
     "timestamp_ns": "timestamp.ns.",
     "timestamptz": "timestamp.(us|ms), tz=.*",
+    "timestamptz_ns": "timestamp.ns, tz=.*",
 }
 """Arrow types that a file of another writer may store for a DuckLake type, so that Iceberg readers return the same values as DuckDB."""
 

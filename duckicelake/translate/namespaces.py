@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from uuid import UUID
+from dataclasses import dataclass
+from uuid import UUID, uuid4
 
 from duckicelake.errors import BadRequest
 from duckicelake.lake.changes import Change, quote_names
-from duckicelake.lake.writing.rows import EndedSchema, EndedTag, LakeHead, LakeStep, NewRow, NewSchema, NewTag
+from duckicelake.lake.writing.rows import EndedSchema, EndedTag, LakeHead, LakeStep, NewNestedSchema, NewRow, NewSchema, NewTag
 
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -33,13 +34,29 @@ def check_distinct(names: Iterable[str], what: str) -> None:
             raise BadRequest(f"{what} {other!r} and {name!r} differ by case alone, and DuckDB folds case; rename one.")
 
 
-def create_schema(head: LakeHead, schema_name: str, schema_uuid: UUID, properties: Mapping[str, str]) -> LakeStep:
-    """Return the step that creates a schema with these tags."""
-    schema_id = head.next_catalog_id
-    schema = NewSchema(schema_id, schema_uuid, schema_name, to_folder(schema_name, schema_uuid))
-    tags = [NewTag(schema_id, key, value) for key, value in properties.items()]
-    change = Change("created_schema", quote_names(schema_name))
-    return LakeStep((change,), (schema, *tags), True, schema_id + 1, head.next_file_id)
+@dataclass(frozen=True, slots=True)
+class ParentSchema:
+    """An existing schema, with the names of its own parents, in which a schema is to be created; no id and no names: the top level."""
+
+    schema_id: int | None = None
+    schema_names: Sequence[str] = ()
+
+
+def create_schema(head: LakeHead, parent: ParentSchema, names: Sequence[str], properties: Mapping[str, str]) -> LakeStep:
+    """Return the step that creates a schema with these tags; of several names each is in the one before."""
+    changes: list[Change] = []
+    rows: list[NewRow] = []
+    schema_id, parent_id, path = head.next_catalog_id, parent.schema_id, tuple(parent.schema_names)
+    for name in names:
+        schema_uuid, path = uuid4(), (*path, name)
+        changes.append(Change("created_schema", quote_names(*path)))
+        if parent_id is None:
+            rows.append(NewSchema(schema_id, schema_uuid, name, to_folder(name, schema_uuid)))
+        else:
+            rows.append(NewNestedSchema(schema_id, schema_uuid, name, f"{schema_uuid}/", parent_id))
+        schema_id, parent_id = schema_id + 1, schema_id
+    tags = [NewTag(schema_id - 1, key, value) for key, value in properties.items()]
+    return LakeStep(tuple(changes), (*rows, *tags), True, schema_id, head.next_file_id)
 
 
 def drop_schema(head: LakeHead, schema_id: int) -> LakeStep:

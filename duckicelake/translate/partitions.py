@@ -1,7 +1,8 @@
 """DuckLake's partition keys as Iceberg specs. A file whose values cannot be proven is published under the unpartitioned spec.
 
 DuckLake's year, month, day and hour are calendar components, so Iceberg's `month` needs year and month together, and
-so on; those of a timestamptz depend on the writer's time zone and prove nothing. `bucket` equals Iceberg's for some types.
+so on; those of a timestamptz depend on the writer's time zone and prove nothing. DuckLake 1.1's `epoch_` transforms are Iceberg's.
+`bucket` equals Iceberg's for some types.
 Spec 0 is always unpartitioned; derived files, and files older than the partitioning, use it.
 """
 
@@ -14,7 +15,9 @@ from itertools import groupby
 
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.transforms import TRANSFORMS
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.lake_format import V1_1
 from duckicelake.lake.rows import DataFileRow, JsonNote, PartitionRow
 from duckicelake.translate.values import days_from_civil, parse_value
 
@@ -25,7 +28,7 @@ BUCKETED_ALIKE = frozenset(
     {"int8", "int16", "int32", "int64", "varchar", "json", "blob", "date", "time", "timestamp", "timestamp_us", "timestamptz"}
 )
 """DuckLake types that its `bucket` hashes as Iceberg does: not unsigned types, nor timestamps of seconds or milliseconds."""
-NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry", "variant", "interval", "uint64"})
+NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "timestamptz_ns", "geometry", "variant", "interval", "uint64", "null"})
 """DuckLake types whose texts do not prove the values of a file, or that Iceberg does not partition by."""
 FIRST_FIELD_ID = 1000
 INT = PrimitiveType("int")
@@ -33,11 +36,15 @@ INT = PrimitiveType("int")
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """One field of a spec, and the DuckLake key indexes that its value is computed from."""
+    """One field of a spec, and the DuckLake key indexes that its value is computed from.
+
+    `is_ordinal`: DuckLake's value is the field's value, a count since 1970, and no calendar component.
+    """
 
     source_id: int
     transform: str
     key_indexes: tuple[int, ...]
+    is_ordinal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
             if find_field(schema, row.column_id) is None:
                 return ()
             alike = BUCKETED_ALIKE.issuperset(row.column_types) or not BUCKET.fullmatch(row.transform.lower())
-            if alike and NO_KEYS.isdisjoint(row.column_types):
+            if (alike and NO_KEYS.isdisjoint(row.column_types)) or _is_ordinal(row.transform, row.column_types):
                 indexes[row.column_id, row.transform.lower()] = row.partition_key_index
     keys: list[PartitionKey] = []
     for (source_id, transform), index in indexes.items():
@@ -134,6 +141,11 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
         if key is not None:
             keys.append(key)
     return tuple(keys)
+
+
+def _is_ordinal(transform: str, column_types: Iterable[str]) -> bool:
+    """Return True if a DuckLake transform counts since 1970 as Iceberg's does: by UTC, rounded down."""
+    return transform.lower() in V1_1.transforms and all(kind.startswith(("date", "timestamp")) for kind in column_types)
 
 
 def _to_key(source_id: int, transform: str, index: int, indexes: Mapping[tuple[int, str], int], schema: Schema) -> PartitionKey | None:
@@ -145,6 +157,9 @@ def _to_key(source_id: int, transform: str, index: int, indexes: Mapping[tuple[i
         return PartitionKey(source_id, "identity", (index,))
     if bucket:
         return PartitionKey(source_id, f"bucket[{bucket[1]}]", (index,))
+    if transform in V1_1.transforms:
+        unit = TRANSFORMS[V1_1.transforms[transform]]
+        return PartitionKey(source_id, str(unit), (index,), is_ordinal=True) if unit.result_type(field.type) is not None else None
     if transform == "year" and field.type.name in UNITS_BY_TYPE:
         units = UNITS_BY_TYPE[field.type.name]
         chain = [unit for unit in units if all((source_id, coarser) in indexes for coarser in _up_to(unit))]
@@ -204,7 +219,7 @@ def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) ->
         components = [number for number in numbers if isinstance(number, int)]
         if len(components) < len(present):
             return None
-        return _to_ordinal(components) if key.transform in TIME_UNITS else components[0]
+        return _to_ordinal(components) if key.transform in TIME_UNITS and not key.is_ordinal else components[0]
     field = find_field(schema, key.source_id)
     value = parse_value(field.type, present[0]) if field and isinstance(field.type, PrimitiveType) else None
     # DuckLake puts 0.0 and -0.0 into one file, and Iceberg distinguishes them.

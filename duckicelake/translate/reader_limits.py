@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from duckicelake.lake.lake_format import V1_0
 from duckicelake.lake.rows import ColumnRow, TableState
 from duckicelake.translate.leaf_types import ColumnTree, format_replacement, format_sql_leaf, quote
-from duckicelake.translate.to_ducklake.columns import METADATA_NAMES, RESERVED_NAMES
+from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
 from duckicelake.translate.types import columns_at, format_path, get_path, list_defaulted
 
 
@@ -91,7 +92,7 @@ def format_type_change(types: Mapping[str, str], table: CheckedTable, column: Co
 
 def format_rename(table: CheckedTable, column: ColumnRow) -> str:
     """Return the SQL that gives a column a free name."""
-    taken = {row.column_name.lower() for row in table.tree.children.get(None, ())} | RESERVED_NAMES
+    taken = {row.column_name.lower() for row in table.tree.children.get(None, ())} | V1_0.reserved_names
     name = column.column_name.lstrip("_")
     while name.lower() in taken:
         name += "_"

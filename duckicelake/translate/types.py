@@ -72,7 +72,7 @@ def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
 def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
     row = path[-1]
     # DuckDB writes nulls_allowed = false for nested fields that it adds or renames, whether they hold NULLs or not.
-    required = row.parent_column is None and not row.nulls_allowed
+    required = row.parent_column is None and not row.nulls_allowed and row.column_type.lower() != "null"
     type_ = _find_type(path, tree, rules)
     if type_ is None:
         return None
@@ -119,6 +119,9 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
         raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_remedy(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
         primitive = find_primitive(column_type)
+        if column_type == "null" and any(parent.column_type.lower() in ("list", "map") for parent in path[:-1]):
+            # Iceberg's files leave out columns of the type `unknown`, and elements cannot be left out.
+            primitive = None
         if primitive is None and not rules.is_past:
             what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot represent"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}")

@@ -18,6 +18,7 @@ DAY_MICROS = 86_400 * MICROS
 DATE = re.compile(r"(\d{1,7})-(\d\d)-(\d\d)( \(BC\))?", re.ASCII)
 TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
 TIMESTAMP = re.compile(r"(\d{1,7}-\d\d-\d\d(?: \(BC\))?)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-]\d\d(?::?\d\d){0,2}|Z)?)?", re.ASCII)
+OFFSET = re.compile(r"(?:[+-]\d\d(?::?\d\d){0,2}|Z)$", re.ASCII)
 ESCAPED_BYTE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
 
 
@@ -83,6 +84,13 @@ def parse_timestamp_ns(text: str) -> int | None:
     return None if micros is None else micros * 1000 + int(fraction.ljust(9, "0"))
 
 
+def parse_timestamptz_ns(text: str) -> int | None:
+    """Return nanoseconds since 1970-01-01 in UTC of a text with an offset."""
+    match = OFFSET.search(text)
+    nanos = parse_timestamp_ns(text[: match.start()]) if match else None
+    return None if match is None or nanos is None else nanos - parse_offset(match[0]) * 1_000_000_000
+
+
 def parse_offset(text: str) -> int:
     """Return the seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm:ss`."""
     if text == "Z":
@@ -125,6 +133,7 @@ PARSERS: Mapping[str, Callable[[str], object | None]] = {
     "timestamp": parse_timestamp,
     "timestamp_ns": parse_timestamp_ns,
     "timestamptz": parse_timestamp,
+    "timestamptz_ns": parse_timestamptz_ns,
     "string": _same,
     "uuid": _uuid,
     "binary": parse_blob,

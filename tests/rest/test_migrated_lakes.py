@@ -1,4 +1,4 @@
-"""A lake that another program migrates to DuckLake 1.1 under a running server is neither written nor served any longer."""
+"""A lake that another program migrates to a DuckLake of the future under a running server is neither written nor served any longer."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,15 +10,7 @@ from tests.rest.writing.client import Client, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
-MIGRATE = (
-    "ALTER TABLE ducklake_data_file ADD COLUMN row_group_count BIGINT",
-    "ALTER TABLE ducklake_delete_file ADD COLUMN row_group_count BIGINT",
-    "ALTER TABLE ducklake_file_column_stats ADD COLUMN min_is_exact BOOLEAN, ADD COLUMN max_is_exact BOOLEAN",
-    "ALTER TABLE ducklake_table_column_stats ADD COLUMN min_is_exact BOOLEAN, ADD COLUMN max_is_exact BOOLEAN",
-    "ALTER TABLE ducklake_schema ADD COLUMN parent_schema_id BIGINT",
-    "UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'",
-)
-"""What a migration does to a lake without inlined rows: one transaction, no snapshot."""
+MIGRATE = "UPDATE ducklake_metadata SET value = '1.2' WHERE key = 'version'"
 
 SELECT_WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
 REFUSED = (406, "UnsupportedOperationException")
@@ -34,10 +26,8 @@ def client(server: Server, lake: FreshLake) -> Client:
 
 
 def migrate(conn: psycopg.Connection) -> None:
-    """Migrate the lake to DuckLake 1.1, as far as nothing is inlined."""
-    with conn.transaction():
-        for statement in MIGRATE:
-            conn.execute(statement.encode())
+    """Migrate the lake to a version that is not served."""
+    conn.execute(MIGRATE)
 
 
 def test_what_was_published_before_is_served_no_longer(client: Client, lake: FreshLake) -> None:
@@ -54,7 +44,7 @@ def test_what_was_published_before_is_served_no_longer(client: Client, lake: Fre
     for path in (*paths, "namespaces/main/tables/u", "namespaces/main/views"):
         refused = client.server.get(path)
         assert refused.error == REFUSED, path
-        assert "DuckLake version is '1.1'" in refused.json["error"]["message"]
+        assert "DuckLake version is '1.2'" in refused.json["error"]["message"]
     assert client.server.ask("HEAD", "namespaces/main/tables/t").status == 406
     lake.psycopg().execute("UPDATE ducklake_metadata SET value = '1.0' WHERE key = 'version'")
     assert {client.server.get(path).status for path in paths} == {200}

@@ -381,7 +381,7 @@ def _check_not_removed(fresh: Mapping[int, int], request: TableCommit) -> None:
 
 
 def _plan_creation(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAllocator, new: TableMetadata) -> TablePlan:
-    place = get_place(commit.conn, request.ident)
+    place = get_place(commit.conn, request.ident, commit.head.lake_format)
     check_free(commit.conn, request.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     check_new_uuid(commit.conn, uuid)
@@ -413,7 +413,10 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
     brings_files = any(change.added or change.returned for change in base.changes)
     ends_buckets = brings_files and base.published is not None and has_buckets(base.published.state.partitions)
-    live = LiveTable(table_id, found.columns, found.comments, found.tags, client_order_id, found.sort_keys, sort_id, ends_buckets)
+    live = LiveTable(
+        *(table_id, found.columns, found.comments, found.tags, client_order_id, found.sort_keys, sort_id, ends_buckets),
+        lake_format=commit.head.lake_format,
+    )
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()

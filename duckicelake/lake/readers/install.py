@@ -15,12 +15,14 @@ from psycopg import sql
 from duckicelake.errors import NotServed, ServiceUnavailable
 from duckicelake.lake.inspect import LakeFinding
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
+from duckicelake.lake.lake_format import SCHEMA_NAME, V1_1, LakeFormat, get_format
 from duckicelake.lake.readers.views import (
     COVERS,
     HIDE,
     IDS,
     INLINED,
     INNER,
+    NESTED,
     OF_TABLE,
     OF_TABLES,
     OTHERS,
@@ -46,7 +48,9 @@ SELECT value FROM iceberg_setting WHERE key = 'readers'
 """
 
 SELECT_IS_READY = """
-SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers' AND value = %(digest)s)
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers' AND value = %(digest)s || '/' ||
+                      -- After a migration of DuckLake the views lack columns.
+                      (SELECT m.value FROM ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL))
    AND EXISTS (SELECT FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
                 WHERE n.nspname = %(own)s AND v.relname = 'iceberg_me' AND obj_description(n.oid, 'pg_namespace') = %(mark)s)
    AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_namespace n ON n.oid = f.pronamespace
@@ -54,6 +58,8 @@ SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers' AND value = %(d
            AND (t.tgrelid, t.tgname) IN ((to_regclass('ducklake_inlined_data_tables'), 'iceberg_show_rows'),
                                          (to_regclass('ducklake_snapshot_changes'), 'iceberg_show_deletes'))) = 2
 """
+
+SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
 
 SELECT_MARK = """
 SELECT obj_description(n.oid, 'pg_namespace') FROM pg_namespace n WHERE n.nspname = %(own)s
@@ -64,7 +70,8 @@ SELECT has_function_privilege(to_regprocedure(quote_ident(%(own)s) || '.iceberg_
 """
 
 UPSERT_INSTALLED = """
-INSERT INTO iceberg_setting (key, value) VALUES ('readers', %(digest)s)
+INSERT INTO iceberg_setting (key, value)
+SELECT 'readers', %(digest)s || '/' || m.value FROM ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """
 
@@ -191,7 +198,8 @@ def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int =
                 conn.execute(_compose(LOCK_FOR_INSTALL, metadata_schema))
                 if not is_ready(conn, metadata_schema):
                     _check_own(conn, metadata_schema)
-                    for statement in _list_statements(metadata_schema):
+                    row = conn.execute(SELECT_VERSION).fetchone()
+                    for statement in _list_statements(metadata_schema, get_format(None if row is None else row[0])):
                         conn.execute(statement)
                     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
         except psycopg.errors.LockNotAvailable:
@@ -238,7 +246,8 @@ def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
         conn.execute(_compose(text, metadata_schema))
 
 
-def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
+def _list_statements(metadata_schema: str, lake_format: LakeFormat) -> Iterator[sql.Composed]:
+    others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
     for text in (
         "DROP SCHEMA IF EXISTS {own} CASCADE",
         "CREATE SCHEMA {own}",
@@ -252,11 +261,11 @@ def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
     yield _compose(IDS, metadata_schema)
     for name in OF_TABLES:
         yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=OF_TABLE)
-    for name, condition in OTHERS:
+    for name, condition in others:
         yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=condition)
     for name, query in OWN:
         yield _compose(CREATE_VIEW, metadata_schema, name, query)
-    for name in (*OF_TABLES, *dict(OTHERS), *dict(OWN)):
+    for name in (*OF_TABLES, *dict(others), *dict(OWN)):
         yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
     for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
         yield _compose(text, metadata_schema)
@@ -276,6 +285,7 @@ def _compose(
         "mark": sql.Literal(names["mark"]),
         "name": sql.Identifier(name),
         "covers": sql.SQL(COVERS),
+        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(metadata_schema))),
     }
     parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
     parts["reads"] = sql.SQL(READS).format(**parts)
@@ -286,5 +296,5 @@ def _compose(
 
 def compute_digest() -> str:
     """Return the digest that identifies this version of the schema."""
-    statements = [statement.as_string() for statement in _list_statements("lake")]
+    statements = [statement.as_string() for statement in _list_statements("lake", V1_1)]
     return hashlib.sha256("".join(statements).encode()).hexdigest()

@@ -50,7 +50,7 @@ SELECT p.space FROM {own}.iceberg_me m CROSS JOIN unnest(m.spaces) AS p(space)
  UNION ALL
 SELECT '' FROM {own}.iceberg_privilege g WHERE g.kind = 'warehouse'
  UNION ALL
-SELECT lower(s.schema_name COLLATE "C")
+SELECT lower({names} COLLATE "C")
   FROM {own}.iceberg_privilege g JOIN {lake}.ducklake_schema s ON s.schema_uuid = g.object_uuid AND s.end_snapshot IS NULL
  WHERE g.kind = 'namespace'
 """,
@@ -60,7 +60,7 @@ SELECT lower(s.schema_name COLLATE "C")
         """
 SELECT n.schema_id, EXISTS (SELECT FROM {own}.iceberg_space p WHERE {covers}) AS is_whole
   FROM {own}.iceberg_me m
-  CROSS JOIN (SELECT s.schema_id, lower(s.schema_name COLLATE "C") AS name FROM {lake}.ducklake_schema s WHERE s.end_snapshot IS NULL) n
+  CROSS JOIN (SELECT s.schema_id, lower({names} COLLATE "C") AS name FROM {lake}.ducklake_schema s WHERE s.end_snapshot IS NULL) n
  WHERE m.scope IS NULL OR EXISTS (SELECT FROM unnest(m.scope) AS p(space) WHERE {covers})
 """,
     ),
@@ -93,9 +93,18 @@ SELECT v.view_id, v.schema_id
     (
         "iceberg_shown",
         """
-SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole
- UNION SELECT t.schema_id FROM {own}.iceberg_table t
- UNION SELECT v.schema_id FROM {own}.iceberg_view v
+WITH RECURSIVE shown(schema_id) AS (
+    SELECT x.schema_id
+      FROM (SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole
+             UNION SELECT t.schema_id FROM {own}.iceberg_table t
+             UNION SELECT v.schema_id FROM {own}.iceberg_view v) x
+     UNION
+    -- DuckDB finds a nested schema by its parents; only DuckLake 1.1 has the column
+    SELECT (to_jsonb(s) ->> 'parent_schema_id')::bigint
+      FROM shown c JOIN {lake}.ducklake_schema s ON s.schema_id = c.schema_id
+     WHERE to_jsonb(s) ->> 'parent_schema_id' IS NOT NULL
+)
+SELECT c.schema_id FROM shown c
 """,
     ),
 )
@@ -132,6 +141,9 @@ OTHERS: Sequence[tuple[LiteralString, LiteralString]] = (
     ("ducklake_files_scheduled_for_deletion", "false"),
 )
 """The other tables of DuckLake, each with the condition for a row `x` to be visible."""
+
+NESTED: Sequence[tuple[LiteralString, LiteralString]] = (("ducklake_view_column_tag", "x.view_id IN (SELECT {own}.iceberg_ids('view'))"),)
+"""The tables that DuckLake has since its version nests schemas."""
 
 OWN: Sequence[tuple[LiteralString, LiteralString]] = (
     (

@@ -9,6 +9,8 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import format_changes
+from duckicelake.lake.lake_format import LakeFormat
+from duckicelake.lake.writing.note_statements import NESTING_STATEMENTS
 from duckicelake.lake.writing.rows import EndedInlinedRows, LakeStep, MergedDeletes, NewInlinedTable, NewRow
 from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
@@ -30,9 +32,9 @@ INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) SELECT snapsho
 SET_SHORT_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 
 UPDATE_INLINED_ROWS = sql.SQL("""
-UPDATE {table} SET end_snapshot = %(snapshot_id)s
- WHERE begin_snapshot = %(begin_snapshot)s AND end_snapshot IS NULL
-   AND (%(row_ids)s::bigint[] IS NULL OR row_id = ANY(%(row_ids)s::bigint[]))
+UPDATE {table} SET {end} = %(snapshot_id)s
+ WHERE {begin} = %(begin_snapshot)s AND {end} IS NULL
+   AND (%(row_ids)s::bigint[] IS NULL OR {row_id} = ANY(%(row_ids)s::bigint[]))
 """)
 
 
@@ -70,7 +72,7 @@ VALUES (%(delete_file_id)s, %(table_id)s, %(begin_snapshot)s, %(snapshot_id)s, %
         'parquet', %(delete_count)s, %(file_size_bytes)s, %(partial_max)s)
 """
 
-CREATE_INLINED_TABLE = sql.SQL("CREATE TABLE {table} (row_id bigint, begin_snapshot bigint, end_snapshot bigint, {columns})")
+CREATE_INLINED_TABLE = sql.SQL("CREATE TABLE {table} ({row_id} bigint, {begin} bigint, {end} bigint, {columns})")
 
 INSERT_INLINED_TABLE = """
 INSERT INTO ducklake_inlined_data_tables (table_id, table_name, schema_version)
@@ -85,10 +87,10 @@ def write_steps(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRo
         snapshot_id += 1
         schema_version += step.changes_catalog
         snapshot = {"snapshot_id": snapshot_id, "schema_version": schema_version}
-        _write_all(commit.conn, step.rows, snapshot)
+        _write_all(commit, step.rows, snapshot)
         counters = {"next_catalog_id": step.next_catalog_id, "next_file_id": step.next_file_id}
         commit.conn.execute(INSERT_SNAPSHOT, {**snapshot, **counters, "changes_made": format_changes(step.changes)})
-    _write_all(commit.conn, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
+    _write_all(commit, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
     if steps or notes:
         commit.note(snapshot_id if steps else None)
     return snapshot_id
@@ -107,25 +109,26 @@ def skip_to_snapshot(commit: Commit, snapshot_id: int) -> Commit:
     return replace(commit, head=replace(head, snapshot_id=snapshot_id - 1))
 
 
-def _write_all(conn: psycopg.Connection, rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
+def _write_all(commit: Commit, rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
     for kind, group in groupby(rows, key=type):
-        _write(conn, kind, list(group), snapshot)
+        _write(commit, kind, list(group), snapshot)
 
 
-def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
+def _write(commit: Commit, kind: type[NewRow], rows: Sequence[NewRow], snapshot: dict[str, int]) -> None:
+    conn, lake_format = commit.conn, commit.head.lake_format
     if kind in STATEMENTS:
         columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
-        for statement in STATEMENTS[kind]:
+        for statement in (*STATEMENTS[kind], *(NESTING_STATEMENTS.get(kind, ()) if lake_format.nests_schemas else ())):
             conn.execute(statement, snapshot | columns)
         return
     conn.execute(SET_SHORT_LOCK_TIMEOUT)
     for row in rows:
         if isinstance(row, EndedInlinedRows):
-            _end_inlined_rows(conn, row, snapshot["snapshot_id"])
+            _end_inlined_rows(commit, row, snapshot["snapshot_id"])
         elif isinstance(row, MergedDeletes):
             _merge_deletes(conn, row, snapshot["snapshot_id"])
         elif isinstance(row, NewInlinedTable):
-            _create_inlined_table(conn, row, snapshot["schema_version"])
+            _create_inlined_table(commit, row, snapshot["schema_version"])
 
 
 def _merge_deletes(conn: psycopg.Connection, row: MergedDeletes, snapshot_id: int) -> None:
@@ -137,11 +140,17 @@ def _merge_deletes(conn: psycopg.Connection, row: MergedDeletes, snapshot_id: in
     conn.execute(INSERT_MERGED_DELETES, parameters)
 
 
-def _create_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:
+def _name_inlined_columns(lake_format: LakeFormat) -> dict[str, sql.Identifier]:
+    """Return the system columns of a table of inlined rows, by their placeholders."""
+    return {key: sql.Identifier(name) for key, name in zip(("row_id", "begin", "end"), lake_format.inlined_columns, strict=True)}
+
+
+def _create_inlined_table(commit: Commit, row: NewInlinedTable, schema_version: int) -> None:
     name = f"ducklake_inlined_data_{row.table_id}_{schema_version}"
     columns = [sql.SQL("{} {}").format(sql.Identifier(column), format_type(kind)) for column, kind in row.columns]
-    conn.execute(CREATE_INLINED_TABLE.format(table=sql.Identifier(name), columns=sql.SQL(", ").join(columns)))
-    conn.execute(INSERT_INLINED_TABLE, {"table_id": row.table_id, "table_name": name, "schema_version": schema_version})
+    system = _name_inlined_columns(commit.head.lake_format)
+    commit.conn.execute(CREATE_INLINED_TABLE.format(table=sql.Identifier(name), columns=sql.SQL(", ").join(columns), **system))
+    commit.conn.execute(INSERT_INLINED_TABLE, {"table_id": row.table_id, "table_name": name, "schema_version": schema_version})
 
 
 def format_type(name: str) -> sql.Composed:
@@ -154,11 +163,12 @@ def format_type(name: str) -> sql.Composed:
     return sql.SQL("{}({}, {})").format(words, sql.Literal(precision), sql.Literal(scale))
 
 
-def _end_inlined_rows(conn: psycopg.Connection, row: EndedInlinedRows, snapshot_id: int) -> None:
+def _end_inlined_rows(commit: Commit, row: EndedInlinedRows, snapshot_id: int) -> None:
     table = sql.Identifier(f"ducklake_inlined_data_{row.table_id}_{row.schema_version}")
     parameters = {
         "snapshot_id": snapshot_id,
         "begin_snapshot": row.begin_snapshot,
         "row_ids": None if row.row_ids is None else list(row.row_ids),
     }
-    conn.execute(UPDATE_INLINED_ROWS.format(table=table), parameters)
+    statement = UPDATE_INLINED_ROWS.format(table=table, **_name_inlined_columns(commit.head.lake_format))
+    commit.conn.execute(statement, parameters)

@@ -179,7 +179,10 @@ def list_multi_snapshot_paths(conn: psycopg.Connection, table_id: int, paths: It
 
 
 SELECT_INLINED_BATCH = sql.SQL("""
-SELECT row_id, end_snapshot FROM {table} WHERE begin_snapshot = %(begin_snapshot)s ORDER BY row_id
+SELECT i._ducklake_internal_row_id, i."_DUCKLAKE_INTERNAL_SNAPSHOT_ID"
+  -- These names are reserved in every version of DuckLake, so no user's column has them.
+  FROM {table} AS i(_ducklake_internal_row_id, _ducklake_internal_snapshot_id, "_DUCKLAKE_INTERNAL_SNAPSHOT_ID")
+ WHERE i._ducklake_internal_snapshot_id = %(begin_snapshot)s ORDER BY i._ducklake_internal_row_id
 """)
 
 

@@ -254,6 +254,11 @@ UPDATE ducklake_tag SET end_snapshot = %(snapshot_id)s
  WHERE object_id = ANY(%(view_id)s::bigint[]) AND end_snapshot IS NULL
 """
 
+UPDATE_COLUMN_TAGS_OF_VIEWS = """
+UPDATE ducklake_view_column_tag SET end_snapshot = %(snapshot_id)s
+ WHERE view_id = ANY(%(view_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
 DELETE_VIEW_NOTES = """
 DELETE FROM iceberg_view WHERE view_id = ANY(%(view_id)s::bigint[])
 """
@@ -276,3 +281,6 @@ VIEW_STATEMENTS: Mapping[type[note_rows.ViewRow], Sequence[LiteralString]] = {
     note_rows.ViewNote: (UPSERT_VIEW_NOTES,),
 }
 """The statements of each kind of row, in order."""
+
+NESTING_STATEMENTS: Mapping[type[object], Sequence[LiteralString]] = {note_rows.DroppedView: (UPDATE_COLUMN_TAGS_OF_VIEWS,)}
+"""The further statements of a row in a lake whose version nests schemas; older versions lack the tables."""

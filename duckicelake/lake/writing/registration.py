@@ -10,6 +10,7 @@ from uuid import UUID
 
 import psycopg
 
+from duckicelake.lake.lake_format import NAMED_SCHEMA, SCHEMA_NAME
 from duckicelake.lake.note_rows import PLACEHOLDER_ID
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import TableRow
@@ -23,16 +24,22 @@ class LocatedTable(TableRow):
     end_snapshot: int | None
 
 
-SELECT_LOCATED_TABLES = """
+SELECT_LOCATED_TABLES = "".join(
+    (
+        """
 SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
-       s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative,
+       coalesce(""",
+        SCHEMA_NAME.format(lake=""),
+        """, s.schema_name) AS schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative,
        n.metadata_version, t.end_snapshot
   FROM iceberg_table n
   JOIN LATERAL (SELECT * FROM ducklake_table d WHERE d.table_id = n.table_id ORDER BY d.begin_snapshot DESC LIMIT 1) t ON true
   JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id ORDER BY d.begin_snapshot DESC LIMIT 1) s ON true
  WHERE n.location = %(location)s
  ORDER BY n.table_id
-"""
+""",
+    )
+)
 
 
 def list_located_tables(conn: psycopg.Connection, location: str) -> list[LocatedTable]:
@@ -122,12 +129,18 @@ def remove_purged_location(conn: psycopg.Connection, location: str) -> None:
     conn.execute(UPDATE_PURGED_LOCATIONS, {"location": location})
 
 
-SELECT_LIVE_NAME = """
-SELECT s.schema_name, t.table_name
-  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- WHERE t.end_snapshot IS NULL AND t.table_uuid = %(uuid)s AND t.table_id <> %(table_id)s
+SELECT_LIVE_NAME = "".join(
+    (
+        """
+SELECT n.schema_name, t.table_name
+  FROM ducklake_table t """,
+        NAMED_SCHEMA.format("t"),
+        """
+ WHERE t.end_snapshot IS NULL AND n.schema_name IS NOT NULL AND t.table_uuid = %(uuid)s AND t.table_id <> %(table_id)s
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_live_table_name(conn: psycopg.Connection, uuid: UUID, table_id: int) -> tuple[str, str] | None:

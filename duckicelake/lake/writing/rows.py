@@ -9,27 +9,40 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.note_rows import NewRefRow, NoteRow, ViewRow
 
 
 @dataclass(frozen=True, slots=True)
 class LakeHead:
-    """The newest `ducklake_snapshot`, with the counters of all assigned ids."""
+    """The newest `ducklake_snapshot`, with the counters of all assigned ids, and the format of the lake's version of DuckLake."""
 
     snapshot_id: int
     schema_version: int
     next_catalog_id: int
     next_file_id: int
+    lake_format: LakeFormat = V1_0
 
 
 @dataclass(frozen=True, slots=True)
 class NewSchema:
-    """`ducklake_schema`."""
+    """`ducklake_schema` at the top level."""
 
     schema_id: int
     schema_uuid: UUID
     schema_name: str
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewNestedSchema:
+    """`ducklake_schema` in another one, which only DuckLake 1.1 has. Its path is relative to DATA_PATH, not to its parent's."""
+
+    schema_id: int
+    schema_uuid: UUID
+    schema_name: str
+    path: str
+    parent_schema_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +389,7 @@ SortingRow = EndedSorting | RewordedSortKey
 
 NewRow = (
     NewSchema
+    | NewNestedSchema
     | EndedSchema
     | NewTag
     | EndedTag

@@ -18,6 +18,14 @@ SELECT n.schema_id, n.schema_uuid, %(snapshot_id)s, n.schema_name, n.path, true
        AS n(schema_id, schema_uuid, schema_name, path)
 """
 
+INSERT_NESTED_SCHEMAS = """
+INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative, parent_schema_id)
+SELECT n.schema_id, n.schema_uuid, %(snapshot_id)s, n.schema_name, n.path, true, n.parent_schema_id
+  FROM unnest(%(schema_id)s::bigint[], %(schema_uuid)s::uuid[], %(schema_name)s::text[], %(path)s::text[],
+              %(parent_schema_id)s::bigint[])
+       AS n(schema_id, schema_uuid, schema_name, path, parent_schema_id)
+"""
+
 UPDATE_SCHEMAS = """
 UPDATE ducklake_schema SET end_snapshot = %(snapshot_id)s
  WHERE schema_id = ANY(%(schema_id)s::bigint[]) AND end_snapshot IS NULL
@@ -378,6 +386,7 @@ SORTING_STATEMENTS: Mapping[type[SortingRow], Sequence[LiteralString]] = {
 
 STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewSchema: (INSERT_SCHEMAS,),
+    rows.NewNestedSchema: (INSERT_NESTED_SCHEMAS,),
     rows.EndedSchema: (UPDATE_SCHEMAS, UPDATE_TAGS_OF_SCHEMAS),
     rows.NewTag: (INSERT_TAGS,),
     rows.EndedTag: (UPDATE_TAGS,),

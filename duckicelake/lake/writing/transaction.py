@@ -22,8 +22,7 @@ from duckicelake.lake.connect import (
     open_transaction,
     read_version,
 )
-from duckicelake.lake.install import check_version
-from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.lake_format import LakeFormat, get_format
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.idempotency import claim_key, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
@@ -135,25 +134,27 @@ def committing(lake: Lake, watched: WatchedTable | None = None, *, yields: bool 
 
     DuckDB's readers are not blocked; its committers wait and then commit after us. A watched table is checked in the same round trip.
     Raises: LakeBusy: the lock was not granted in time, and nothing was done. CommitStateUnknown: the connection was
-    lost in COMMIT. Unsupported: the lake was migrated to another version of DuckLake.
+    lost in COMMIT. Unsupported: this catalog does not serve the lake's version of DuckLake.
     RequestRepeated: the request with the lake's idempotency key has landed. LockYielded: with `yields`, other sessions go first
     """
     with mapped_errors(lake.name), ExitStack() as stack:
         with _mapped_lock_errors():
-            conn = stack.enter_context(open_transaction(lake, BEGIN_LOCKED, LOCK_WAIT_S))
-            _yield_to_waiting(conn, lake.waiting_sessions)
+            conn, lake_format = stack.enter_context(open_transaction(lake, BEGIN_LOCKED, LOCK_WAIT_S))
+            lake_format = _yield_to_waiting(conn, lake.waiting_sessions) or lake_format
             if lake.request is not None:
                 claim_key(conn, lake.request, None if watched is None else watched.table_uuid)
-            commit = _build_commit(conn, lake, watched)
+            commit = _build_commit(conn, lake, lake_format, watched)
             yield commit
         _commit(conn, commit.lines, lake.waiting_sessions if yields else None)
 
 
-def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | None) -> Commit:
+def _build_commit(conn: psycopg.Connection, lake: Lake, lake_format: LakeFormat, watched: WatchedTable | None) -> Commit:
     waiting_sessions = lake.waiting_sessions
     audit_contexts = () if lake.audit_context is None else (lake.audit_context,)
     if watched is None:
-        head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
+        row = conn.execute(SELECT_HEAD).fetchone()
+        assert row is not None
+        head = LakeHead(*row, lake_format=lake_format)
         return Commit(conn, head, waiting_sessions, audit_contexts=audit_contexts, request=lake.request)
     recent = waiting_sessions.list_recent()
     parameters = {
@@ -169,16 +170,20 @@ def _build_commit(conn: psycopg.Connection, lake: Lake, watched: WatchedTable | 
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
     locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), bool(waiting_sessions.record(waiting)))
-    return Commit(conn, LakeHead(*head), waiting_sessions, locked_check, audit_contexts, request=lake.request)
+    return Commit(conn, LakeHead(*head, lake_format=lake_format), waiting_sessions, locked_check, audit_contexts, request=lake.request)
 
 
-def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSessions) -> None:
-    """Release the lock for sessions that lost a race recently and are about to commit again; take it again after them, or after a while."""
+def _yield_to_waiting(conn: psycopg.Connection, waiting_sessions: WaitingSessions) -> LakeFormat | None:
+    """Release the lock for sessions that lost a race recently and are about to commit again; take it again after them, or after a while.
+
+    Returns the lake's format under the new lock, None if the lock was not released.
+    """
     if waiting_sessions.has_recent and waiting_sessions.list_committing(conn):
         conn.rollback()
         conn.execute(BEGIN_WRITING)
         waiting_sessions.wait_for_others(conn)
-        check_version(read_version(conn, LOCK_LAKE))
+        return get_format(read_version(conn, LOCK_LAKE))
+    return None
 
 
 @contextmanager

@@ -11,17 +11,24 @@ from psycopg.rows import class_row
 
 from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
 from duckicelake.iceberg.requests.bodies import check_name
+from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.pipeline.common.http_client import ANONYMOUS
 from duckicelake.pipeline.common.rest import Rest, TableIdent
 from duckicelake.pipeline.common.staging import format_identifier
 from duckicelake.translate.namespaces import to_levels
 
-SELECT_TABLES = """
-SELECT t.table_id, s.schema_name, t.table_name
-  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- WHERE t.end_snapshot IS NULL
- ORDER BY s.schema_name, t.table_name
-"""
+SELECT_TABLES = "".join(
+    (
+        """
+SELECT t.table_id, n.schema_name, t.table_name
+  FROM ducklake_table t """,
+        NAMED_SCHEMA.format("t"),
+        """
+ WHERE t.end_snapshot IS NULL AND n.schema_name IS NOT NULL
+ ORDER BY n.schema_name, t.table_name
+""",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

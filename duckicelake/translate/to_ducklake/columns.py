@@ -17,6 +17,7 @@ from duckicelake.iceberg.types import (
     find_decimal,
     find_fixed_length,
 )
+from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.namespaces import check_distinct, fold_name
@@ -37,15 +38,17 @@ TYPES: Mapping[str, str] = {
     "uuid": "uuid",
     "binary": "blob",
 }
-RESERVED_PREFIX = "_ducklake_internal_"
-RESERVED_NAMES = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
+NEWER_TYPES: Mapping[str, str] = {"unknown": "null"}
+"""Types that only some versions of DuckLake can hold."""
+INTERNAL_PREFIX = "_ducklake_internal_"
+"""The prefix of columns that DuckLake's files hold; no column or nested field may have it in any version."""
 METADATA_NAMES = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"})
 """Columns that Iceberg's readers add to every table; Spark and Trino cannot read tables that define one. Source: `MetadataColumns`"""
 NO_DEFAULT = "NULL"
 WIDENING = "float32", "float64"
 NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
 """Types that hold less than the Iceberg type they are published as, and widen without loss."""
-NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry"})
+NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "timestamptz_ns", "geometry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class WantedColumn:
     position: int
 
 
-def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[WantedColumn]:
+def list_wanted(schema: Schema, lake_format: LakeFormat, kept: Collection[str] = ()) -> list[WantedColumn]:
     """Return the columns of a schema, a parent before its children. Root names in `kept` are allowed, because the table has them already.
 
     Raises: BadRequest: there is no column, DuckLake cannot store a type, names are ambiguous, or ids are in an order it cannot load
@@ -68,33 +71,43 @@ def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[WantedColumn
     for field in schema.fields:
         if fold_name(field.name) in METADATA_NAMES and field.name not in kept:
             raise BadRequest(f"Column {field.name!r} has the name of a metadata column, so engines could not read it; rename it.")
-    return list(_walk(schema.fields, None, None, ""))
+    return list(_walk(schema.fields, Parents(), lake_format))
 
 
-def _walk(fields: Sequence[NestedField], parent: NestedField | None, grandparent: int | None, path: str) -> Iterator[WantedColumn]:
-    where = f"Columns of {path!r}" if path else "Columns"
-    check_distinct((field.name for field in fields), where)
-    parent_id = None if parent is None else parent.field_id
-    if grandparent is not None and parent_id is not None and grandparent >= parent_id:
-        raise BadRequest(f"Column {path!r} has the id {parent_id}, not above its parent's; DuckLake cannot load it. Number parents first.")
+@dataclass(frozen=True, slots=True)
+class Parents:
+    """The parents of some columns: the full name of the nearest one, its id, and the id of the next; empty and None at the root."""
+
+    path: str = ""
+    parent: int | None = None
+    grandparent: int | None = None
+
+
+def _walk(fields: Sequence[NestedField], above: Parents, lake_format: LakeFormat) -> Iterator[WantedColumn]:
+    path, parent, grandparent = above.path, above.parent, above.grandparent
+    check_distinct((field.name for field in fields), f"Columns of {path!r}" if path else "Columns")
+    if grandparent is not None and parent is not None and grandparent >= parent:
+        raise BadRequest(f"Column {path!r} has the id {parent}, not above its parent's; DuckLake cannot load it. Number parents first.")
     for position, field in enumerate(fields, 1):
         name = f"{path}.{field.name}" if path else field.name
-        _check_name(name, field.name, is_root=parent is None)
-        yield WantedColumn(field, parent_id, to_column_type(field.type, name), position)
+        _check_name(name, field.name, lake_format, is_root=parent is None)
+        yield WantedColumn(field, parent, to_column_type(field.type, name, lake_format), position)
         children = child_fields(field.type)
         if children:
-            yield from _walk(children, field, parent_id, name)
+            yield from _walk(children, Parents(name, field.field_id, parent), lake_format)
 
 
-def _check_name(path: str, name: str, *, is_root: bool) -> None:
+def _check_name(path: str, name: str, lake_format: LakeFormat, *, is_root: bool) -> None:
     folded = fold_name(name)
-    if folded.startswith(RESERVED_PREFIX) or (is_root and folded in RESERVED_NAMES):
+    if folded.startswith(INTERNAL_PREFIX) or (
+        is_root and (folded in lake_format.reserved_names or folded.startswith(lake_format.reserved_prefix))
+    ):
         raise BadRequest(f"Column {path!r} has a name that DuckLake reserves; rename it.")
     if "\0" in name:
         raise BadRequest(f"Column {path!r} has a NUL character in its name, which Postgres cannot store; rename it.")
 
 
-def to_column_type(type_: IcebergType, path: str) -> str:
+def to_column_type(type_: IcebergType, path: str, lake_format: LakeFormat = V1_0) -> str:
     """Return DuckLake's name of a type.
 
     Raises: BadRequest: DuckLake cannot store it
@@ -108,23 +121,27 @@ def to_column_type(type_: IcebergType, path: str) -> str:
             return "list"
         case MapType():
             return "map"
-        case PrimitiveType(name):
-            decimal = find_decimal(type_)
-            if decimal is not None:
-                return f"decimal({decimal[0]},{decimal[1]})"
-            length = find_fixed_length(type_)
-            if length == 0:
-                raise BadRequest(f"Column {path!r} has the type {name}, which Parquet cannot hold; give it a length of 1 or more.")
-            if length is not None:
-                return TYPES["binary"]
-            if name not in TYPES:
-                raise BadRequest(f"Column {path!r} has the type {name}, which is not supported yet; docs/limitations.md lists such types.")
-            return TYPES[name]
+        case PrimitiveType():
+            return _to_leaf_type(type_, path, lake_format)
 
 
-def create_columns(table_id: int, schema: Schema) -> list[NewRow]:
+def _to_leaf_type(type_: PrimitiveType, path: str, lake_format: LakeFormat) -> str:
+    name, decimal, length = type_.name, find_decimal(type_), find_fixed_length(type_)
+    if decimal is not None:
+        return f"decimal({decimal[0]},{decimal[1]})"
+    if length == 0:
+        raise BadRequest(f"Column {path!r} has the type {name}, which Parquet cannot hold; give it a length of 1 or more.")
+    column_type = TYPES["binary"] if length is not None else TYPES.get(name)
+    if column_type is None and NEWER_TYPES.get(name) in lake_format.column_types:
+        return NEWER_TYPES[name]
+    if column_type is None:
+        raise BadRequest(f"Column {path!r} has the type {name}, which is not supported yet; docs/limitations.md lists such types.")
+    return column_type
+
+
+def create_columns(table_id: int, schema: Schema, lake_format: LakeFormat = V1_0) -> list[NewRow]:
     """Return the columns and comments of a new table."""
-    wanted = list_wanted(schema)
+    wanted = list_wanted(schema, lake_format)
     orders = _list_orders(wanted, {})
     rows: list[NewRow] = [_new_column(table_id, item, orders[item.field.field_id]) for item in wanted]
     return rows + [NewComment(table_id, item.field.field_id, doc) for item in wanted if (doc := _root_doc(item))]
@@ -139,6 +156,7 @@ class ColumnRules:
 
     before: Schema
     widens: bool
+    lake_format: LakeFormat = V1_0
 
 
 def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, rules: ColumnRules) -> list[NewRow]:
@@ -146,7 +164,9 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
 
     Raises: BadRequest: a type cannot become the wanted one
     """
-    wanted = list_wanted(after, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None})
+    wanted = list_wanted(
+        after, rules.lake_format, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None}
+    )
     live = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []

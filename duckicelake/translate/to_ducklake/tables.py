@@ -8,6 +8,7 @@ from uuid import UUID
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import Schema
 from duckicelake.lake.changes import NOTES_KIND, Change, quote_names
+from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow, TableRow
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
@@ -63,11 +64,21 @@ class TableStep:
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """The DuckLake schema of a table, and its name in it."""
+    """The DuckLake schema of a table with the names of its parents, the table's name in it, and the lake's format.
+
+    `schema_name` holds the same names as `schema_names` in one text.
+    """
 
     schema_id: int
     schema_name: str
+    schema_names: Sequence[str]
     table_name: str
+    lake_format: LakeFormat = V1_0
+
+    @property
+    def quoted(self) -> str:
+        """The names in an entry of `changes_made`."""
+        return quote_names(*self.schema_names, self.table_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,7 @@ class LiveTable:
     sort_keys: Sequence[str] = ()
     next_sort_id: int = 0
     ends_buckets: bool = False
+    lake_format: LakeFormat = V1_0
 
 
 def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadata_version: int = 0) -> TableStep:
@@ -96,12 +108,12 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{target.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
-    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
+    step.add_change("created_table", target.quoted)
     step.rows += [
         NewTable(table_id, uuid, target.schema_id, target.table_name, folder, True),
         NewSchemaVersion(table_id),
         NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
-        *create_columns(table_id, get_current_schema(new)),
+        *create_columns(table_id, get_current_schema(new), target.lake_format),
         *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
         *new_shape_notes(table_id, None, new),
     ]
@@ -123,7 +135,7 @@ def revive_table(table: TableRow, target: TableTarget, folder: str, dropped_at: 
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
+    step.add_change("created_table", target.quoted)
     return step
 
 
@@ -135,7 +147,7 @@ def rename_table(table: TableRow, target: TableTarget, path: str | None, *, path
         NewSchemaVersion(table.table_id),
     ]
     step = TableStep(rows=rows, changes_catalog=True)
-    step.add_change("created_table", quote_names(target.schema_name, target.table_name))
+    step.add_change("created_table", target.quoted)
     step.add_change("altered_table", table.table_id)
     return step
 
@@ -186,7 +198,7 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
     rows: list[NewRow] = []
     before, after = get_current_schema(base), get_current_schema(new)
     if before != after or widens:
-        rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens))
+        rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens, live.lake_format))
     if before != after:
         rows += change_comments(live.table_id, live.comments, after)
     if base.default_spec_id != new.default_spec_id or live.ends_buckets:
@@ -268,6 +280,7 @@ POSTGRES_TYPES: Mapping[str, str] = {
     "varchar": "bytea",
     "json": "bytea",
     "blob": "bytea",
+    "null": "integer",
 }
 """The Postgres types in which DuckDB stores inlined values; it stores all other types as text."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from duckicelake.iceberg.view_metadata import ViewMetadata
-from duckicelake.lake.changes import Change, quote_names
+from duckicelake.lake.changes import Change
 from duckicelake.lake.note_rows import DroppedView, EndedView, LiveView, NewView, ViewNote
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewRow, NewTag
 from duckicelake.translate.to_ducklake.tables import TableTarget
@@ -24,16 +24,16 @@ class PlannedView:
 def create_view(head: LakeHead, target: TableTarget, planned: PlannedView) -> LakeStep:
     """Return the step that creates a view."""
     rows = _new_rows(head.next_catalog_id, target, planned)
-    created = Change("created_view", quote_names(target.schema_name, target.table_name))
+    created = Change("created_view", target.quoted)
     return LakeStep((created,), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
 
 
 def replace_view(head: LakeHead, live: LiveView, planned: PlannedView) -> LakeStep:
     """Return the step that replaces a DuckLake view by a new one, as DuckDB does."""
-    target = TableTarget(live.schema_id, live.schema_name, live.view_name)
+    target = TableTarget(live.schema_id, live.schema_name, live.schema_names, live.view_name)
     rows = [DroppedView(live.view_id), *_new_rows(head.next_catalog_id, target, planned)]
     dropped = Change("dropped_view", str(live.view_id))
-    created = Change("created_view", quote_names(live.schema_name, live.view_name))
+    created = Change("created_view", target.quoted)
     return LakeStep((dropped, created), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
 
 
@@ -48,7 +48,7 @@ def _new_rows(view_id: int, target: TableTarget, planned: PlannedView) -> Sequen
 def rename_view(head: LakeHead, live: LiveView, target: TableTarget, sql: str) -> LakeStep:
     """Return the step that renames a view, which stays the same view for DuckDB."""
     row = NewView(live.view_id, live.view_uuid, target.schema_id, target.table_name, sql, live.column_aliases)
-    created = Change("created_view", quote_names(target.schema_name, target.table_name))
+    created = Change("created_view", target.quoted)
     altered = Change("altered_view", str(live.view_id))
     return LakeStep((created, altered), (EndedView(live.view_id), row), True, head.next_catalog_id, head.next_file_id)
 

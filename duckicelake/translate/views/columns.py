@@ -230,6 +230,8 @@ SQL_TYPES: Mapping[str, str] = {
     "timestamp": "TIMESTAMP",
     "timestamptz": "TIMESTAMPTZ",
     "timestamp_ns": "TIMESTAMP_NS",
+    "timestamptz_ns": "TIMESTAMPTZ_NS",
+    "unknown": '"NULL"',
     "string": "VARCHAR",
     "uuid": "UUID",
     "binary": "BLOB",

@@ -37,12 +37,12 @@ class DuckLakeView:
     is_readable: bool = True
 
 
-def to_ducklake_view(parser: Parser, view: ViewMetadata, catalog_name: str) -> DuckLakeView:
+def to_ducklake_view(parser: Parser, view: ViewMetadata, catalog_name: str, *, nests_schemas: bool = False) -> DuckLakeView:
     """Return the DuckLake view for a view's current version."""
     version = get_current_version(view)
     schema = next(item for item in view.schemas if item.schema_id == version.schema_id)
     is_own = version.default_catalog is None or fold_name(version.default_catalog) == fold_name(catalog_name)
-    names = NameContext(version.default_namespace, catalog_name, is_own)
+    names = NameContext(version.default_namespace, catalog_name, is_own, nests_schemas)
     text = _find_duckdb_text(version, _find_spark_columns(view, schema))
     qualified = None if text is None else find_qualified_query(parser, text, names)
     if qualified is None or not _has_distinct_names(schema):

@@ -20,12 +20,14 @@ HARMLESS_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
 class NameContext:
     """The meaning of names in a query: `default_namespace` of an unqualified name, `own_catalog` for this lake.
 
-    `is_own`: names without a catalog are in this lake.
+    `is_own`: names without a catalog are in this lake. `nests_schemas`: DuckDB addresses a nested namespace by several names there,
+    which its SQL parser does not take before DuckDB 2.0.
     """
 
     default_namespace: Levels
     own_catalog: str
     is_own: bool = True
+    nests_schemas: bool = False
 
 
 class _NotOwnTable(Exception):
@@ -55,6 +57,8 @@ def _qualify(table: Tree, names: NameContext) -> None:
     else:
         is_own = names.is_own
     if not is_own or table["at_clause"] is not None:
+        raise _NotOwnTable
+    if not schema and names.nests_schemas and len(names.default_namespace) > 1:
         raise _NotOwnTable
     table["catalog_name"] = CATALOG
     table["schema_name"] = schema or to_schema_name(names.default_namespace)

@@ -1,0 +1,156 @@
+"""Lakes of DuckDB 1.5 that are migrated to DuckLake 1.1 under a running server: what was published before is dropped."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.types import IntegerType
+
+from duckicelake.errors import BadRequest
+from duckicelake.lake.writing.migrate import migrate, plan_migration
+from tests.rest.serving import make_settings, serve
+from tests.support.ducklake_1_1 import LOCAL, check_same, open_ducklakepy
+from tests.support.lakes import FreshLake
+from tests.support.readers import Served
+from tests.support.waiting import wait_for
+
+HISTORY = (
+    "CREATE TABLE inlined (i INTEGER, s VARCHAR, t TIMESTAMP)",
+    "INSERT INTO inlined VALUES (1, 'a', TIMESTAMP '2026-01-01 00:00:00'), (2, NULL, NULL), (3, 'c', NULL)",
+    "DELETE FROM inlined WHERE i = 2",
+    "ALTER TABLE inlined ADD COLUMN more INTEGER",
+    "INSERT INTO inlined VALUES (4, 'd', NULL, 6)",
+    "CREATE TABLE files AS SELECT range AS i, 'n' || range AS s FROM range(100)",
+    "DELETE FROM files WHERE i < 3",
+    "DELETE FROM files WHERE i BETWEEN 20 AND 80",
+    "ALTER TABLE files ALTER COLUMN i TYPE BIGINT",
+    "CREATE TABLE nested AS SELECT {'a': range} AS s FROM range(20)",
+    "ALTER TABLE nested ADD COLUMN s.c INTEGER DEFAULT 5",
+    "ALTER TABLE nested RENAME s.c TO cc",
+    'CREATE SCHEMA "a\u241fb"',
+    'CREATE TABLE "a\u241fb".flat AS SELECT 1 AS i',
+    "CREATE VIEW v AS SELECT i FROM files",
+)
+TABLES = (("main", "inlined"), ("main", "files"), ("main", "nested"))
+
+SELECT_WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
+
+INSERT_TAG = """
+INSERT INTO ducklake_view_column_tag (view_id, column_name, begin_snapshot, key, value)
+SELECT view_id, 'i', begin_snapshot, 'comment', 'the only one' FROM ducklake_view
+"""
+SELECT_TAGS = "SELECT t.end_snapshot = v.end_snapshot FROM ducklake_view_column_tag t JOIN ducklake_view v USING (view_id)"
+
+
+@pytest.fixture
+def served(local_lake: FreshLake) -> Iterator[Served]:
+    """A lake of DuckDB 1.5 with a history, behind a running server."""
+    duck = local_lake.duckdb()
+    for statement in HISTORY:
+        duck.execute(statement)
+    duck.close()
+    with serve(make_settings(local_lake, **LOCAL)) as server:
+        yield Served(local_lake, server)
+
+
+def migrate_by_duckicelake(lake: FreshLake) -> None:
+    """Migrate with our own command's function."""
+    plan = migrate(lake.psycopg(), lake.metadata_schema)
+    assert not plan.is_done
+
+
+def migrate_by_ducklakepy(lake: FreshLake) -> None:
+    """Migrate with the independent client."""
+    with open_ducklakepy(lake, spec_version="1.1", automatic_migration=True) as catalog:
+        assert str(catalog.spec_version()) == "1.1"
+
+
+MIGRATIONS = [
+    pytest.param(migrate_by_duckicelake, id="duckicelake"),
+    pytest.param(migrate_by_ducklakepy, id="ducklakepy", marks=pytest.mark.long),
+]
+
+
+def read_columns(conn: psycopg.Connection) -> list[tuple[str, ...]]:
+    """The columns of DuckLake's tables, in order, but those of inlined tables: ducklakepy has no order of its own there."""
+    return conn.execute(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns"
+        " WHERE table_schema = current_schema() AND table_name LIKE 'ducklake%' ORDER BY table_name, ordinal_position"
+    ).fetchall()
+
+
+@pytest.mark.parametrize("migrate_lake", MIGRATIONS)
+def test_a_migrated_lake_is_served_and_written(served: Served, migrate_lake: Callable[[FreshLake], None]) -> None:
+    """At every snapshot ducklakepy reads the same, before and after commits; defaults that DuckDB 1.5 lost are there again.
+
+    The tags of a view's columns, which DuckLake has since 1.1, end with the view.
+    """
+    with served.pyiceberg().catalog as catalog:
+        before = {ident: catalog.load_table(ident) for ident in TABLES}
+        assert before["main", "nested"].scan().to_arrow()["s"].to_pylist()[0] == {"a": 0, "cc": None}
+        migrate_lake(served.lake)
+        assert catalog.load_table(("main", "nested")).scan().to_arrow()["s"].to_pylist()[0] == {"a": 0, "cc": 5}
+        with open_ducklakepy(served.lake) as lake:
+            assert [check_same(served, lake, ident) for ident in TABLES] == [3, 3, 1]
+            _write(catalog)
+            assert [check_same(served, lake, ident) for ident in TABLES] == [5, 4, 1]
+            lake.load_table(TABLES[0]).append(pa.table({"i": pa.array([9], pa.int32()), "x": pa.array([1], pa.int32())}))
+            assert check_same(served, lake, TABLES[0]) == 6
+        assert sorted(catalog.list_namespaces()) == [("a",), ("main",)]
+        assert catalog.load_table(("a", "b", "flat")).scan().to_arrow().to_pylist() == [{"i": 1}]
+        conn = served.lake.psycopg()
+        conn.execute(INSERT_TAG)
+        catalog.drop_view(("main", "v"))
+        assert conn.execute(SELECT_TAGS).fetchall() == [(True,)]
+
+
+def _write(catalog: RestCatalog) -> None:
+    table = catalog.load_table(TABLES[0])
+    table.delete(EqualTo("i", 3))
+    with table.update_schema() as update:
+        update.delete_column("s").add_column("x", IntegerType())
+    table.append(table.scan().to_arrow().slice(0, 1))
+    catalog.load_table(TABLES[1]).append(pa.table({"i": pa.array([7], pa.int64()), "s": ["seven"]}))
+
+
+def test_both_migrations_make_the_same_tables(served: Served) -> None:
+    """The columns of DuckLake's tables are those of the independent client, in the same order: DuckDB inserts by position."""
+    ours = served.lake.psycopg(autocommit=False)
+    migrate(ours, served.lake.metadata_schema)
+    mine = read_columns(ours)
+    ours.rollback()
+    migrate_by_ducklakepy(served.lake)
+    assert read_columns(served.lake.psycopg()) == mine
+
+
+def test_a_commit_that_waits_for_a_migration_writes_the_new_shape(served: Served) -> None:
+    """The version is read under the lock: it was the old one when the commit was prepared."""
+    conn = served.lake.psycopg()
+    with served.pyiceberg().catalog as catalog, ThreadPoolExecutor(1) as threads:
+        table = catalog.load_table(TABLES[0])
+        with conn.transaction():
+            conn.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+            update = table.update_schema().add_column("x", IntegerType())
+            answer = threads.submit(update.commit)
+            wait_for(lambda: served.lake.psycopg().execute(SELECT_WAITING).fetchall(), "the commit waits for the lake's lock")
+            migrate(conn, served.lake.metadata_schema)
+        answer.result(timeout=120)
+        with open_ducklakepy(served.lake) as lake:
+            lake.load_table(TABLES[0]).append(pa.table({"i": pa.array([9], pa.int32()), "x": pa.array([1], pa.int32())}))
+            assert check_same(served, lake, TABLES[0]) == 4
+
+
+def test_what_stands_against_a_migration_is_named(served: Served) -> None:
+    """Nothing is changed then: names that DuckLake 1.1 reserves, and tables of inlined rows that are not there."""
+    conn = served.lake.psycopg()
+    conn.execute("UPDATE ducklake_column SET column_name = '_ducklake_mine' WHERE column_name = 's' AND column_type = 'varchar'")
+    conn.execute("INSERT INTO ducklake_inlined_data_tables VALUES (99, 'ducklake_inlined_data_99_1', 1)")
+    plan = plan_migration(conn)
+    assert ["'_ducklake_mine'" in text or "'a dropped table'" in text for text in plan.obstacles] == [True] * 3
+    with pytest.raises(BadRequest, match="ducklake_inlined_data_99_1"):
+        migrate(conn, served.lake.metadata_schema)
+    assert conn.execute("SELECT value FROM ducklake_metadata WHERE key = 'version'").fetchone() == ("1.0",)

@@ -1,0 +1,88 @@
+"""Nested schemas of DuckLake 1.1 are Iceberg's namespaces, level by level."""
+
+import pyarrow as pa
+import pytest
+from ducklakepy import DuckLakeCatalog
+from ducklakepy.schema import Column, Schema
+from ducklakepy.types import Int64Type
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyError, NoSuchTableError
+
+from tests.support.readers import Served
+
+SCHEMA = Schema(Column("i", Int64Type()))
+NAMESPACES = (("sales",), ("sales", "europe"), ("europe",), ("sales.europe",), ("sales", "europe", "north"))
+
+SELECT_CHANGES = "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > %(since)s ORDER BY snapshot_id"
+SELECT_SCHEMAS = """
+SELECT s.schema_name, p.schema_name, s.path = s.schema_uuid || '/'
+  FROM ducklake_schema s LEFT JOIN ducklake_schema p ON p.schema_id = s.parent_schema_id
+ WHERE s.end_snapshot IS NULL AND s.begin_snapshot > %(since)s ORDER BY s.schema_id
+"""
+
+
+def rows(*values: int) -> pa.Table:
+    """Rows of the column `i`."""
+    return pa.table({"i": pa.array(values, pa.int64())})
+
+
+@pytest.fixture
+def nested(made: tuple[Served, DuckLakeCatalog]) -> tuple[Served, DuckLakeCatalog]:
+    """A lake with a table `orders` in each namespace; its only row is the namespace's index."""
+    for index, levels in enumerate(NAMESPACES):
+        made[1].create_namespace(levels)
+        made[1].create_table((*levels, "orders"), schema=SCHEMA).append(rows(index))
+    return made
+
+
+def test_each_table_is_that_of_its_own_namespace(nested: tuple[Served, DuckLakeCatalog]) -> None:
+    """Schemas with one name in several parents, and a dot in a name, are different namespaces; an append goes to its own."""
+    served, lake = nested
+    with served.pyiceberg().catalog as catalog:
+        for index, levels in enumerate(NAMESPACES):
+            table = catalog.load_table((*levels, "orders"))
+            assert table.scan().to_arrow() == rows(index)
+            assert catalog.list_tables(levels) == [(*levels, "orders")]
+            table.append(rows(index + 10))
+        for index, levels in enumerate(NAMESPACES):
+            assert sorted(lake.load_table((*levels, "orders")).to_arrow()["i"].to_pylist()) == [index, index + 10]
+        assert sorted(catalog.list_namespaces()) == [("europe",), ("main",), ("sales",), ("sales.europe",)]
+        assert catalog.list_namespaces(("sales",)) == [("sales", "europe")]
+        assert catalog.list_namespaces(("sales", "europe")) == [("sales", "europe", "north")]
+        with pytest.raises(NoSuchTableError):
+            catalog.load_table(("sales", "north", "orders"))
+
+
+def test_a_client_makes_nested_namespaces(nested: tuple[Served, DuckLakeCatalog]) -> None:
+    """With the parents that are missing; the whole path is in the changes; names differ by more than case."""
+    served, lake = nested
+    conn, since = served.lake.psycopg(), lake.current_snapshot().snapshot_id
+    with served.pyiceberg().catalog as catalog:
+        catalog.create_namespace(("sales", "asia", "south"), {"owner": "ann"})
+        catalog.create_table(("sales", "asia", "south", "t"), rows().schema).append(rows(7))
+        with pytest.raises(NamespaceAlreadyExistsError):
+            catalog.create_namespace(("Sales", "ASIA"))
+        assert catalog.load_namespace_properties(("sales", "asia", "south")) == {"owner": "ann"}
+    assert conn.execute(SELECT_SCHEMAS, {"since": since}).fetchall() == [("asia", "sales", True), ("south", "asia", True)]
+    assert [text for (text,) in conn.execute(SELECT_CHANGES, {"since": since}).fetchall()][:2] == [
+        'created_schema:"sales"."asia",created_schema:"sales"."asia"."south"',
+        'created_table:"sales"."asia"."south"."t"',
+    ]
+    assert lake.load_table(("sales", "asia", "south", "t")).to_arrow() == rows(7)
+
+
+def test_a_namespace_is_dropped_when_nothing_is_nested_in_it(nested: tuple[Served, DuckLakeCatalog]) -> None:
+    """Its child namespaces count; DuckLake's own drop of a parent takes everything below with it. Tables move between levels."""
+    served, lake = nested
+    with served.pyiceberg().catalog as catalog:
+        catalog.drop_table(("sales", "orders"))
+        with pytest.raises(NamespaceNotEmptyError):
+            catalog.drop_namespace(("sales",))
+        catalog.rename_table(("sales", "europe", "north", "orders"), ("europe", "moved"))
+        catalog.drop_namespace(("sales", "europe", "north"))
+        assert catalog.load_table(("europe", "moved")).scan().to_arrow() == rows(4)
+        assert lake.load_table(("europe", "moved")).to_arrow() == rows(4)
+        lake.drop_namespace(("sales",), cascade=True)
+        assert sorted(catalog.list_namespaces()) == [("europe",), ("main",), ("sales.europe",)]
+        with pytest.raises(NoSuchTableError):
+            catalog.load_table(("sales", "europe", "orders"))
+        assert catalog.load_table(("europe", "orders")).scan().to_arrow() == rows(2)

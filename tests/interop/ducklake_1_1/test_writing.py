@@ -1,0 +1,88 @@
+"""Commits of Iceberg clients to lakes of DuckLake 1.1, as ducklakepy reads them."""
+
+import pyarrow as pa
+import pytest
+from ducklakepy import DuckLakeCatalog
+from ducklakepy.expressions import col
+from ducklakepy.schema import Column
+from ducklakepy.schema import Schema as LakeSchema
+from ducklakepy.types import Int64Type, VarcharType
+from pyiceberg.exceptions import BadRequestError
+from pyiceberg.expressions import EqualTo
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
+
+from tests.support.ducklake_1_1 import check_same, read_at, to_rows
+from tests.support.readers import Served
+
+IDENT = ("main", "t")
+SYSTEM_COLUMNS = ["_ducklake_row_id", "_ducklake_begin_snapshot", "_ducklake_end_snapshot"]
+
+SELECT_FIRST_COLUMNS = """
+SELECT i.table_name, ARRAY(SELECT a.attname::text FROM pg_attribute a
+                            WHERE a.attrelid = to_regclass(quote_ident(i.table_name)) AND a.attnum BETWEEN 1 AND 3 ORDER BY a.attnum)
+  FROM ducklake_inlined_data_tables i ORDER BY 1
+"""
+
+
+def test_clients_write_and_ducklakepy_reads(made: tuple[Served, DuckLakeCatalog]) -> None:
+    """Append, delete and a schema change of a table with inlined rows; the other client goes on with it, inlined and in files."""
+    served, lake = made
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
+    lake.create_table(IDENT, schema=LakeSchema(Column("id", Int64Type()), Column("name", VarcharType()))).append(rows)
+    with served.pyiceberg().catalog as catalog:
+        table = catalog.load_table(IDENT)
+        table.append(pa.table({"id": pa.array(range(10, 40), pa.int64()), "name": ["x"] * 30}))
+        # Row 2 is inlined in DuckLake; the others are in the client's file.
+        table.delete(EqualTo("id", 2))
+        table.delete(EqualTo("id", 20))
+        with table.update_schema() as update:
+            update.add_column("row_id", IntegerType()).rename_column("name", "label")
+        assert len(table.scan().to_arrow()) == 31
+        assert to_rows(table.scan().to_arrow()) == to_rows(lake.load_table(IDENT).to_arrow())
+        more = pa.table({"id": pa.array([50, 51], pa.int64()), "label": ["y", "z"], "row_id": pa.array([5, None], pa.int32())})
+        lake.load_table(IDENT).append(more)
+        lake.load_table(IDENT).delete(col("row_id") == 5)
+        table.refresh()
+        table.append(more)
+    conn = served.lake.psycopg()
+    found = conn.execute(SELECT_FIRST_COLUMNS).fetchall()
+    assert len(found) == 2
+    assert [columns for _, columns in found] == [SYSTEM_COLUMNS] * 2
+    assert check_same(served, lake, IDENT) == 7
+
+
+def test_a_client_makes_a_table(made: tuple[Served, DuckLakeCatalog]) -> None:
+    """With a column that DuckLake 1.0 reserves; names that DuckLake 1.1 reserves are refused, at the top level."""
+    served, lake = made
+    with served.pyiceberg().catalog as catalog:
+        schema = Schema(NestedField(1, "begin_snapshot", LongType(), required=True), NestedField(2, "name", StringType()))
+        table = catalog.create_table("main.t", schema)
+        table.append(pa.table({"begin_snapshot": [1, 2], "name": ["a", "b"]}, schema=schema.as_arrow()))
+        with pytest.raises(BadRequestError, match="reserves"):
+            catalog.create_table("main.u", Schema(NestedField(1, "_Ducklake_x", LongType())))
+        lake.load_table(IDENT).append(pa.table({"begin_snapshot": pa.array([3], pa.int64()), "name": ["c"]}))
+        lake.load_table(IDENT).update(col("begin_snapshot") == 3, {"name": "d"})
+        lake.load_table(IDENT).delete(col("begin_snapshot") == 1)
+        assert table.refresh().scan().to_arrow().sort_by("begin_snapshot").to_pylist() == [
+            {"begin_snapshot": 2, "name": "b"},
+            {"begin_snapshot": 3, "name": "d"},
+        ]
+        assert to_rows(read_at(lake, IDENT, lake.current_snapshot().snapshot_id)) == to_rows(table.scan().to_arrow())
+    assert check_same(served, lake, IDENT) == 4
+
+
+def test_unknown_is_null(made: tuple[Served, DuckLakeCatalog]) -> None:
+    """A client makes a column of the type `unknown`, and adds one; the other client writes to the table, inlined and in files."""
+    served, lake = made
+    with served.pyiceberg().catalog as catalog:
+        schema = Schema(NestedField(1, "i", LongType()), NestedField(2, "n", UnknownType()))
+        table = catalog.create_table("main.t", schema, properties={"format-version": "3"})
+        with table.update_schema() as update:
+            update.add_column("m", UnknownType())
+        assert [str(column.field_type) for column in lake.load_table(IDENT).schema().fields] == ["int64", "null", "null"]
+        for count in (2, 20):
+            lake.load_table(IDENT).append(pa.table({"i": pa.array(range(count), pa.int64()), "n": pa.nulls(count), "m": pa.nulls(count)}))
+        assert check_same(served, lake, IDENT) == 2
+        found = table.refresh().scan().to_arrow()
+        assert (len(found), found["n"].null_count, found["m"].null_count) == (22, 22, 22)

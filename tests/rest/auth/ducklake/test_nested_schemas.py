@@ -1,0 +1,55 @@
+"""Grants, scopes and readers of a lake of DuckLake 1.1: a nested namespace is not the one of that name at the top."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from duckicelake.lake.writing.migrate import migrate
+from tests.rest.auth.ducklake.readers import ask, ask_as
+from tests.rest.auth.rules.managed import Managed
+
+COLUMNS: dict[str, Any] = {"type": "struct", "fields": [{"id": 1, "name": "i", "required": False, "type": "long"}]}
+NESTED, TOP, BELOW = "namespaces/b%1Fa", "namespaces/a", "namespaces/b%1Fa%1Fc"
+
+SELECT_SCHEMAS = "SELECT s.schema_name, s.parent_schema_id IS NOT NULL FROM ducklake_schema s ORDER BY s.schema_id"
+SELECT_TABLES = "SELECT t.table_name FROM ducklake_table t ORDER BY t.table_name"
+
+
+@pytest.fixture
+def nested(managed: Managed) -> Managed:
+    """A migrated lake that has `a` at the top, and `b.a` and `b.a.c` with a table each."""
+    lake = managed.guarded.lake
+    managed.add("one")
+    managed.give("read", "namespace:a", "one")
+    assert ask(managed.guarded, managed.token("one")).psycopg().execute("SELECT count(*) > 0 FROM ducklake_table").fetchone() == (True,)
+    migrate(lake.psycopg(), lake.metadata_schema)
+    for path, levels in ((NESTED, ["b", "a"]), (BELOW, ["b", "a", "c"])):
+        assert managed.guarded.ask("admin", "POST", "namespaces", {"namespace": levels}).status == 200
+        assert managed.guarded.ask("admin", "POST", f"{path}/tables", {"name": f"in_{levels[-1]}", "schema": COLUMNS}).status == 200
+    return managed
+
+
+def test_a_grant_is_for_one_namespace_and_what_is_nested_in_it(nested: Managed) -> None:
+    """A grant on `a` gives nothing in `b.a`, nor one on `b.a` in `a`; one on `b.a` covers `b.a.c`."""
+    nested.add("two")
+    nested.give("read", "namespace:b.a", "two")
+    tables = f"{TOP}/tables/t", f"{NESTED}/tables/in_a", f"{BELOW}/tables/in_c"
+    assert nested.statuses("one", *tables) == [200, 404, 404]
+    assert nested.statuses("two", *tables) == [404, 200, 200]
+
+
+def test_readers_of_a_migrated_lake_see_what_they_may(nested: Managed) -> None:
+    """With the parents of what is nested, and the new table; access that is older than the migration shows no new column."""
+    nested.add("two")
+    nested.give("read", "namespace:b.a", "two")
+    conn = ask(nested.guarded, nested.token("two")).psycopg()
+    assert conn.execute(SELECT_SCHEMAS).fetchall() == [("b", False), ("a", True), ("c", True)]
+    assert conn.execute(SELECT_TABLES).fetchall() == [("in_a",), ("in_c",)]
+    assert conn.execute("SELECT count(*) FROM ducklake_view_column_tag").fetchone() == (0,)
+    assert conn.execute("SELECT count(row_group_count) FROM ducklake_data_file").fetchone() == (0,)
+    narrow = ask_as(nested.guarded, "admin", scope="ns:b.a.c:r").psycopg()
+    assert narrow.execute(SELECT_TABLES).fetchall() == [("in_c",)]
+    assert ask(nested.guarded, nested.token("one")).psycopg().execute(SELECT_TABLES).fetchall() == [("other",), ("t",)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        conn.execute("SELECT count(*) FROM lake.ducklake_table")
