@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from decimal import Decimal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -170,11 +171,19 @@ def test_a_hidden_column_of_any_type_is_in_nobodys_way(table: InlinedTable, sql_
     assert "1" not in repr(converted.column(1).to_pylist())
 
 
-@pytest.mark.parametrize("ducklake_type", ["variant", "geometry", "time_ns", "unknown", "timestamptz_ns", "decimal(x)", ""])
+@pytest.mark.parametrize("ducklake_type", ["variant", "geometry", "time_ns", "unknown", "decimal(x)", ""])
 def test_types_nobody_inlines_are_refused(ducklake_type: str) -> None:
     """A type we do not know is no guess."""
     with pytest.raises(Unsupported, match="'c' has type"):
         convert_rows([InlinedColumn(1, "c", ducklake_type)], [])
+
+
+def test_types_of_ducklake_1_1() -> None:
+    """Nanoseconds with a zone are texts in Postgres; a column of NULLs has none but NULLs."""
+    columns = [InlinedColumn(1, "at", "timestamptz_ns"), InlinedColumn(2, "n", "null")]
+    converted = convert_rows(columns, [(0, 1, "1969-12-31 23:59:59.999999999+00", None), (1, 1, "1970-01-01 02:00:00.000000001+02", None)])
+    assert converted.column(0).cast(pa.int64()).to_pylist() == [-1, 1]
+    assert converted.column(1).to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize(
