@@ -27,6 +27,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.health import ObjectMonitor
 from duckicelake.catalog.warehouse import (
+    Branch,
     OtherDataPaths,
     WarehouseLimits,
     close_warehouse,
@@ -43,6 +44,7 @@ from duckicelake.lake.server_turns import ServerTurns
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.application import Lifespan, build_web
 from duckicelake.rest.auth.oidc import TokenIssuers
+from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import OpenLake, PolicyCache, ServerContext
 from duckicelake.rest.metrics import Metrics, WorkerFiles
@@ -67,6 +69,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
         rate_limit=RateLimit(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
         gateway=build_gateway(settings),
         turns=Turns(TurnLimits(settings.commit_queue_max, settings.commit_queue_s)),
+        branches=None if settings.require_auth else BranchLakes(partial(open_branch, settings)),
     )
     return build_web(context, build_lifespan(settings, context))
 
@@ -203,6 +206,8 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                 context.lakes[lake.name] = replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
                 if settings.object_check_s:
                     start_object_checks(settings.object_check_s, context, lake.name, opened)
+            if isinstance(context.branches, BranchLakes):
+                opened.push_async_callback(context.branches.close)
             yield
         context.lakes.clear()
 
@@ -229,6 +234,18 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     server_turns = ServerTurns(dsn, schema)
     opened.push_async_callback(server_turns.close)
     return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres), server_turns=server_turns)
+
+
+async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, opened: AsyncExitStack) -> OpenLake:
+    """Return a branch as a lake of its own, with the settings of its lake, which `opened` closes."""
+    [lake] = [lake for lake in settings.lakes() if lake.name == parent.prefix]
+    changed = {
+        "name": f"{lake.name}@{branch.name}",
+        "metadata_schema": branch.schema_name,
+        "data_path": branch.data_path,
+        "iceberg_path": branch.iceberg_path,
+    }
+    return await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=False)
 
 
 def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:

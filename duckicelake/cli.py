@@ -13,7 +13,7 @@ from rich.console import Console
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
-from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, get_credential, get_facts
+from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader
@@ -107,6 +107,10 @@ def build_cli() -> typer.Typer:
     lakes.callback()(describe_lakes)
     lakes.command("migrate")(lake_migrate)
     cli.add_typer(lakes, name="lake")
+    branches = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Branches of a whole lake, which copy no file.")
+    for name, command in {"create": branch_create, "list": branch_list, "delete": branch_delete}.items():
+        branches.command(name)(command)
+    cli.add_typer(branches, name="branch")
     cli.add_typer(principals, name="principal")
     cli.add_typer(roles, name="role")
     return cli
@@ -259,7 +263,7 @@ def duckdb_client(
 
     given = [sql for sql in (text, command) if sql is not None]
     statements = given or read_statements()
-    if not run_statements(choose_lake(settings, warehouse), opened, statements, Console()):
+    if not run_statements(choose_member(settings, warehouse), opened, statements, Console()):
         raise typer.Exit(FAILED)
 
 
@@ -280,6 +284,43 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
     """Run the embedded Postgres and S3 in the foreground."""
     with stopping_on_signals():
         background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
+
+
+def branch_create(
+    name: str,
+    parent: Annotated[str, typer.Option("--from", help="The branch to begin with; main is the lake itself.")] = "main",
+    at: Annotated[str | None, typer.Option(help="A snapshot id of the lake, or a time, to begin with.", show_default="the newest")] = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Make a branch of the whole lake: its tables as they are, which the branch changes without changing the lake's."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import create  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in create(settings, warehouse, name, parent, at):
+        typer.echo(line)
+
+
+def branch_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List the branches of the lake."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import list_lines  # noqa: PLC0415  as above
+
+    lines = list_lines(settings, warehouse)
+    for line in lines:
+        typer.echo(line)
+    if not lines:
+        _print_message("The lake has no branches.", "yellow")
+
+
+def branch_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Delete a branch; DuckLake's clean-up of the lake removes the files that only the branch had."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import delete  # noqa: PLC0415  as above
+
+    for line in delete(settings, warehouse, name):
+        typer.echo(line)
 
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]

@@ -105,6 +105,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "export_tables"),
     ("duckicelake/cli_pipeline.py", "profile"),
     ("duckicelake/cli_pipeline.py", "publish"),
+    ("duckicelake/cli.py", "branch_create"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

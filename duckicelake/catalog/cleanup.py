@@ -21,6 +21,7 @@ from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_m
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
 from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
+from duckicelake.lake.branches.registry import is_shared
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.locations import (
     StagedLocation,
@@ -78,6 +79,9 @@ def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
     """Remove what a table left that no row of DuckLake names; its drop has landed, so a store that fails leaves the rest."""
     try:
         with reading(warehouse.lake) as conn:
+            if is_shared(conn):
+                # A branch may read these files. The purge stays noted, and is finished when the lake has no branches.
+                return
             named = _list_named(conn, table_objects)
         warehouse.objects.delete_many(uri for uri in table_objects.uris if to_canonical(uri) not in named)
         with writing(warehouse.lake) as conn:
@@ -107,6 +111,8 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
     table's own metadata files alone are its own.
     """
     with reading(warehouse.lake) as conn:
+        if is_shared(conn):
+            return []
         own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in read_notes(conn, noted.table_id).metadata_log}
         free = [location for location in noted.locations if find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None]
         shared = {location for location in free if any(table.table_id != noted.table_id for table in list_located_tables(conn, location))}

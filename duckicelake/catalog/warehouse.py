@@ -8,6 +8,7 @@ from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.avro.reader import ReaderPool
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
@@ -17,12 +18,14 @@ from duckicelake.store.s3 import StoreSettings
 from duckicelake.translate.locations import FIXED_LOCATIONS, Roots, parse_roots
 
 __all__ = [
+    "Branch",
     "FIXED_LOCATIONS",
     "WarehouseLimits",
     "TableCaches",
     "StsSettings",
     "Warehouse",
     "close_warehouse",
+    "find_served_branch",
     "open_warehouse",
     "to_client_properties",
     "with_roots",
@@ -103,6 +106,19 @@ def with_signer(warehouse: Warehouse, store: StoreSettings) -> Warehouse:
 def close_warehouse(warehouse: Warehouse) -> None:
     """Close its connections."""
     close_lake(warehouse.lake)
+
+
+def find_served_branch(warehouse: Warehouse, name: str) -> Branch | None:
+    """Return the branch of a lake with exactly that name, or None.
+
+    Raises: Unsupported: another version of DuckIceLake made it
+    """
+    with reading(warehouse.lake) as conn:
+        branch = find_branch(conn, name)
+        if branch is None or branch.name != name:
+            return None
+        check_installed(conn, branch)
+    return branch
 
 
 def to_client_properties(store: StoreSettings) -> dict[str, str]:

@@ -28,6 +28,7 @@ from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
+from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.connect import mapped_errors, writing
 from duckicelake.lake.imported_manifests import delete_imported_manifests
 from duckicelake.lake.inspect import LakeFinding
@@ -70,6 +71,9 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
             # A server may have referenced an object meanwhile that is removed now.
             restored += repair_lake(lake) if removed else []
             console.print(f"{lake.name}: {len(removed)} objects removed that nothing named", highlight=False)
+            if branches := list_branch_names(lake):
+                text = f"{lake.name}: objects are removed only while there are no branches; open: {', '.join(branches)}"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
             console.print(
                 f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
             )
@@ -303,6 +307,13 @@ def _list_stale(conn: psycopg.Connection, objects: Objects, location: str, *, ne
     return list_stale_metadata(objects, location, lambda: inspect.read_published_log(conn, location), newest_only=newest_only)
 
 
+def list_branch_names(lake: LakeSettings) -> list[str]:
+    """Return the names of a lake's branches."""
+    with connect_postgres(lake) as conn, mapped_errors(lake.name):
+        conn.execute(format_search_path(lake.metadata_schema))
+        return [branch.name for branch in list_branches(conn)]
+
+
 def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]] = ()) -> list[str]:
     """Remove unreferenced objects in the locations of live tables that were last written before that time, and return their URIs.
 
@@ -311,7 +322,10 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
     Tables that cannot be published keep all objects, and so do those in `spared`, by schema and name. After each table, servers drop what
     they have cached of the store. A server that publishes meanwhile may reference a removed object, so call `repair_lake` afterwards.
+    Nothing is removed while the lake has branches, which may read objects that the lake itself names no more.
     """
+    if list_branch_names(lake):
+        return []
     store = read_store_settings(lake)
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, store)
     uploads, removed = Uploads(store), list[str]()

@@ -20,6 +20,8 @@ from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.embedded.home import Home, read_json, write_json
 from duckicelake.embedded.processes import find_process
 from duckicelake.errors import ServiceUnavailable
+from duckicelake.lake.branches.registry import find_branch
+from duckicelake.lake.install import format_search_path
 from duckicelake.store.uris import S3_SCHEMES
 
 CONNECT_SECONDS = 3.0
@@ -91,7 +93,7 @@ def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> F
     """
     if warehouse in settings.routes:
         return replace(build_route_facts(warehouse, get_catalog_uri(settings, home)), credential=read_credential(settings))
-    lake = choose_lake(settings, warehouse)
+    lake = choose_member(settings, warehouse)
     if lake.data_path is None or lake.iceberg_path is None:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
@@ -110,6 +112,24 @@ def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
     return chosen[0]
 
 
+def choose_member(settings: Settings, warehouse: str | None) -> LakeSettings:
+    """Return the settings of the lake with that name, or of its branch if the name is like `lake@branch`.
+
+    Raises: SettingsError: as `choose_lake`; the lake has no such branch
+    """
+    lake_name, mark, branch_name = (warehouse or "").partition("@")
+    if not mark:
+        return choose_lake(settings, warehouse)
+    lake = choose_lake(settings, lake_name)
+    with connect_postgres(lake) as conn:
+        conn.execute(format_search_path(lake.metadata_schema))
+        branch = find_branch(conn, branch_name)
+    if branch is None:
+        raise SettingsError(f"The lake {lake.name!r} has no branch {branch_name!r}; `{format_command('branch', 'list')}` lists them.")
+    changed = {"metadata_schema": branch.schema_name, "data_path": branch.data_path, "iceberg_path": branch.iceberg_path}
+    return lake.model_copy(update={"name": f"{lake.name}@{branch.name}"} | changed)
+
+
 def build_route_facts(name: str, catalog_uri: str) -> Facts:
     """Return the facts of a route: clients need the server's address and the route's name."""
     lake = dict.fromkeys(("iceberg_path", "ducklake_attach", "ducklake_dsn", "ducklake_data_path", "ducklake_metadata_schema"), "")
@@ -123,7 +143,7 @@ def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
     return Facts(
         catalog_uri=catalog_uri,
         warehouse=lake.name,
-        prefix=lake.name,
+        prefix=quote(lake.name, safe=""),
         credential=None,
         iceberg_path=lake.iceberg_path or "",
         ducklake_attach=format_attach(LakeAddress(dsn, lake.metadata_schema)),

@@ -14,6 +14,7 @@ from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
+from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.connect import CONNECT_OPTIONS
 from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
 from duckicelake.lake.readers.install import remove_readers
@@ -96,10 +97,11 @@ def check_store(lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
 def abandon_lake(lake: LakeSettings) -> None:
     """Remove our tables, triggers, indexes and readers' roles from a lake. DuckLake's tables and all files stay.
 
-    Raises: Forbidden: the role may not drop them
+    Raises: Forbidden: the role may not drop them. BadRequest: the lake has branches
     """
     with connect_postgres(lake) as conn:
         try:
+            remove_repository(conn, lake.metadata_schema)
             remove_readers(conn, lake.metadata_schema, drop_all_roles)
             uninstall(conn, lake.metadata_schema)
         except psycopg.errors.InsufficientPrivilege as error:

@@ -189,7 +189,8 @@ SELECT s.schema_name || '.' || t.table_name,
             WHEN NOT s.path_is_relative THEN concat(s.path, t.path)
             ELSE concat((SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL), s.path, t.path) END || f.path
   FROM (SELECT table_id, path, path_is_relative FROM ducklake_data_file
-        UNION ALL SELECT table_id, path, path_is_relative FROM ducklake_delete_file) f
+        -- A negative id keeps a file for another member of a repository, which may have removed it since.
+        UNION ALL SELECT table_id, path, path_is_relative FROM ducklake_delete_file WHERE delete_file_id >= 0) f
   JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
   JOIN ducklake_schema s ON s.schema_id = t.schema_id
  WHERE f.path IS NOT NULL

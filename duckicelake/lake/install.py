@@ -127,20 +127,25 @@ def _check(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str) ->
 
 
 def _lock(conn: psycopg.Connection, mode: LiteralString) -> None:
-    """Take all locks at once or none: waiting while holding some of them could make DuckDB's transaction the deadlock's victim.
+    """Lock the tables that the script adds to. Raises: LockNotAvailable."""
+    lock_tables(conn, read_script(), mode)
+
+
+def lock_tables(conn: psycopg.Connection, script: bytes, mode: LiteralString) -> None:
+    """Lock DuckLake's tables that a script adds to, all at once or none: a wait with some of them could make DuckDB a deadlock's victim.
 
     Raises: LockNotAvailable
     """
-    tables = sorted(set(re.findall(r" ON (ducklake_\w+)", _read_script().decode())))
+    tables = sorted(set(re.findall(r" ON (ducklake_\w+)", script.decode())))
     names = sql.SQL(", ").join(sql.Identifier(name) for name in tables)
     conn.execute("SET LOCAL lock_timeout = '500ms'")
     conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE NOWAIT").format(names, sql.SQL(mode)))
 
 
 def _install(conn: psycopg.Connection, iceberg_path: str) -> None:
-    conn.execute(_read_script())
+    conn.execute(read_script())
     conn.execute(UPSERT_ICEBERG_PATH, {"iceberg_path": with_slash(iceberg_path)})
-    conn.execute(UPSERT_INSTALLED, {"digest": _compute_digest()})
+    conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
 
 
 def write_restored_max(conn: psycopg.Connection, metadata_schema: str, restored_max_bytes: int) -> None:
@@ -157,7 +162,7 @@ def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:
     """Return True if this version of the script was installed before, so that a busy lake need not wait for it."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
-        return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (_compute_digest(),)
+        return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (compute_digest(),)
 
 
 def has_settings(conn: psycopg.Connection) -> bool:
@@ -187,21 +192,28 @@ def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_
 
 
 def _uninstall(conn: psycopg.Connection) -> None:
-    script = _read_script().decode()
-    for kind, pattern in OWN_OBJECTS:
-        for match in re.finditer(pattern, script):
-            on = sql.SQL(" ON {}").format(sql.Identifier(match[2])) if kind == "TRIGGER" else sql.SQL("")
-            conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(match[1]), on))
+    drop_objects(conn, read_script())
     for statement in (DELETE_PINS, DELETE_PLACEHOLDER_TABLE, DELETE_PLACEHOLDER_SCHEMA):
         conn.execute(statement)
 
 
-def _read_script() -> bytes:
+def drop_objects(conn: psycopg.Connection, script_bytes: bytes) -> None:
+    """Drop everything that a script creates."""
+    script = script_bytes.decode()
+    for kind, pattern in OWN_OBJECTS:
+        for match in re.finditer(pattern, script):
+            on = sql.SQL(" ON {}").format(sql.Identifier(match[2])) if kind == "TRIGGER" else sql.SQL("")
+            conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(match[1]), on))
+
+
+def read_script() -> bytes:
+    """Return the script that installs our tables, triggers and indexes."""
     return files("duckicelake.lake").joinpath("install.sql").read_bytes()
 
 
-def _compute_digest() -> str:
-    return hashlib.sha256(_read_script()).hexdigest()
+def compute_digest() -> str:
+    """Return the digest by which an installed version of the script is recognised."""
+    return hashlib.sha256(read_script()).hexdigest()
 
 
 def check_supported(settings: dict[str, str]) -> None:

@@ -18,9 +18,11 @@ from duckicelake.rest.auth.audit import audit_error
 from duckicelake.rest.auth.authentication import AuthenticationLayer
 from duckicelake.rest.auth.delegation import find_permitted_key
 from duckicelake.rest.auth.permissions import check_permission
+from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_error_handlers
 from duckicelake.rest.layers.body_limit import BodyLimit
+from duckicelake.rest.layers.branches import BranchLayer
 from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
 from duckicelake.rest.layers.forwarding import ForwardingLayer
 from duckicelake.rest.layers.request_log import RequestLog
@@ -50,9 +52,14 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
     context.metrics.add_state(lambda: read_state(context))
     inner = BodyLimit(RawPaths(CommitFastPath(routes, routes, context)), context.body_timeout_s)
     if context.accounts is None:
-        return RequestLog(with_routes(LoadFastPath(inner, context), context), context.metrics)
+        return RequestLog(with_branches(with_routes(LoadFastPath(inner, context), context), context), context.metrics)
     loads = LoadFastPath(inner, context, find_permitted_key)
     return RequestLog(AuthenticationLayer(with_routes(loads, context), context.accounts, context), context.metrics)
+
+
+def with_branches(app: ASGIApp, context: ServerContext) -> ASGIApp:
+    """Return the application behind the layer that opens branches, if branches are served."""
+    return BranchLayer(app, context, context.branches) if isinstance(context.branches, BranchLakes) else app
 
 
 def with_routes(app: ASGIApp, context: ServerContext) -> ASGIApp:

@@ -21,7 +21,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
-from duckicelake.errors import NoSuchWarehouse
+from duckicelake.errors import NoSuchWarehouse, NotServed
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
@@ -132,6 +132,14 @@ class OpenLake:
         return replace(self.warehouse, roots=FIXED_LOCATIONS)
 
 
+class OpenBranches(Protocol):
+    """The branches that are open (`rest.branch_lakes`)."""
+
+    def find(self, prefix: str) -> OpenLake | None:
+        """Return the branch of that prefix, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ServerContext:
     """The state of one server process. `lakes` is keyed by prefix and empty until the server has started.
@@ -139,6 +147,7 @@ class ServerContext:
     `accounts` None: no authentication, every request may do everything. `issuers`: external issuers whose tokens are accepted too.
     `rate_limit` None: principals may send as many requests as they like.
     `gateway`: the routes to other catalogs, None if there are none.
+    `branches` None: no branches are served.
     `body_timeout_s`: how long the body of a request may take to arrive. `turns`: changes of one table follow each other.
     """
 
@@ -151,6 +160,7 @@ class ServerContext:
     rate_limit: RateLimit | None = None
     gateway: Gateway | None = None
     turns: Turns[Any, Any] = field(default_factory=Turns[Any, Any])
+    branches: OpenBranches | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.
@@ -169,10 +179,24 @@ class ServerContext:
 
     def get_lake_by_name(self, name: str) -> OpenLake:
         """Return the lake of that prefix. Raises: NoSuchWarehouse."""
-        lake = self.lakes.get(name)
+        lake = self.find_lake(name)
         if lake is None:
+            self.check_branch(name)
             raise NoSuchWarehouse(f"Warehouse does not exist: {name[:64]!r}. Ask for one of those this server was started with.")
         return lake
+
+    def find_lake(self, name: str) -> OpenLake | None:
+        """Return the lake, or the open branch of a lake, of that prefix, or None."""
+        lake = self.lakes.get(name)
+        return lake if lake is not None or self.branches is None else self.branches.find(name)
+
+    def check_branch(self, name: str) -> None:
+        """Raise NotServed if a name is that of a branch, and branches are not served because requests are authenticated."""
+        if self.accounts is not None and "@" in name and name.partition("@")[0] in self.lakes:
+            raise NotServed(
+                "Branches have no accounts and grants yet, so a server with require_auth serves none. "
+                "Attach the branch with DuckDB, or serve it with a server without require_auth."
+            )
 
 
 async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 from duckicelake.lake.lake_format import V1_0, V1_1, get_format
 from duckicelake.lake.read import fetch_rows
@@ -146,6 +147,8 @@ def plan_migration(conn: psycopg.Connection) -> MigrationPlan:
     for table_name, column_name in conn.execute(SELECT_RESERVED, {"prefix": V1_1.reserved_prefix}).fetchall():
         what = f"Column {column_name!r} of table {table_name!r} has a name that DuckLake 1.1 reserves"
         obstacles.append(f"{what}: flush the table's inlined rows, then rename it.")
+    if branches := [branch.name for branch in list_branches(conn)]:
+        obstacles.append(f"The lake has branches, which are of DuckLake 1.0: {', '.join(branches)}. Delete them first.")
     if conn.execute(SELECT_IS_OWNER).fetchone() != (True,):
         obstacles.append("The Postgres role does not own DuckLake's tables: run the command as their owner.")
     sessions = conn.execute(COUNT_SESSIONS).fetchone()

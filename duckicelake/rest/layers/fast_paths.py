@@ -62,7 +62,7 @@ class LoadFastPath:
     async def _find_current(self, key: TableKey, *, is_checked: bool = False) -> CachedLoad | None:
         """Return the cached load if it is current. `is_checked`: the authentication layer has checked the lake for this request."""
         entry = self._context.cache.find(key)
-        lake = entry and self._context.lakes.get(entry.prefix)
+        lake = entry and self._context.find_lake(entry.prefix)
         if entry is None or lake is None:
             self._context.metrics.count_load("miss")
             return None

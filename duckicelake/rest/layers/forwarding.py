@@ -129,7 +129,7 @@ class ForwardingLayer:
             return None
         if (upstream := self._gateway.upstreams.get(name)) is not None:
             return RoutedRequest(upstream, parts.rest)
-        if self._gateway.catch_all is None or name in self._context.lakes:
+        if self._gateway.catch_all is None or name.partition("@")[0] in self._context.lakes:
             return None
         return RoutedRequest(self._gateway.catch_all, path[len(ROOT) :], is_whole=True)
 
@@ -137,7 +137,7 @@ class ForwardingLayer:
         warehouse = read_query(scope, "warehouse")
         if (upstream := self._gateway.upstreams.get(warehouse)) is not None:
             return RoutedRequest(upstream, CONFIG[len(ROOT) :])
-        if not warehouse or self._gateway.catch_all is None or warehouse in self._context.lakes:
+        if not warehouse or self._gateway.catch_all is None or warehouse.partition("@")[0] in self._context.lakes:
             return None
         return RoutedRequest(self._gateway.catch_all, CONFIG[len(ROOT) :], is_whole=True)
 

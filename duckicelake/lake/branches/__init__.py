@@ -1,0 +1,4 @@
+"""Branches of a whole lake: metadata schemas of views over the lake's tables as of a fork point, and what a branch writes itself.
+
+`commands.branches` creates, lists and deletes them; `catalog.warehouse` finds the branch that a request names.
+"""

@@ -1,0 +1,464 @@
+"""Creation of a branch: one transaction that makes its relations, and then takes the lake's lock for the short time of the claim.
+
+`commands.branches` calls it. The lock is given up and taken again if it is not granted in time, so main's commits do not wait for it.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
+from duckicelake.lake.branches.layout import PREFIX, VIEWED, Schemas, build_moved_path, create_relations, read_columns
+from duckicelake.lake.branches.notes import copy_notes, install_notes
+from duckicelake.lake.branches.registry import MAIN, Branch, drop_deleted, find_branch, has_repository
+from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path, lock_tables, with_slash
+from duckicelake.lake.lake_format import V1_0, get_format
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_SCHEMA_BYTES = 63
+STRIDE_BITS, ROW_ID_BITS = 32, 40
+"""Branch number k gives ids of snapshots, tables and files from k·2³² on, and row ids from k·2⁴⁰ on."""
+
+COPIED: Mapping[str, str | None] = {
+    "snapshot": "snapshot_id",
+    "snapshot_changes": "snapshot_id",
+    "metadata": None,
+    "schema": "schema_id",
+    "macro": None,
+    "macro_impl": None,
+    "macro_parameters": None,
+    "sort_info": None,
+    "sort_expression": None,
+    "column_mapping": None,
+    "name_mapping": None,
+    "table_stats": None,
+    "table_column_stats": None,
+    "inlined_data_tables": None,
+    "files_scheduled_for_deletion": None,
+}
+"""The tables of DuckLake that a branch has as tables, with their primary keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRequest:
+    """A branch to make. `at`: the snapshot it begins with, or a time; None: the parent's newest snapshot."""
+
+    name: str
+    parent: str = MAIN
+    at: int | datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The snapshot that a branch begins with, and the parent's counters when the branch is made. `is_head`: it is the newest one."""
+
+    snapshot_id: int
+    schema_version: int
+    next_catalog_id: int
+    next_file_id: int
+    is_head: bool
+
+
+def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchRequest, tries: int = LOCK_TRIES) -> Branch:
+    """Create a branch of the lake in that schema, all or nothing, and return it.
+
+    Raises: AlreadyExists: there is a branch of that name. BadRequest: the name, the parent or the snapshot cannot be used
+            ServiceUnavailable: the lake is never idle
+    """
+    check_name(request.name, lake_schema)
+    _install_repository(conn, lake_schema, tries)
+    drop_deleted(conn, lake_schema)
+    conn.execute(format_search_path(lake_schema))
+    if find_branch(conn, request.name) is not None:
+        raise AlreadyExists(f"Branch already exists: {request.name!r}. Delete it first, or choose another name.")
+    parent = None if request.parent == MAIN else find_branch(conn, request.parent)
+    if parent is None and request.parent != MAIN:
+        raise BadRequest(f"Branch does not exist: {request.parent!r}. --from names {MAIN!r} or a branch.")
+    if parent is not None and request.at is not None:
+        raise BadRequest("A branch of a branch begins at its newest snapshot; leave out --at.")
+    try:
+        with conn.transaction():
+            claim = _Claim.prepare(conn, lake_schema, request, parent)
+            return _claim_in_turn(conn, claim, tries)
+    except psycopg.errors.UniqueViolation as error:
+        raise AlreadyExists(f"Branch already exists: {request.name!r}, or a session still uses a deleted one.") from error
+    except psycopg.errors.DuplicateSchema as error:
+        taken = f"{lake_schema}@{request.name}"
+        raise AlreadyExists(f"Postgres has a schema {taken!r} already, which is no branch of this lake. Choose another name.") from error
+
+
+def check_name(name: str, lake_schema: str) -> None:
+    """Raise BadRequest unless a branch may have that name: it becomes part of the warehouse's name and of the schema's."""
+    if not NAME.fullmatch(name) or name.isdigit() or name == MAIN:
+        raise BadRequest(
+            f"Branch name {name!r} cannot be used. Names have letters, digits, '.', '_' and '-', begin with a letter or digit, "
+            f"and are neither a number nor {MAIN!r}."
+        )
+    if len(f"{lake_schema}@{name}".encode()) > MAX_SCHEMA_BYTES:
+        raise BadRequest(f"Branch name {name!r} is too long: with the lake's schema it must have {MAX_SCHEMA_BYTES} bytes at most.")
+
+
+def read_repository_script() -> bytes:
+    """Return the script that prepares a lake for its first branch."""
+    return files("duckicelake.lake.branches").joinpath("repository.sql").read_bytes()
+
+
+SELECT_VERSION_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'version' AND scope IS NULL")
+
+
+def _check_format(conn: psycopg.Connection, lake_schema: str) -> None:
+    """Raise Unsupported unless the lake is of DuckLake 1.0."""
+    row = conn.execute(SELECT_VERSION_OF.format(sql.Identifier(lake_schema))).fetchone()
+    found = get_format(None if row is None else row[0])
+    if found is not V1_0:
+        raise Unsupported(f"Branches need a lake of DuckLake {V1_0.version}; this one is of version {found.version}.")
+
+
+def _install_repository(conn: psycopg.Connection, lake_schema: str, tries: int) -> None:
+    """Prepare the lake for its first branch; triggers are added without making writers wait.
+
+    Raises: ServiceUnavailable: the lake is never idle. Unsupported: it has another version of DuckLake
+    """
+    conn.execute(format_search_path(lake_schema))
+    _check_format(conn, lake_schema)
+    if has_repository(conn):
+        return
+    script = read_repository_script()
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                lock_tables(conn, script, "SHARE ROW EXCLUSIVE")
+                conn.execute(script)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+# Text of statements that a lake without branches cannot prepare.
+INSERT_BRANCH = sql.SQL("""
+INSERT INTO iceberg_branch (number, name, schema_name, parent, fork_snapshot_id, data_path, iceberg_path)
+VALUES (%(number)s, %(name)s, %(schema)s, %(parent)s, -1, %(data_path)s, %(iceberg_path)s)
+""")
+
+SELECT_PATHS = """
+SELECT (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL),
+       (SELECT value FROM iceberg_setting WHERE key = 'iceberg_path')
+"""
+
+INSERT_FORK = sql.SQL("""
+INSERT INTO {branch}.branch_fork (fork_snapshot_id, next_file_id, next_catalog_id, lake_data_path, data_path, lake_iceberg_path,
+                                  iceberg_path)
+VALUES (-1, 0, 0, {lake_data_path}, {data_path}, {lake_iceberg_path}, {iceberg_path})
+""")
+
+SELECT_FORK = sql.SQL("""
+SELECT s.snapshot_id, s.schema_version, h.next_catalog_id, h.next_file_id, s.snapshot_id = h.snapshot_id AS is_head
+  FROM {source}.ducklake_snapshot h
+  JOIN {source}.ducklake_snapshot s ON {wanted}
+ WHERE h.snapshot_id = (SELECT max(snapshot_id) FROM {source}.ducklake_snapshot)
+""")
+
+SELECT_IS_COMPACTED = sql.SQL("""
+SELECT EXISTS (SELECT FROM {source}.ducklake_data_file WHERE begin_snapshot <= {fork} AND partial_max > {fork})
+    OR EXISTS (SELECT FROM {source}.ducklake_delete_file WHERE begin_snapshot <= {fork} AND partial_max > {fork})
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A branch whose relations exist in the open transaction; `source` is the parent's schema."""
+
+    schemas: Schemas
+    source: str
+    number: int
+    request: BranchRequest
+    paths: Mapping[str, str]
+
+    @classmethod
+    def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
+        """Create everything that needs no lock."""
+        row = conn.execute("SELECT nextval('iceberg_branch_number')").fetchone()
+        paths_row = conn.execute(SELECT_PATHS).fetchone()
+        assert row is not None and paths_row is not None
+        number, schemas = row[0], Schemas(lake_schema, f"{lake_schema}@{request.name}")
+        paths = {"lake_data_path": paths_row[0], "lake_iceberg_path": paths_row[1]}
+        paths |= {"data_path": build_branch_path(paths_row[0], number), "iceberg_path": build_branch_path(paths_row[1], number)}
+        paths["source_iceberg_path"] = paths_row[1] if parent is None else parent.iceberg_path
+        source = lake_schema if parent is None else parent.schema_name
+        own = {"data_path": paths["data_path"], "iceberg_path": paths["iceberg_path"]}
+        conn.execute(INSERT_BRANCH, {"number": number, "name": request.name, "schema": schemas.branch, "parent": source, **own})
+        conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schemas.branch)))
+        create_relations(conn, schemas, number)
+        _create_copied(conn, schemas)
+        install_notes(conn, schemas, paths["iceberg_path"])
+        literals = {name: sql.Literal(path) for name, path in paths.items()}
+        conn.execute(INSERT_FORK.format(branch=sql.Identifier(schemas.branch), **literals))
+        return cls(schemas, source, number, request, paths)
+
+    @property
+    def base(self) -> int:
+        """The first id of the branch's own."""
+        return self.number << STRIDE_BITS
+
+
+def build_branch_path(path: str, number: int) -> str:
+    """Return the branch's folder beside the lake's. Raises: BadRequest: the lake's is a whole bucket or disk."""
+    folder = path.rstrip("/")
+    if not folder.partition("://")[2].partition("/")[2] if "://" in folder and not folder.startswith("file:") else not folder:
+        raise BadRequest(f"The lake's folder {path!r} is a whole bucket, so a branch can have none beside it. Copy the lake into a folder.")
+    return with_slash(f"{folder}-branch-{number}")
+
+
+CREATE_GUARD = sql.SQL("""
+CREATE TRIGGER iceberg_keep_for_members
+    AFTER INSERT ON {branch}.ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
+    FOR EACH STATEMENT EXECUTE FUNCTION {repository}.iceberg_keep_for_members({name})
+""")
+
+
+def _create_copied(conn: psycopg.Connection, schemas: Schemas) -> None:
+    for name, key in COPIED.items():
+        table, base = sql.Identifier(schemas.branch, PREFIX + name), sql.Identifier(schemas.repository, PREFIX + name)
+        conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(table, base))
+        if key is not None:
+            conn.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(table, sql.Identifier(key)))
+    repository, branch = sql.Identifier(schemas.repository), sql.Identifier(schemas.branch)
+    conn.execute(CREATE_GUARD.format(repository=repository, branch=branch, name=sql.Literal(schemas.repository)))
+
+
+def _claim_in_turn(conn: psycopg.Connection, claim: _Claim, tries: int) -> Branch:
+    """Fill the branch under the lock. Raises: ServiceUnavailable: the lock was not granted; BadRequest: there is no such snapshot."""
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                return _fill(conn, claim)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            time.sleep(LOCK_PAUSE_S)
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+LOCK_MEMBERS = sql.SQL("LOCK TABLE {repository}.ducklake_snapshot, {source}.ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+CHANGE_SETTINGS = sql.SQL("""
+UPDATE {repository}.iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'branches';
+INSERT INTO {repository}.iceberg_setting (key, value) VALUES ('open_branches', '1') ON CONFLICT (key) DO UPDATE SET value = '1'
+""")
+UPDATE_FORK_OF_BRANCH = sql.SQL("""
+UPDATE iceberg_branch SET fork_snapshot_id = %(fork)s WHERE number = %(number)s
+RETURNING name, number, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, created_at
+""")
+
+
+def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
+    identifiers = {"repository": sql.Identifier(claim.schemas.repository), "source": sql.Identifier(claim.source)}
+    conn.execute(LOCK_MEMBERS.format(**identifiers))
+    conn.execute(CHANGE_SETTINGS.format(**identifiers))
+    _check_format(conn, claim.schemas.repository)
+    fork = _read_fork(conn, claim)
+    names: dict[str, sql.Composable] = {
+        **identifiers,
+        "branch": sql.Identifier(claim.schemas.branch),
+        "fork": sql.Literal(fork.snapshot_id),
+        "next_file_id": sql.Literal(fork.next_file_id),
+        "next_catalog_id": sql.Literal(fork.next_catalog_id),
+        "schema_version": sql.Literal(fork.schema_version),
+        "base": sql.Literal(claim.base),
+        "row_base": sql.Literal(claim.number << ROW_ID_BITS),
+        "message": sql.Literal(f"branch {claim.request.name} of {claim.request.parent} at snapshot {fork.snapshot_id}"),
+        "source_uri": sql.Literal(_to_uri(claim.paths["source_iceberg_path"])),
+        "branch_uri": sql.Literal(_to_uri(claim.paths["iceberg_path"])),
+        "data_path": sql.Literal(claim.paths["data_path"]),
+        "folder": FOLDER.format(**identifiers),
+        "moved_path": build_moved_path(sql.SQL("s"), claim.schemas.branch),
+    }
+    is_of_main = claim.source == claim.schemas.repository
+    conn.execute((SHOW_LAKE if is_of_main else SHOW_BRANCH).format(**names))
+    if not is_of_main:
+        _copy_own_rows(conn, claim, names)
+    conn.execute(COPY_TABLES.format(**names))
+    if fork.is_head:
+        conn.execute(COPY_BOUNDS.format(**names))
+    _copy_inlined(conn, claim, names)
+    copy_notes(conn, names)
+    conn.execute(format_search_path(claim.schemas.repository))
+    row = conn.execute(UPDATE_FORK_OF_BRANCH, {"fork": fork.snapshot_id, "number": claim.number}).fetchone()
+    assert row is not None
+    return Branch(*row)
+
+
+def _read_fork(conn: psycopg.Connection, claim: _Claim) -> Fork:
+    source, at = sql.Identifier(claim.source), claim.request.at
+    wanted = sql.SQL("s.snapshot_id = h.snapshot_id")
+    if isinstance(at, int):
+        wanted = sql.SQL("s.snapshot_id = {}").format(sql.Literal(at))
+    elif at is not None:
+        newest = sql.SQL("s.snapshot_id = (SELECT max(snapshot_id) FROM {}.ducklake_snapshot WHERE snapshot_time <= {})")
+        wanted = newest.format(source, sql.Literal(at))
+    row = conn.execute(SELECT_FORK.format(source=source, wanted=wanted)).fetchone()
+    if row is None:
+        raise BadRequest(f"The lake has no snapshot {at}: it has expired, or was never made.")
+    fork = Fork(*row)
+    compacted = conn.execute(SELECT_IS_COMPACTED.format(source=source, fork=sql.Literal(fork.snapshot_id))).fetchone()
+    if not fork.is_head and compacted is not None and compacted[0]:
+        raise BadRequest(
+            f"Snapshot {fork.snapshot_id} lies in files that a flush or merge has put together with newer rows. "
+            "Choose a newer snapshot, or branch at the newest one."
+        )
+    return fork
+
+
+def _to_uri(path: str) -> str:
+    return f"file://{path}" if path.startswith("/") else path
+
+
+FOLDER = sql.SQL("""
+CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''
+     WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '')
+     ELSE (SELECT value FROM {source}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) || coalesce(s.path, '')
+END || coalesce(t.path, '')""")
+"""The folder of a table `t` in a schema `s`, which relative paths of its files start from."""
+
+SHOW_LAKE = sql.SQL("""
+UPDATE {branch}.branch_fork SET fork_snapshot_id = {fork}, next_file_id = {next_file_id}, next_catalog_id = {next_catalog_id};
+WITH root AS (
+    SELECT DISTINCT ON (t.table_id) t.table_id, {folder} AS root
+      FROM {source}.ducklake_table t JOIN {source}.ducklake_schema s ON s.schema_id = t.schema_id
+     WHERE t.begin_snapshot <= {fork}
+     ORDER BY t.table_id, t.begin_snapshot DESC
+)
+INSERT INTO {branch}.branch_root (table_id, root) SELECT table_id, root FROM root
+""")
+
+
+SHOW_BRANCH = sql.SQL("""
+UPDATE {branch}.branch_fork b
+   SET fork_snapshot_id = p.fork_snapshot_id, next_file_id = p.next_file_id, next_catalog_id = p.next_catalog_id
+  FROM {source}.branch_fork p;
+INSERT INTO {branch}.branch_root (table_id, root) SELECT table_id, root FROM {source}.branch_root
+""")
+
+COPY_OWN_FILES = sql.SQL("""
+WITH root AS (
+    SELECT DISTINCT ON (t.table_id) t.table_id, {folder} AS root
+      FROM {source}.ducklake_table t JOIN {source}.ducklake_schema s ON s.schema_id = t.schema_id
+     ORDER BY t.table_id, t.begin_snapshot DESC
+)
+INSERT INTO {own} ({columns}) SELECT {shown} FROM {own_of_source} f JOIN root r ON r.table_id = f.table_id
+""")
+
+
+def _copy_own_rows(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, sql.Composable]) -> None:
+    """Copy what the parent has of its own and what it hides of the lake. Relative paths of files become full ones."""
+    resolved: Mapping[str, LiteralString] = {
+        "path": "CASE WHEN coalesce(f.path_is_relative, true) THEN r.root || f.path ELSE f.path END",
+        "path_is_relative": "false",
+    }
+    for table in VIEWED:
+        columns = read_columns(conn, claim.schemas.branch, "own_" + table.name)
+        listed = sql.SQL(", ").join(sql.Identifier(column) for column in columns)
+        relations: dict[str, sql.Composable] = {
+            "own": sql.Identifier(claim.schemas.branch, "own_" + table.name),
+            "own_of_source": sql.Identifier(claim.source, "own_" + table.name),
+        }
+        if table.has_path:
+            shown = sql.SQL(", ").join(sql.SQL(resolved[c]) if c in resolved else sql.Identifier("f", c) for c in columns)
+            conn.execute(COPY_OWN_FILES.format(**names, **relations, columns=listed, shown=shown))
+        else:
+            conn.execute(sql.SQL("INSERT INTO {own} ({c}) SELECT {c} FROM {own_of_source}").format(**relations, c=listed))
+        gone, gone_of_source = (sql.Identifier(schema, "gone_" + table.name) for schema in (claim.schemas.branch, claim.source))
+        conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(gone, gone_of_source))
+
+
+# The bridge at the next id of the parent: DuckDB's change feed after the fork point begins with it.
+COPY_TABLES = sql.SQL("""
+INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
+SELECT key, CASE WHEN key = 'data_path' AND scope IS NULL THEN {data_path} ELSE value END, scope, scope_id
+  FROM {source}.ducklake_metadata m
+ WHERE NOT (m.key = 'auto_compact' AND m.scope = 'table' AND m.scope_id IN (SELECT table_id FROM {branch}.ducklake_partition_info));
+-- DuckLake ends with an internal error when it puts files of one partition together that lie in different folders.
+INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
+SELECT DISTINCT 'auto_compact', 'false', 'table', table_id FROM {branch}.ducklake_partition_info;
+
+INSERT INTO {branch}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+SELECT snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id
+  FROM {source}.ducklake_snapshot WHERE snapshot_id <= {fork};
+INSERT INTO {branch}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+SELECT n.id, greatest(clock_timestamp(), s.snapshot_time + n.place * interval '1 microsecond'), {schema_version}, {base}, {base}
+  FROM {source}.ducklake_snapshot s, (VALUES ({fork} + 1, 1), ({base}, 2)) AS n(id, place) WHERE s.snapshot_id = {fork};
+
+INSERT INTO {branch}.ducklake_snapshot_changes (snapshot_id, changes_made, author, commit_message, commit_extra_info)
+SELECT snapshot_id, changes_made, author, commit_message, commit_extra_info
+  FROM {source}.ducklake_snapshot_changes WHERE snapshot_id <= {fork};
+INSERT INTO {branch}.ducklake_snapshot_changes (snapshot_id, author, commit_message)
+VALUES ({fork} + 1, 'duckicelake', {message}), ({base}, 'duckicelake', {message});
+
+INSERT INTO {branch}.ducklake_schema (schema_id, schema_uuid, begin_snapshot, end_snapshot, schema_name, path, path_is_relative)
+SELECT s.schema_id, s.schema_uuid, s.begin_snapshot, CASE WHEN s.end_snapshot > {fork} THEN NULL ELSE s.end_snapshot END, s.schema_name,
+       {moved_path}, s.path_is_relative
+  FROM {source}.ducklake_schema s WHERE s.begin_snapshot <= {fork};
+
+INSERT INTO {branch}.ducklake_macro (schema_id, macro_id, macro_name, begin_snapshot, end_snapshot)
+SELECT schema_id, macro_id, macro_name, begin_snapshot, CASE WHEN end_snapshot > {fork} THEN NULL ELSE end_snapshot END
+  FROM {source}.ducklake_macro WHERE begin_snapshot <= {fork};
+INSERT INTO {branch}.ducklake_macro_impl SELECT * FROM {source}.ducklake_macro_impl
+ WHERE macro_id IN (SELECT macro_id FROM {branch}.ducklake_macro);
+INSERT INTO {branch}.ducklake_macro_parameters SELECT * FROM {source}.ducklake_macro_parameters
+ WHERE macro_id IN (SELECT macro_id FROM {branch}.ducklake_macro);
+
+INSERT INTO {branch}.ducklake_sort_info (sort_id, table_id, begin_snapshot, end_snapshot)
+SELECT sort_id, table_id, begin_snapshot, CASE WHEN end_snapshot > {fork} THEN NULL ELSE end_snapshot END
+  FROM {source}.ducklake_sort_info WHERE begin_snapshot <= {fork};
+INSERT INTO {branch}.ducklake_sort_expression SELECT * FROM {source}.ducklake_sort_expression
+ WHERE sort_id IN (SELECT sort_id FROM {branch}.ducklake_sort_info);
+
+INSERT INTO {branch}.ducklake_column_mapping SELECT * FROM {source}.ducklake_column_mapping WHERE mapping_id < {next_file_id};
+INSERT INTO {branch}.ducklake_name_mapping SELECT * FROM {source}.ducklake_name_mapping WHERE mapping_id < {next_file_id};
+
+INSERT INTO {branch}.ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
+SELECT table_id, record_count, greatest(next_row_id, {row_base}), file_size_bytes FROM {source}.ducklake_table_stats;
+-- DuckDB would number the rows of a table without statistics from 0 on.
+INSERT INTO {branch}.ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
+SELECT t.table_id, 0, {row_base}, 0 FROM {branch}.ducklake_table t
+ WHERE t.end_snapshot IS NULL AND NOT EXISTS (SELECT FROM {branch}.ducklake_table_stats s WHERE s.table_id = t.table_id)
+""")
+
+# Bounds of the parent's newest rows may be exact for these and not for an older snapshot; without bounds DuckDB reads the files'.
+COPY_BOUNDS = sql.SQL("INSERT INTO {branch}.ducklake_table_column_stats SELECT * FROM {source}.ducklake_table_column_stats")
+
+SELECT_INLINED = """
+SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') IS NOT NULL AS has_deletes
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+"""
+
+
+def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, sql.Composable]) -> None:
+    """Copy the inlined rows and deletes of the fork point. Each table of them takes a statement of DDL; empty ones are left out."""
+    for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": claim.source}).fetchall():
+        copy, original = sql.Identifier(claim.schemas.branch, name), sql.Identifier(claim.source, name)
+        there = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE begin_snapshot <= {})").format(original, names["fork"])
+        row = conn.execute(there).fetchone()
+        if row is None or not row[0]:
+            continue
+        conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(copy, original))
+        columns = read_columns(conn, claim.source, name)
+        conn.execute(_format_copying(columns, copy, original, names["fork"]))
+        if not has_deletes:
+            registered = "INSERT INTO {branch}.ducklake_inlined_data_tables SELECT * FROM {source}.ducklake_inlined_data_tables"
+            conn.execute(sql.SQL(registered + " WHERE table_name = {name}").format(**names, name=sql.Literal(name)))
+
+
+def _format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.Composable, fork: sql.Composable) -> sql.Composed:
+    ended = sql.SQL("CASE WHEN end_snapshot > {0} THEN NULL ELSE end_snapshot END").format(fork)
+    shown = sql.SQL(", ").join(ended if column == "end_snapshot" else sql.Identifier(column) for column in columns)
+    return sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE begin_snapshot <= {}").format(copy, shown, original, fork)

@@ -1,0 +1,74 @@
+"""Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it."""
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import BadRequest
+from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository
+from duckicelake.lake.install import format_search_path
+
+UPDATE_DELETED = sql.SQL("""
+UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'branches';
+UPDATE iceberg_branch SET is_deleted = true WHERE number = {number};
+UPDATE iceberg_setting SET value = (SELECT count(*)::text FROM iceberg_branch WHERE NOT is_deleted) WHERE key = 'open_branches'
+""")
+
+# The triggers of the lake take from these what the lake itself or another branch names.
+SCHEDULE_OWN = sql.SQL("""
+WITH root AS (
+    SELECT DISTINCT ON (t.table_id) t.table_id,
+           CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''
+                WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '')
+                ELSE {data_path} || coalesce(s.path, '') END || coalesce(t.path, '') AS folder
+      FROM {branch}.ducklake_table t JOIN {branch}.ducklake_schema s ON s.schema_id = t.schema_id
+     ORDER BY t.table_id, t.begin_snapshot DESC
+), reached AS (
+    SELECT data_file_id AS id, table_id, path, coalesce(path_is_relative, true) AS is_relative FROM {branch}.own_data_file
+     UNION ALL
+    -- A negative id stands for a file that another member named.
+    SELECT CASE WHEN delete_file_id < 0 THEN -1 - delete_file_id ELSE delete_file_id END, table_id, path, coalesce(path_is_relative, true)
+      FROM {branch}.own_delete_file
+), whole AS (
+    SELECT f.id, CASE WHEN f.is_relative THEN r.folder || f.path ELSE f.path END AS path
+      FROM reached f LEFT JOIN root r ON r.table_id = f.table_id
+     UNION ALL
+    SELECT s.data_file_id, CASE WHEN coalesce(s.path_is_relative, true) THEN {data_path} ELSE '' END || s.path
+      FROM {branch}.ducklake_files_scheduled_for_deletion s
+)
+INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+SELECT DISTINCT ON (w.path) w.id, w.path, false, now() FROM whole w
+ WHERE w.path IS NOT NULL AND NOT EXISTS (SELECT FROM ducklake_files_scheduled_for_deletion s WHERE s.path = w.path)
+""")
+
+# What the lake kept for its branches is scheduled again; what another branch names is kept again.
+RELEASE_KEPT = sql.SQL("""
+WITH released AS (
+    DELETE FROM ducklake_delete_file WHERE data_file_id = 9223372036854775807 AND delete_file_id < 0 RETURNING delete_file_id, path
+)
+INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+SELECT -1 - r.delete_file_id, r.path, false, now() FROM released r
+""")
+
+
+def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str) -> bool:
+    """Delete a branch: from now on it is not served, and what it alone reached is scheduled for deletion on the lake.
+
+    Returns False if a session still uses its schema, which is dropped another time.
+    Raises: BadRequest: there is no such branch
+    """
+    conn.execute(format_search_path(lake_schema))
+    branch = find_branch(conn, name)
+    if branch is None:
+        if has_repository(conn):
+            drop_deleted(conn, lake_schema)
+        raise BadRequest(f"Branch does not exist: {name!r}.")
+    with conn.transaction():
+        _schedule(conn, branch)
+    return drop_deleted(conn, lake_schema)
+
+
+def _schedule(conn: psycopg.Connection, branch: Branch) -> None:
+    names = {"branch": sql.Identifier(branch.schema_name), "data_path": sql.Literal(branch.data_path)}
+    conn.execute(UPDATE_DELETED.format(number=sql.Literal(branch.number)))
+    conn.execute(SCHEDULE_OWN.format(**names))
+    conn.execute(RELEASE_KEPT)

@@ -1,0 +1,306 @@
+"""The relations of a branch: views over the lake's tables as of the fork point, and the tables and triggers that take what is written.
+
+`create` calls it in the transaction that makes a branch, before that transaction takes the lake's lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+PREFIX = "ducklake_"
+NO_DATA_FILE = sql.SQL("9223372036854775807")
+"""The `data_file_id` of delete files that belong to no data file: they keep files from the orphan scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """The metadata schemas of a repository's lake and of one of its branches."""
+
+    repository: str
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedTable:
+    """A table of DuckLake that is a view on a branch. `key` identifies its rows.
+
+    `limit` is the column of `branch_fork` that ids in the first column of the key stay below, None if snapshots alone decide.
+    `has_path`: paths are relative to the table's folder. `is_observed`: triggers of ours see its rows being deleted.
+    """
+
+    name: str
+    key: Sequence[str]
+    limit: str | None = None
+    is_versioned: bool = True
+    has_path: bool = False
+    is_observed: bool = False
+
+    @property
+    def is_copied_on_update(self) -> bool:
+        """True if the lake may change rows of it other than by ending them; statistics of files are only ever widened."""
+        return self.is_versioned or self.limit != "next_file_id"
+
+
+VIEWED = (
+    ViewedTable("table", ("table_id", "begin_snapshot"), is_observed=True),
+    ViewedTable("column", ("table_id", "column_id", "begin_snapshot")),
+    ViewedTable("view", ("view_id", "begin_snapshot")),
+    ViewedTable("tag", ("object_id", "begin_snapshot", "key")),
+    ViewedTable("column_tag", ("table_id", "column_id", "begin_snapshot", "key")),
+    ViewedTable("partition_info", ("partition_id", "table_id")),
+    ViewedTable("partition_column", ("partition_id", "table_id", "partition_key_index"), "next_catalog_id", is_versioned=False),
+    ViewedTable("schema_versions", ("table_id", "begin_snapshot", "schema_version")),
+    ViewedTable("data_file", ("data_file_id",), "next_file_id", has_path=True, is_observed=True),
+    ViewedTable("delete_file", ("delete_file_id",), "next_file_id", has_path=True),
+    ViewedTable("file_column_stats", ("data_file_id", "column_id"), "next_file_id", is_versioned=False),
+    ViewedTable("file_partition_value", ("data_file_id", "partition_key_index"), "next_file_id", is_versioned=False),
+    ViewedTable("file_variant_stats", ("data_file_id", "column_id", "variant_path"), "next_file_id", is_versioned=False),
+)
+
+TEXT_KEYS = ("key", "variant_path")
+"""Columns of keys that may be too long for an index."""
+
+CREATE_FORK = sql.SQL("""
+CREATE TABLE {branch}.branch_fork (
+    fork_snapshot_id bigint NOT NULL,
+    next_file_id bigint NOT NULL,
+    next_catalog_id bigint NOT NULL,
+    lake_data_path text NOT NULL,
+    data_path text NOT NULL,
+    lake_iceberg_path text NOT NULL,
+    iceberg_path text NOT NULL
+);
+-- The folders that the lake's tables had at the fork point, which relative paths of their files start from.
+CREATE TABLE {branch}.branch_root (table_id bigint PRIMARY KEY, root text NOT NULL)
+""")
+
+SELECT_COLUMNS = """
+SELECT a.attname FROM pg_attribute a
+ WHERE a.attrelid = format('%%I.%%I', %(schema)s::text, %(name)s::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+"""
+
+CREATE_TABLES = sql.SQL("""
+CREATE TABLE {own} (LIKE {base} INCLUDING DEFAULTS);
+CREATE INDEX ON {own} ({first_key});
+CREATE TABLE {gone} AS SELECT {keys} FROM {base} WHERE false;
+CREATE INDEX ON {gone} ({indexed_keys})
+""")
+
+# DuckDB reads a Postgres table by ctid, so the view needs a column of that name, unique over both parts.
+CREATE_VIEW = sql.SQL("""
+CREATE VIEW {view} AS
+SELECT {shown}, f.ctid AS ctid FROM {base} f{joins} WHERE {condition}
+UNION ALL
+SELECT {owned}, ('(' || ((o.ctid::text::point)[0]::bigint + 1073741824) || ',' || ((o.ctid::text::point)[1])::int || ')')::tid
+  FROM {own} o
+""")
+
+CREATE_WRITER = sql.SQL("""
+CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $write$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO {own} VALUES ({new});
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        UPDATE {own} o SET {changed} WHERE {is_old};
+        IF NOT FOUND THEN
+            INSERT INTO {gone} VALUES ({old_key});
+            INSERT INTO {own} VALUES ({new});
+        END IF;
+        RETURN NEW;
+    END IF;
+    {before_delete}
+    DELETE FROM {own} o WHERE {is_old};
+    {after_delete}
+    RETURN OLD;
+END
+$write$;
+CREATE TRIGGER branch_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {view} FOR EACH ROW EXECUTE FUNCTION {function}()
+""")
+
+# Triggers that observe deleted rows stand on the table of own rows, so the lake's row passes through it.
+PASS_THROUGH = sql.SQL("""IF NOT EXISTS (SELECT FROM {own} o WHERE {is_old}) THEN
+        INSERT INTO {gone} VALUES ({old_key});
+        INSERT INTO {own} VALUES ({old});
+    END IF;""")
+HIDE_MISSED = sql.SQL("""IF NOT FOUND THEN
+        INSERT INTO {gone} VALUES ({old_key});
+    END IF;""")
+
+COPY_DELETED = sql.SQL("INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins} WHERE {condition}")
+COPY_UPDATED = sql.SQL("""
+WITH copied AS (
+    INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins}
+     WHERE {condition} AND NOT EXISTS (SELECT FROM arrived a WHERE {is_same}) RETURNING {keys}
+)
+INSERT INTO {gone} ({keys}) SELECT {keys} FROM copied
+""")
+INSERT_COPYING = sql.SQL("""
+INSERT INTO {repository}.iceberg_branch_copy (number, table_name, operation, statement)
+VALUES ({number}, {table}, {operation}, {text})
+""")
+
+
+def read_columns(conn: psycopg.Connection, schema: str, name: str) -> list[str]:
+    """Return the columns of a table, in its order."""
+    return [row[0] for row in conn.execute(SELECT_COLUMNS, {"schema": schema, "name": name})]
+
+
+def create_relations(conn: psycopg.Connection, schemas: Schemas, number: int) -> None:
+    """Create the views of a branch with what they need, and note how the lake's triggers copy rows for it. The views show nothing yet."""
+    conn.execute(CREATE_FORK.format(branch=sql.Identifier(schemas.branch)))
+    for table in VIEWED:
+        parts = _Parts(schemas, table, read_columns(conn, schemas.repository, PREFIX + table.name))
+        conn.execute(CREATE_TABLES.format(**parts.names, **parts.keys))
+        conn.execute(
+            CREATE_VIEW.format(**parts.names, shown=parts.shown, owned=parts.prefixed("o"), joins=parts.joins, condition=parts.condition)
+        )
+        conn.execute(parts.format_writer())
+        _note_copying(conn, parts, number)
+
+
+def _note_copying(conn: psycopg.Connection, parts: "_Parts", number: int) -> None:
+    statements = {"DELETE": COPY_DELETED} | ({"UPDATE": COPY_UPDATED} if parts.table.is_copied_on_update else {})
+    for operation, statement in statements.items():
+        text = statement.format(
+            **parts.names,
+            keys=parts.keys["keys"],
+            columns=parts.list(parts.columns),
+            shown=parts.shown,
+            joins=parts.joins,
+            condition=parts.condition,
+            is_same=parts.is_same,
+        )
+        conn.execute(
+            INSERT_COPYING.format(
+                repository=sql.Identifier(parts.schemas.repository),
+                number=sql.Literal(number),
+                table=sql.Literal(PREFIX + parts.table.name),
+                operation=sql.Literal(operation),
+                text=sql.Literal(text.as_string(conn)),
+            )
+        )
+
+
+class _Parts:
+    """The parts of the statements about one viewed table; `f` is the lake's row."""
+
+    def __init__(self, schemas: Schemas, table: ViewedTable, columns: Sequence[str]) -> None:
+        self.schemas = schemas
+        self.table = table
+        self.columns = columns
+        branch, name = schemas.branch, table.name
+        self.names: dict[str, sql.Composable] = {
+            "base": sql.Identifier(schemas.repository, PREFIX + name),
+            "view": sql.Identifier(branch, PREFIX + name),
+            "own": sql.Identifier(branch, "own_" + name),
+            "gone": sql.Identifier(branch, "gone_" + name),
+        }
+        indexed = [key for key in table.key if key not in TEXT_KEYS]
+        self.keys: dict[str, sql.Composable] = {
+            "keys": self.list(table.key),
+            "first_key": sql.Identifier(table.key[0]),
+            "indexed_keys": self.list(indexed),
+        }
+
+    @staticmethod
+    def list(names: Sequence[str]) -> sql.Composed:
+        """Return names with commas between them."""
+        return sql.SQL(", ").join(sql.Identifier(name) for name in names)
+
+    def prefixed(self, row: str, names: Sequence[str] | None = None) -> sql.Composed:
+        """Return columns of a row with commas between them."""
+        return sql.SQL(", ").join(sql.Identifier(row, name) for name in names or self.columns)
+
+    def of_record(self, record: str, names: Sequence[str]) -> sql.Composed:
+        """Return columns of a trigger's record with commas between them."""
+        return sql.SQL(", ").join(sql.SQL(record + ".{}").format(sql.Identifier(name)) for name in names)  # pyright: ignore[reportArgumentType]
+
+    def fork(self, column: str) -> sql.Composed:
+        """Return a value of the fork point."""
+        return sql.SQL("(SELECT k.{} FROM {} k)").format(sql.Identifier(column), sql.Identifier(self.schemas.branch, "branch_fork"))
+
+    @property
+    def shown(self) -> sql.Composed:
+        """The columns of the lake's row as the branch shows them."""
+        return sql.SQL(", ").join(self._show(column) for column in self.columns)
+
+    def _show(self, column: str) -> sql.Composable:
+        value = sql.Identifier("f", column)
+        if column == "end_snapshot":
+            return sql.SQL("CASE WHEN {0} > {1} THEN NULL ELSE {0} END AS end_snapshot").format(value, self.fork("fork_snapshot_id"))
+        if self.table.has_path and column == "path":
+            return sql.SQL("CASE WHEN coalesce(f.path_is_relative, true) THEN r.root || f.path ELSE f.path END AS path")
+        if self.table.has_path and column == "path_is_relative":
+            return sql.SQL("false AS path_is_relative")
+        if self.table.name == "table" and column == "path":
+            return build_moved_path(sql.SQL("f"), self.schemas.branch)
+        return value
+
+    @property
+    def joins(self) -> sql.Composable:
+        """The join that resolves relative paths."""
+        if not self.table.has_path:
+            return sql.SQL("")
+        return sql.SQL(" JOIN {} r ON r.table_id = f.table_id").format(sql.Identifier(self.schemas.branch, "branch_root"))
+
+    @property
+    def condition(self) -> sql.Composed:
+        """The condition on the lake's rows that the branch shows."""
+        conditions: list[sql.Composable] = []
+        if self.table.is_versioned:
+            conditions.append(sql.SQL("f.begin_snapshot <= {}").format(self.fork("fork_snapshot_id")))
+        if self.table.limit is not None:
+            # Compaction inserts rows into the past; their ids tell that they are newer than the branch.
+            conditions.append(sql.SQL("{} < {}").format(sql.Identifier("f", self.table.key[0]), self.fork(self.table.limit)))
+        if self.table.name == "delete_file":
+            conditions.append(sql.SQL("f.data_file_id <> ") + NO_DATA_FILE)
+        conditions.append(sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {})").format(self.names["gone"], self._equal_keys("g", "f")))
+        return sql.SQL(" AND ").join(conditions)
+
+    @property
+    def is_same(self) -> sql.Composed:
+        """The condition that a changed row `a` of the lake still shows the same on the branch."""
+        same: list[sql.Composable] = [self._equal_keys("a", "f")]
+        for column in self.columns:
+            if column == "end_snapshot":
+                fork = self.fork("fork_snapshot_id")
+                ended = sql.SQL("(coalesce({0}, {2} + 1) > {2} AND coalesce({1}, {2} + 1) > {2} OR {0} = {1})")
+                same.append(ended.format(sql.Identifier("a", column), sql.Identifier("f", column), fork))
+            else:
+                same.append(sql.SQL("{} IS NOT DISTINCT FROM {}").format(sql.Identifier("a", column), sql.Identifier("f", column)))
+        return sql.SQL(" AND ").join(same)
+
+    def _equal_keys(self, left: str, right: str) -> sql.Composed:
+        return sql.SQL(" AND ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(left, key), sql.Identifier(right, key)) for key in self.table.key
+        )
+
+    def format_writer(self) -> sql.Composed:
+        """Return the statements that create the trigger for writing to the view."""
+        is_old = sql.SQL(" AND ").join(sql.SQL("o.{0} = OLD.{0}").format(sql.Identifier(key)) for key in self.table.key)
+        parts = {**self.names, "is_old": is_old, "old_key": self.of_record("OLD", self.table.key)}
+        nothing = sql.SQL("")
+        return CREATE_WRITER.format(
+            **parts,
+            function=sql.Identifier(self.schemas.branch, "branch_write_" + self.table.name),
+            new=self.of_record("NEW", self.columns),
+            changed=sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(column)) for column in self.columns),
+            before_delete=PASS_THROUGH.format(**parts, old=self.of_record("OLD", self.columns)) if self.table.is_observed else nothing,
+            after_delete=nothing if self.table.is_observed else HIDE_MISSED.format(**parts),
+        )
+
+
+def build_moved_path(row: sql.Composable, branch: str) -> sql.Composed:
+    """Return the path of a row of a table or schema: a full path below a folder of the lake is moved to the branch's folder."""
+    return sql.SQL("""(
+        SELECT CASE WHEN coalesce({row}.path_is_relative, true) THEN {row}.path
+                    WHEN starts_with({row}.path, k.lake_iceberg_path)
+                        THEN k.iceberg_path || substr({row}.path, length(k.lake_iceberg_path) + 1)
+                    WHEN starts_with({row}.path, k.lake_data_path) THEN k.data_path || substr({row}.path, length(k.lake_data_path) + 1)
+                    ELSE {row}.path END
+          FROM {fork} k) AS path""").format(row=row, fork=sql.Identifier(branch, "branch_fork"))

@@ -1,0 +1,85 @@
+"""The notes of a branch: `install.sql` fitted to its views, and what is copied of the parent's notes.
+
+Tables keep uuid, ids of schemas, specs and snapshots, and go on with their metadata versions, at locations of the branch's own. What names
+objects that the parent may delete is not copied: refs other than main with the snapshots that they keep, statistics files, metadata logs,
+files from before merges, and the versions of views.
+"""
+
+import re
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.lake.branches.layout import VIEWED, Schemas
+from duckicelake.lake.install import UPSERT_INSTALLED, compute_digest, format_search_path, read_script
+
+_VIEWED_NAMES = "|".join(table.name for table in VIEWED)
+ON_VIEWED = re.compile(rf" ON ducklake_({_VIEWED_NAMES})(?=[ (])")
+NAMES_VIEWED = re.compile(rf"c\.relname = 'ducklake_({_VIEWED_NAMES})'")
+
+FINDS_BY_PATH = re.compile(r"JOIN %1\$I\.ducklake_(data_file|delete_file) d ON d\.path = x\.tail")
+"""The look-up of files by path before a clean-up. What the lake names is found by the repository's own trigger."""
+
+UPSERT_SETTINGS = """
+INSERT INTO iceberg_setting (key, value) VALUES ('iceberg_path', %(iceberg_path)s), ('open_branches', '1')
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+COPY_NOTES = sql.SQL("""
+INSERT INTO {branch}.iceberg_setting (key, value)
+SELECT key, value FROM {source}.iceberg_setting WHERE key = 'restored_max_bytes';
+
+INSERT INTO {branch}.iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
+                                    token, updated_ms, last_column_id, last_partition_id, is_native, current_snapshot_id, numbered_until)
+SELECT n.table_id,
+       CASE WHEN starts_with(n.location, {source_uri}) THEN {branch_uri} || substr(n.location, length({source_uri}) + 1)
+            ELSE {branch_uri} || t.table_uuid END,
+       n.format_version, n.sequence_base, n.metadata_version, -1, -1, '', n.updated_ms, n.last_column_id, n.last_partition_id,
+       n.is_native, -1, n.numbered_until
+  FROM {source}.iceberg_table n
+  JOIN (SELECT DISTINCT table_id, table_uuid FROM {branch}.ducklake_table) t ON t.table_id = n.table_id;
+
+INSERT INTO {branch}.iceberg_schema (table_id, schema_id, json, is_removed)
+SELECT table_id, schema_id, json, is_removed FROM {source}.iceberg_schema;
+
+INSERT INTO {branch}.iceberg_spec (table_id, spec_id, json, is_removed)
+SELECT table_id, spec_id, json, is_removed FROM {source}.iceberg_spec;
+
+INSERT INTO {branch}.iceberg_sort_order (table_id, order_id, json)
+SELECT table_id, order_id, json FROM {source}.iceberg_sort_order;
+
+INSERT INTO {branch}.iceberg_shape (table_id, lake_snapshot_id, schema_id, spec_id, order_id)
+SELECT table_id, lake_snapshot_id, schema_id, spec_id, order_id FROM {source}.iceberg_shape WHERE lake_snapshot_id <= {fork};
+
+INSERT INTO {branch}.iceberg_snapshot (table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
+SELECT table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary
+  FROM {source}.iceberg_snapshot WHERE commit_snapshot_id <= {fork};
+
+INSERT INTO {branch}.iceberg_file (data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number)
+SELECT data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number
+  FROM {source}.iceberg_file WHERE data_file_id < {next_file_id};
+
+INSERT INTO {branch}.iceberg_root (table_id, lake_snapshot_id)
+SELECT table_id, lake_snapshot_id FROM {source}.iceberg_root WHERE lake_snapshot_id <= {fork};
+
+INSERT INTO {branch}.iceberg_hidden (table_id, snapshot_id)
+SELECT table_id, snapshot_id FROM {source}.iceberg_hidden
+""")
+
+
+def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str) -> None:
+    """Create the tables, functions, triggers and indexes of the notes in a branch. What is for rows stands on the branch's own rows."""
+    script = read_script().decode()
+    script = ON_VIEWED.sub(r" ON own_\1", script)
+    script = NAMES_VIEWED.sub(r"c.relname = 'own_\1'", script)
+    script = FINDS_BY_PATH.sub(r"JOIN %1$I.own_\1 d ON d.path = x.tail", script)
+    conn.execute(format_search_path(schemas.branch))
+    conn.execute(script.encode())
+    conn.execute(UPSERT_SETTINGS, {"iceberg_path": iceberg_path})
+    conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
+
+
+def copy_notes(conn: psycopg.Connection, names: Mapping[str, sql.Composable]) -> None:
+    """Copy the parent's notes as of the fork point, whose rows the branch shows already."""
+    conn.execute(COPY_NOTES.format(**names))

@@ -1,0 +1,101 @@
+"""The branches of a lake: which there are, and whether a lake has any. The search path is the lake's metadata schema."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import Unsupported
+from duckicelake.lake.install import compute_digest, format_search_path
+
+MAIN = "main"
+"""The name of the lake itself among its branches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch: its name, its number, its own metadata schema and folders, and the snapshot of the parent's schema it begins with."""
+
+    name: str
+    number: int
+    schema_name: str
+    parent: str
+    fork_snapshot_id: int
+    data_path: str
+    iceberg_path: str
+    created_at: datetime
+
+
+SELECT_HAS_REPOSITORY = """
+SELECT to_regclass('iceberg_branch') IS NOT NULL
+"""
+
+
+def has_repository(conn: psycopg.Connection) -> bool:
+    """Return True if the lake has or had a branch."""
+    row = conn.execute(SELECT_HAS_REPOSITORY).fetchone()
+    return bool(row and row[0])
+
+
+# Text of statements that a lake without branches cannot prepare.
+SELECT_BRANCHES = sql.SQL("""
+SELECT name, number, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, created_at
+  FROM iceberg_branch WHERE NOT is_deleted ORDER BY number
+""")
+
+
+def list_branches(conn: psycopg.Connection) -> list[Branch]:
+    """Return the branches of a lake, oldest first."""
+    if not has_repository(conn):
+        return []
+    return [Branch(*row) for row in conn.execute(SELECT_BRANCHES).fetchall()]
+
+
+def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
+    """Return the branch of that name, without regard to case, or None."""
+    return next((branch for branch in list_branches(conn) if branch.name.lower() == name.lower()), None)
+
+
+SELECT_IS_SHARED = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'open_branches' AND value <> '0')
+"""
+
+
+def is_shared(conn: psycopg.Connection) -> bool:
+    """Return True if other members of a repository may read files of this lake: it has branches, or it is one."""
+    row = conn.execute(SELECT_IS_SHARED).fetchone()
+    return bool(row and row[0])
+
+
+DROP_TIMEOUT = "SET LOCAL lock_timeout = '5s'"
+
+
+def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
+    """Drop the schemas of deleted branches. Return False if one is still in use; it is dropped another time."""
+    conn.execute(format_search_path(lake_schema))
+    rows = conn.execute(sql.SQL("SELECT number, schema_name FROM iceberg_branch WHERE is_deleted")).fetchall()
+    for number, schema_name in rows:
+        try:
+            with conn.transaction():
+                conn.execute(DROP_TIMEOUT)
+                conn.execute(sql.SQL("SET LOCAL client_min_messages = error"))
+                conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_name)))
+                conn.execute(sql.SQL("DELETE FROM iceberg_branch_copy WHERE number = {}").format(sql.Literal(number)))
+                conn.execute(sql.SQL("DELETE FROM iceberg_branch WHERE number = {}").format(sql.Literal(number)))
+        except psycopg.errors.LockNotAvailable:
+            return False
+    return True
+
+
+SELECT_INSTALLED_IN = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'installed'")
+
+
+def check_installed(conn: psycopg.Connection, branch: Branch) -> None:
+    """Raise Unsupported if another version of DuckIceLake made the branch: its notes may lack what this version needs."""
+    row = conn.execute(SELECT_INSTALLED_IN.format(sql.Identifier(branch.schema_name))).fetchone()
+    if row is None or row[0] != compute_digest():
+        raise Unsupported(
+            f"Branch {branch.name!r} was made by another version of DuckIceLake. "
+            "Serve it with that version, or delete it and make it again."
+        )

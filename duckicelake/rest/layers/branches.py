@@ -1,0 +1,48 @@
+"""The layer that opens the branch which a request names, before the request is handled like one for any lake."""
+
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duckicelake.errors import CatalogError
+from duckicelake.rest.auth.audit import find_operation, parse_prefix
+from duckicelake.rest.branch_lakes import SEPARATOR, BranchLakes
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.errors import UNROUTED, build_catalog_error
+
+CONFIG = b"/v1/config"
+MARKS = (b"@", b"%40")
+
+
+class BranchLayer:
+    """ASGI layer for servers without accounts. It sees a branch by the `@` in the prefix or in the parameter `warehouse`."""
+
+    def __init__(self, app: ASGIApp, context: ServerContext, branches: BranchLakes) -> None:
+        self._app = app
+        self._context = context
+        self._branches = branches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open the branch if the request names one, and pass the request on; answer if there is no such branch."""
+        name = find_member(scope) if scope["type"] == "http" else ""
+        parent = self._context.lakes.get(name.partition(SEPARATOR)[0]) if SEPARATOR in name else None
+        if parent is not None:
+            try:
+                await self._branches.check(parent, name)
+            except CatalogError as error:
+                operation = find_operation(scope)
+                scope["operation"] = UNROUTED if operation is None else operation.name
+                await build_catalog_error(scope, error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def find_member(scope: Scope) -> str:
+    """Return the warehouse that a request names, if it may be a branch; else an empty string."""
+    raw_path: bytes = scope.get("raw_path") or b""
+    query: bytes = scope["query_string"]
+    if raw_path == CONFIG:
+        if not any(mark in query for mark in MARKS):
+            return ""
+        return parse_qs(query.decode("latin-1"), keep_blank_values=True).get("warehouse", [""])[0]
+    return parse_prefix(raw_path) if any(mark in raw_path for mark in MARKS) else ""

@@ -1,0 +1,62 @@
+"""`duckicelake branch`, and the other commands on a branch."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from duckicelake.cli import build_cli
+from duckicelake.config import SettingsError
+from duckicelake.errors import BadRequest
+from tests.cli.test_commands import settings_for
+from tests.lake.branches.repository import read_rows
+from tests.support.lakes import FreshLake
+
+
+def ask(settings: Mapping[str, str], *arguments: str) -> str:
+    """What a command prints. Raises: the error that ends it."""
+    done = CliRunner().invoke(build_cli(), list(arguments), env=dict(settings))
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command says what the next one needs; `duckdb` and `connect` take the branch as a warehouse."""
+    monkeypatch.chdir(tmp_path)
+    settings = settings_for(lake)
+    home = ("--home", str(tmp_path / "home"))
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    made = ask(settings, "branch", "create", "dev", *home)
+    assert "warehouse lake@dev" in made and f"METADATA_SCHEMA '{lake.metadata_schema}@dev'" in made
+    child = ask(settings, "branch", "create", "child", "--from", "dev", *home)
+    assert "of dev" in child
+    ask(settings, "branch", "create", "old", "--at", "0", *home)
+    lines = ask(settings, "branch", "list", *home).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["dev", "child", "old"]
+    assert "from dev" in lines[1] and "at snapshot 0" in lines[2]
+    counted = ask(settings, "duckdb", "INSERT INTO t SELECT range FROM range(30); SELECT count(*) FROM t", "--warehouse", "lake@dev", *home)
+    assert "50" in counted
+    assert len(read_rows(lake, "t")) == 20
+    shown = ask(settings, "connect", "--warehouse", "lake@dev", "--client", "pyiceberg", *home)
+    assert "lake@dev" in shown
+    with pytest.raises(SettingsError, match="branch list"):
+        ask(settings, "connect", "--warehouse", "lake@nothing", *home)
+    with pytest.raises(BadRequest, match="dev, child, old"):
+        ask(settings, "init", "--remove", *home)
+    for name in ("child", "dev", "old"):
+        assert "is deleted" in ask(settings, "branch", "delete", name, *home)
+    with pytest.raises(BadRequest, match="does not exist"):
+        ask(settings, "branch", "delete", "dev", *home)
+    assert "no branches" in ask(settings, "branch", "list", *home)
+    ask(settings, "init", "--remove", *home)
+
+
+@pytest.mark.parametrize("at", ["yesterday", "12.5"])
+def test_an_unreadable_fork_point_is_refused(lake: FreshLake, tmp_path: Path, at: str) -> None:
+    """A fork point is a number or a time."""
+    with pytest.raises(BadRequest, match="--at"):
+        ask(settings_for(lake), "branch", "create", "dev", "--at", at, "--home", str(tmp_path / "home"))

@@ -1,0 +1,313 @@
+"""How branches come and go: names, fork points, branches of branches, deletion, and what happens beside open transactions."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+
+import boto3
+import psycopg
+import pytest
+from psycopg import sql
+
+from duckicelake.errors import AlreadyExists, BadRequest, Unsupported
+from duckicelake.lake.branches import create, delete
+from duckicelake.lake.branches.create import BranchRequest, build_branch_path, check_name, create_branch
+from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.registry import list_branches
+from duckicelake.lake.branches.remove import remove_repository
+from duckicelake.lake.install import uninstall
+from duckicelake.lake.writing.migrate import migrate
+from tests.lake.bare import list_relations
+from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
+from tests.support.lakes import FreshLake
+from tests.support.tiers import long_but
+
+READ_STATE = """
+SELECT (SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal),
+       (SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname LIKE 'lake%'),
+       (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname LIKE 'lake%')
+"""
+
+
+def list_objects(lake: FreshLake) -> set[str]:
+    """The data objects in the folders of a lake and of its branches."""
+    store = lake.store
+    keys = {"aws_access_key_id": store.access_key_id, "aws_secret_access_key": store.secret_access_key}
+    s3 = boto3.client("s3", endpoint_url=store.endpoint, region_name=store.region, **keys)
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=f"{lake.name}/data")
+    return {f"s3://{store.bucket}/{found.get('Key')}" for page in pages for found in page.get("Contents", [])}
+
+
+def list_named(lake: FreshLake, table: str) -> set[str]:
+    """The files that DuckDB reads a table from."""
+    with closing(lake.duckdb(read_only=True)) as session:
+        rows = session.execute(f"SELECT data_file, delete_file FROM ducklake_list_files('lake', '{table}')").fetchall()
+    return {path for row in rows for path in row if path is not None}
+
+
+@pytest.mark.parametrize("name", ["main", "12", "a b", "", "a@b", "-a", "x" * 60])
+def test_names_that_cannot_be_used_are_refused(name: str) -> None:
+    """A name is part of a warehouse's name and of a schema's; a number means a snapshot."""
+    with pytest.raises(BadRequest):
+        check_name(name, "lake")
+
+
+def test_a_branch_lies_beside_its_lake() -> None:
+    """Never below a folder of the lake, whose orphan scan would remove its files; a whole bucket has nothing beside it."""
+    assert build_branch_path("s3://b/x/data/", 3) == "s3://b/x/data-branch-3/"
+    assert build_branch_path("/x/data/", 3) == "/x/data-branch-3/"
+    assert build_branch_path("file:///x/", 3) == "file:///x-branch-3/"
+    for whole in ("s3://b/", "/"):
+        with pytest.raises(BadRequest, match="whole bucket"):
+            build_branch_path(whole, 3)
+
+
+def test_branches_and_migrations_exclude_each_other(lake: FreshLake) -> None:
+    """A lake with branches is not migrated, and names them; a migrated lake gets none yet."""
+    conn = lake.psycopg()
+    make_branch(lake, "dev")
+    with pytest.raises(BadRequest, match="dev"):
+        migrate(conn, lake.metadata_schema)
+    assert delete_branch(conn, lake.metadata_schema, "dev")
+    assert not migrate(conn, lake.metadata_schema).obstacles
+    with pytest.raises(Unsupported, match="1.0"):
+        make_branch(lake, "late")
+
+
+def test_a_schema_of_that_name_is_not_taken_over(lake: FreshLake) -> None:
+    """What is in the way stays, and the message names it."""
+    conn = lake.psycopg()
+    conn.execute('CREATE SCHEMA "lake@dev"')
+    with pytest.raises(AlreadyExists, match="lake@dev"):
+        create_branch(conn, lake.metadata_schema, BranchRequest("dev"))
+    assert list_branches(conn) == []
+
+
+def test_a_lake_without_branches_has_nothing_of_them(lake: FreshLake) -> None:
+    """Nothing is added before the first branch, and all of it goes again when a lake without branches is given back to DuckDB."""
+    conn = lake.psycopg()
+    assert list_branches(conn) == []
+    before = list_relations(lake)
+    assert not [name for name in before if "branch" in name]
+    make_branch(lake, "dev")
+    with pytest.raises(BadRequest, match="dev"):
+        remove_repository(conn, lake.metadata_schema)
+    assert delete_branch(conn, lake.metadata_schema, "dev")
+    remove_repository(conn, lake.metadata_schema)
+    assert list_relations(lake) == before
+    uninstall(conn, lake.metadata_schema)
+    assert conn.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
+
+
+def test_a_name_is_taken_without_regard_to_case(lake: FreshLake) -> None:
+    """DuckDB would not tell the schemas apart. A deleted branch's name is free, and its ids are not given again."""
+    conn = lake.psycopg()
+    first = create_branch(conn, lake.metadata_schema, BranchRequest("dev"))
+    with pytest.raises(AlreadyExists):
+        create_branch(conn, lake.metadata_schema, BranchRequest("DEV"))
+    assert delete_branch(conn, lake.metadata_schema, "dev")
+    assert create_branch(conn, lake.metadata_schema, BranchRequest("DEV")).number > first.number
+
+
+def test_a_branch_begins_at_an_older_snapshot_or_time(lake: FreshLake) -> None:
+    """Its tables are what they were then. A snapshot whose rows lie together with newer ones is refused."""
+    main = lake.duckdb()
+    fill(main)
+    main.execute("CREATE TABLE plain AS SELECT range AS i FROM range(40)")
+    between = read_head(lake)
+    main.execute("INSERT INTO plain FROM range(40, 80)")
+    at, rows = between - 4, read_rows(lake, "t", between - 4)
+    row = lake.psycopg().execute("SELECT snapshot_time FROM ducklake_snapshot WHERE snapshot_id = %s", (at,)).fetchone()
+    assert row is not None and isinstance(row[0], datetime)
+    main.execute("DELETE FROM t")
+    main.execute("INSERT INTO t SELECT i, 'x' FROM range(300) r(i)")
+    old, timed = make_branch(lake, BranchRequest("old", at=at)), make_branch(lake, BranchRequest("timed", at=row[0]))
+    assert read_rows(old, "t") == read_rows(timed, "t") == rows
+    with closing(old.duckdb()) as session:
+        session.execute("INSERT INTO t SELECT i, 'o' FROM range(3000, 3040) r(i)")
+        assert session.execute("SELECT min(id), max(id), count(*) FROM t").fetchone() == (0, 3039, len(rows) + 40)
+    with pytest.raises(BadRequest, match="no snapshot"):
+        make_branch(lake, BranchRequest("never", at=10_000))
+    main.execute("CALL ducklake_merge_adjacent_files('lake')")
+    with pytest.raises(BadRequest, match="put together"):
+        make_branch(lake, BranchRequest("merged", at=between))
+    assert read_rows(old, "t")[: len(rows)] == rows
+
+
+def test_bounds_that_the_lake_has_tightened_are_not_an_older_branchs(lake: FreshLake) -> None:
+    """A rewrite of DuckLake narrows the bounds of the table to its newest rows; those of an older snapshot are found by their files."""
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+        at = read_head(lake)
+        main.execute("DELETE FROM t WHERE id >= 50")
+        main.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.01)")
+    with closing(make_branch(lake, BranchRequest("old", at=at)).duckdb()) as session:
+        assert session.execute("SELECT count(*), min(id), max(id) FROM t WHERE id > 60").fetchone() == (39, 61, 99)
+        assert session.execute("SELECT min(id), max(id) FROM t").fetchone() == (0, 99)
+
+
+@pytest.mark.whole
+def test_a_branch_of_a_branch_is_a_member_of_its_own(lake: FreshLake) -> None:
+    """It begins with what its parent shows, and stays when the parent changes, is cleaned up and deleted."""
+    main = lake.duckdb()
+    fill(main)
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("DELETE FROM t WHERE id < 50")
+        session.execute("INSERT INTO t SELECT i, 'd' FROM range(1000, 1040) r(i)")
+        session.execute("INSERT INTO t VALUES (2000, 'inlined')")
+        session.execute("CREATE TABLE made AS SELECT range AS i FROM range(20)")
+    rows, made = read_rows(dev, "t"), read_rows(dev, "made")
+    child = make_branch(lake, BranchRequest("child", "dev"))
+    assert (read_rows(child, "t"), read_rows(child, "made")) == (rows, made)
+    with closing(child.duckdb()) as session:
+        session.execute("INSERT INTO t SELECT i, 'c' FROM range(5000, 5020) r(i)")
+        session.execute("DELETE FROM made WHERE i < 5")
+    assert (read_rows(dev, "t"), read_rows(dev, "made")) == (rows, made)
+    with closing(dev.duckdb()) as session:
+        session.execute("DROP TABLE made")
+        session.execute("DELETE FROM t")
+    rows, made = read_rows(child, "t"), read_rows(child, "made")
+    maintain(dev)
+    assert (read_rows(child, "t"), read_rows(child, "made")) == (rows, made)
+    assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    for side in (lake, child):
+        maintain(side)
+        assert (read_rows(child, "t"), read_rows(child, "made")) == (rows, made)
+
+
+def test_a_deleted_branch_leaves_no_file(lake: FreshLake) -> None:
+    """What it alone reached goes with the lake's clean-up, also what the lake had kept for it; the lake keeps its own."""
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t (id BIGINT)")
+    for first in (0, 100, 200):
+        main.execute(f"INSERT INTO t SELECT i FROM range({first}, {first + 100}) r(i)")
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t SELECT i FROM range(1000, 1100) r(i)")
+        session.execute("DELETE FROM t WHERE id BETWEEN 100 AND 149")
+        session.execute("CREATE TABLE made AS SELECT range AS i FROM range(50)")
+    main.execute("INSERT INTO t SELECT i FROM range(300, 400) r(i)")
+    maintain(dev)
+    maintain(lake)
+    rows = read_rows(lake, "t")
+    assert not list_named(dev, "t") <= list_named(lake, "t")
+    assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    maintain(lake)
+    assert read_rows(lake, "t") == rows
+    assert list_objects(lake) == list_named(lake, "t")
+
+
+@pytest.mark.whole
+def test_a_deletion_lets_the_lake_go_on_beside_a_reader(lake: FreshLake) -> None:
+    """A session that reads the branch holds its schema alone: the branch is gone at once, and the schema when the session has ended."""
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    dev = make_branch(lake, "dev")
+    reader = dev.psycopg(autocommit=False)
+    reader.execute("SELECT count(*) FROM ducklake_data_file")
+    conn = lake.psycopg()
+    assert not delete_branch(conn, lake.metadata_schema, "dev")
+    assert list_branches(conn) == []
+    main.execute("DELETE FROM t WHERE id < 50")
+    maintain(lake)
+    reader.rollback()
+    assert make_branch(lake, "dev").metadata_schema == dev.metadata_schema
+
+
+def test_a_transaction_of_duckdb_goes_on_across_a_claim(lake: FreshLake) -> None:
+    """What it commits afterwards is the lake's alone."""
+    main = lake.duckdb()
+    fill(main)
+    make_branch(lake, "first")
+    before = read_rows(lake, "t")
+    main.execute("BEGIN")
+    main.execute("DELETE FROM t WHERE id BETWEEN 30 AND 60")
+    main.execute("UPDATE t SET v = 'open' WHERE id BETWEEN 61 AND 80")
+    main.execute("INSERT INTO t SELECT i, 'open' FROM range(7000, 7030) r(i)")
+    dev = make_branch(lake, "dev")
+    main.execute("COMMIT")
+    assert read_rows(dev, "t") == before
+    assert len(read_rows(lake, "t")) == len(before) - 31 + 30
+    with closing(dev.duckdb()) as session:
+        session.execute("DELETE FROM t WHERE id BETWEEN 30 AND 60")
+        assert session.execute("SELECT count(*) FROM t").fetchone() == (len(before) - 31,)
+
+
+REMOVALS = {
+    "rows": "DELETE FROM ducklake_data_file",
+    "files": "INSERT INTO ducklake_files_scheduled_for_deletion SELECT data_file_id, path, true, now() FROM ducklake_data_file",
+}
+
+
+@pytest.mark.parametrize("has_branch", [False, True], ids=["first", "another"])
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_a_cleanup_that_cannot_see_the_branch_fails(lake: FreshLake, removal: str, has_branch: bool) -> None:
+    """A transaction that began before the claim removes nothing that the branch shows; Postgres makes it begin again."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    if has_branch:
+        make_branch(lake, "first")
+    late = lake.psycopg(autocommit=False)
+    late.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    late.execute("SELECT count(*) FROM ducklake_snapshot")
+    make_branch(lake, "dev")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        late.execute(REMOVALS[removal].encode())
+
+
+@pytest.fixture
+def steps(lake: FreshLake) -> Iterator[psycopg.Connection]:
+    """A connection that a test stops at a step, as a killed process would."""
+    with closing(psycopg.connect(lake.dsn, autocommit=True)) as conn:
+        yield conn
+
+
+class Killed(BaseException):
+    """The end of a process, at a step."""
+
+
+@pytest.mark.parametrize("step", long_but(["_create_copied", "install_notes", "_claim_in_turn", "_read_fork", "copy_notes"], "copy_notes"))
+def test_a_killed_creation_leaves_nothing(lake: FreshLake, steps: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """All or nothing: neither schema nor row is left, and the same name can be made afterwards."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    make_branch(lake, "first")
+    conn = lake.psycopg()
+    before = conn.execute(READ_STATE).fetchone()
+
+    def die(*_: object) -> None:
+        steps.close()
+        raise Killed
+
+    monkeypatch.setattr(create, step, die)
+    with pytest.raises(Killed):
+        create_branch(steps, lake.metadata_schema, BranchRequest("dev"))
+    monkeypatch.undo()
+    assert conn.execute(READ_STATE).fetchone() == before
+    assert [branch.name for branch in list_branches(conn)] == ["first"]
+    assert read_rows(make_branch(lake, "dev"), "t") == read_rows(lake, "t")
+
+
+def test_a_killed_deletion_is_whole_or_nothing(lake: FreshLake, steps: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its one transaction ends the branch is whole; after it, the next command drops the schema."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    dev = make_branch(lake, "dev")
+    rows = read_rows(dev, "t")
+
+    def die(*_: object) -> bool:
+        raise Killed
+
+    monkeypatch.setattr(delete, "RELEASE_KEPT", sql.SQL("SELECT 1 / 0"))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        delete_branch(steps, lake.metadata_schema, "dev")
+    monkeypatch.undo()
+    assert read_rows(dev, "t") == rows
+    monkeypatch.setattr(delete, "drop_deleted", die)
+    with pytest.raises(Killed):
+        delete_branch(steps, lake.metadata_schema, "dev")
+    monkeypatch.undo()
+    conn = lake.psycopg()
+    assert list_branches(conn) == []
+    maintain(lake)
+    with pytest.raises(BadRequest):
+        delete_branch(conn, lake.metadata_schema, "dev")
+    assert conn.execute("SELECT to_regnamespace('\"lake@dev\"')").fetchone() == (None,)

@@ -1,0 +1,173 @@
+"""`warehouse=lake@dev`: a branch behind the REST catalog, with PyIceberg and DuckDB on both sides."""
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from duckdb import CatalogException
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import StaticTable
+
+from duckicelake.commands.check import list_branch_names, remove_orphans
+from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.delete import delete_branch
+from tests.lake.branches.repository import fill, maintain, make_branch, read_rows
+from tests.rest.serving import Server, make_settings, serve
+from tests.support.lakes import FreshLake
+
+IDENT = ("ns", "t")
+
+
+def open_catalog(server: Server, lake: FreshLake, warehouse: str) -> RestCatalog:
+    """PyIceberg on a warehouse."""
+    store = lake.store
+    keys = {"s3.endpoint": store.endpoint, "s3.region": store.region}
+    keys |= {"s3.access-key-id": store.access_key_id, "s3.secret-access-key": store.secret_access_key}
+    opened = load_catalog(warehouse, **{"type": "rest", "uri": server.uri, "warehouse": warehouse, **keys})
+    assert isinstance(opened, RestCatalog)
+    return opened
+
+
+def make_rows(first: int, count: int) -> pa.Table:
+    """Rows with ids from a number on."""
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "v": ["x"] * count})
+
+
+def read_ids(catalog: RestCatalog, ident: tuple[str, str] = IDENT) -> list[int]:
+    """The ids that PyIceberg reads, in order."""
+    return sorted(catalog.load_table(ident).scan().to_arrow()["id"].to_pylist())
+
+
+def list_ids(lake: FreshLake, table: str = "ns.t") -> list[int]:
+    """The ids that a new session of DuckDB reads, in order."""
+    return sorted(int(str(row[0])) for row in read_rows(lake, table))
+
+
+def test_clients_of_both_sides_read_and_write_their_own(lake: FreshLake) -> None:
+    """Commits of PyIceberg and DuckDB on both sides, and maintenance of both: each side reads its own rows in every client."""
+    fill(lake.duckdb())
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 200))
+        before, duckdb_ids = main.load_table(IDENT).metadata, read_ids(main, ("main", "t"))
+        dev = make_branch(lake, "dev")
+        branch = open_catalog(server, lake, "lake@dev")
+        copied = branch.load_table(IDENT).metadata
+        assert (copied.table_uuid, copied.current_snapshot_id) == (before.table_uuid, before.current_snapshot_id)
+        assert [each.snapshot_id for each in copied.snapshots] == [each.snapshot_id for each in before.snapshots]
+        assert copied.location.startswith(dev.iceberg_path) and before.location.startswith(lake.iceberg_path)
+        assert read_ids(branch, ("main", "t")) == duckdb_ids
+        branch.load_table(IDENT).append(make_rows(1000, 50))
+        branch.load_table(IDENT).delete("id < 10")
+        main.load_table(IDENT).append(make_rows(2000, 25))
+        main.load_table(IDENT).delete("id >= 2020")
+        with closing(dev.duckdb()) as session:
+            session.execute("INSERT INTO ns.t SELECT i, 'd' FROM range(3000, 3030) r(i)")
+            session.execute("INSERT INTO ns.t VALUES (4000, 'inlined')")
+            session.execute("DELETE FROM ns.t WHERE id BETWEEN 100 AND 109")
+        mine = [*range(10, 100), *range(110, 200), *range(1000, 1050), *range(3000, 3030), 4000]
+        theirs = [*range(200), *range(2000, 2020)]
+        for _ in range(2):
+            assert (read_ids(branch), list_ids(dev)) == (mine, mine)
+            assert (read_ids(main), list_ids(lake)) == (theirs, theirs)
+            for catalog, ids in ((main, theirs), (branch, mine)):
+                by_path = StaticTable.from_metadata(catalog.load_table(IDENT).metadata_location, properties=catalog.properties)
+                assert sorted(by_path.scan().to_arrow()["id"].to_pylist()) == ids
+            maintain(lake)
+            maintain(dev)
+        branch.create_table(("ns", "only"), make_rows(0, 1).schema).append(make_rows(0, 5))
+        assert list_ids(dev, "ns.only") == list(range(5))
+        with pytest.raises(NoSuchTableError):
+            main.load_table(("ns", "only"))
+
+
+def count_purges(lake: FreshLake) -> int:
+    """How many purges are yet to be finished."""
+    row = lake.psycopg().execute("SELECT count(*) FROM iceberg_purge").fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_a_drop_with_its_files_leaves_what_the_other_side_reads(lake: FreshLake) -> None:
+    """Purges on either side and `check --repair` remove no object while there are branches; the purge is finished afterwards."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        for name in ("t", "u"):
+            main.create_table(("ns", name), make_rows(0, 1).schema).append(make_rows(0, 200))
+        dev = make_branch(lake, "dev")
+        child = make_branch(lake, BranchRequest("child", "dev"))
+        branch = open_catalog(server, lake, "lake@dev")
+        main.purge_table(IDENT)
+        branch.purge_table(("ns", "u"))
+        [settings] = make_settings(lake, data_path=lake.data_path, iceberg_path=lake.iceberg_path).lakes()
+        assert list_branch_names(settings) == ["dev", "child"]
+        maintain(lake)
+        maintain(dev)
+        assert read_ids(branch) == list_ids(child) == list(range(200))
+        assert read_ids(main, ("ns", "u")) == list_ids(child, "ns.u") == list(range(200))
+        with pytest.raises(CatalogException):
+            read_rows(lake, "ns.t")
+        assert count_purges(lake) == count_purges(dev) == 1
+        assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        assert read_ids(open_catalog(server, lake, "lake@child")) == list(range(200))
+        assert delete_branch(lake.psycopg(), lake.metadata_schema, "child")
+        remove_orphans(settings, datetime.now(UTC) + timedelta(days=1))
+        assert count_purges(lake) == 0
+
+
+def test_a_deleted_branch_is_not_served_and_a_new_one_is(lake: FreshLake) -> None:
+    """A name means the branch that has it when the request arrives; unknown ones are no warehouse."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    with serve(make_settings(lake)) as server:
+        path = "/v1/lake%40dev/namespaces/main/tables/t"
+        assert server.get("/v1/config?warehouse=lake%40dev").error == (404, "NoSuchWarehouseException")
+        make_branch(lake, "dev")
+        config = server.get("/v1/config?warehouse=lake%40dev").json
+        assert config["overrides"]["prefix"] == "lake%40dev"
+        first = server.get(path).json["metadata"]
+        assert server.get("/v1/lake@dev/namespaces/main/tables/t").status == 200
+        assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        assert server.get(path).error == (404, "NoSuchWarehouseException")
+        lake.duckdb().execute("INSERT INTO t SELECT range FROM range(30)")
+        make_branch(lake, "dev")
+        second = server.get(path).json["metadata"]
+        assert second["location"] != first["location"]
+        assert len(second["snapshots"]) == len(first["snapshots"]) + 1
+        assert server.get("/readyz").status == 200
+
+
+def test_a_server_with_accounts_refuses_branches(lake: FreshLake) -> None:
+    """Branches have no grants yet, so nobody gets one there; the message says why."""
+    make_branch(lake, "dev")
+    with serve(make_settings(lake, require_auth=True, oauth_clients="me:hunter22|*", sts_role_arn=lake.store.role_arn)) as server:
+        body = b"grant_type=client_credentials&client_id=me&client_secret=hunter22&scope=catalog"
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        token = server.ask("POST", "/v1/oauth/tokens", headers, body).json["access_token"]
+        asked = {"Authorization": f"Bearer {token}"}
+        for path in ("/v1/config?warehouse=lake%40dev", "/v1/lake%40dev/namespaces", "/v1/lake@dev/namespaces/main/tables"):
+            answer = server.get(path, asked)
+            assert answer.error == (501, "UnsupportedOperationException")
+            assert "require_auth" in answer.json["error"]["message"]
+            assert server.get(path).status == 401
+        assert server.get("/v1/lake/namespaces", asked).status == 200
+
+
+def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
+    """Files of the lake's location that its own rows name no more are a branch's: nothing is removed as unreferenced."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        dev = make_branch(lake, "dev")
+        main.load_table(IDENT).overwrite(make_rows(500, 10))
+        maintain(lake)
+        [settings] = make_settings(lake, data_path=lake.data_path, iceberg_path=lake.iceberg_path).lakes()
+        assert remove_orphans(settings, datetime.now(UTC) + timedelta(days=1)) == []
+        assert list_ids(dev) == list(range(100))
+        assert read_ids(open_catalog(server, lake, "lake@dev")) == list(range(100))
+        assert read_ids(main) == list(range(500, 510))
