@@ -46,7 +46,7 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import DuckLakeReader
 from tests.support.shared_stack import SharedStack
 
-MOST_TRIES = 5
+MOST_TRIES = 15
 Kinds = set[tuple[str | None, object]]
 _ITEMS = (Column(1, "id", Scalar("int32")), Column(2, "name", Scalar("varchar")))
 _INSERT = Insert(1, (((1, 1), (2, "a")),))
