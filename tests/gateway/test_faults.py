@@ -25,7 +25,7 @@ NO_SUCH_TABLE = json.dumps({"error": {"message": "Table does not exist: a.t", "t
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[FakeCatalog, Server]]:
     """A fake catalog whose answers a test sets, and a server with a route to it."""
-    with fake() as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=0.2))) as server:
+    with fake() as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=1))) as server:
         yield catalog, server
 
 
@@ -195,7 +195,7 @@ def test_a_loop_is_found() -> None:
 
 def test_after_five_failures_nothing_is_sent_for_a_while() -> None:
     """The breaker opens, and requests fail at once."""
-    with fake(lambda _: SILENCE) as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=0.05))) as server:
+    with fake(lambda _: SILENCE) as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=1))) as server:
         for _ in range(5):
             assert server.get(TABLE).status == 504
         assert server.get(TABLE).error == (503, "SlowDownException")
