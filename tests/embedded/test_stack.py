@@ -274,7 +274,7 @@ def test_a_killed_s3_comes_back(running: Stack, reports: list[str]) -> None:
 
 
 def test_a_restart_finds_everything_even_on_other_ports(tmp_path: Path) -> None:
-    """Ports stay when they are free; when they are not, the data is still there."""
+    """Ports stay when they are free, which other processes may change meanwhile; when they are not, the data is still there."""
     order: list[str] = []
     first = start_stack(tmp_path, OPTIONS, order.append)
     fill(first)
@@ -282,13 +282,15 @@ def test_a_restart_finds_everything_even_on_other_ports(tmp_path: Path) -> None:
     first.stop()
     assert order[-2:] == ["SeaweedFS is stopped", "Postgres is stopped"]
     assert [find_process(pid) for name in ("postgres", "s3") if (pid := pid_of(first, name)) is not None] == []
-    taken = [socket.create_server(("127.0.0.1", ports[name])) for name in ("s3", "seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer")]
+    names = {"s3", "seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer"}
+    taken = [socket.create_server(("127.0.0.1", ports[name])) for name in names]
     second = start_stack(tmp_path, OPTIONS, lambda line: None)
     try:
         assert count_rows(second) == 1
         assert read_object(second) == CONTENT
         moved = {name for name, port in ports_of(second).items() if port != ports[name]}
-        assert moved == {"s3", "seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer"}
+        assert names <= moved
+        assert moved < ports.keys()
     finally:
         second.stop()
         for server in taken:
