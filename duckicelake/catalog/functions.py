@@ -10,7 +10,7 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchFunction, Unsupported
 from duckicelake.iceberg.function_metadata import encode_function
-from duckicelake.lake.connect import reading
+from duckicelake.lake.connect import read_format, reading
 from duckicelake.lake.read_macros import read_macro_names, read_macros
 from duckicelake.lake.read_views import find_view, read_named_columns
 from duckicelake.translate.functions.definitions import BoundOverload, translate_function
@@ -26,6 +26,7 @@ from duckicelake.translate.functions.environment import (
 )
 from duckicelake.translate.functions.macros import Macro, MacroOverload, list_versions, to_macros
 from duckicelake.translate.namespaces import fold_name, to_levels, to_schema_name
+from duckicelake.translate.views.names import NameContext
 from duckicelake.translate.views.parser import Parser, open_parser
 from duckicelake.translate.views.spark import find_spark_text
 
@@ -62,7 +63,7 @@ def load_function(warehouse: Warehouse, ident: Ident) -> dict[str, Any]:
     with open_parser() as parser:
         with reading(warehouse.lake) as conn:
             versions = _read_versions(conn, ident)
-            environment = Environment(conn, parser, warehouse.name)
+            environment = Environment(conn, parser, warehouse.name, read_format(conn).nests_schemas)
             for macro in versions:
                 environment.add_macro(macro, _get_bound_name(macro))
             environment.follow()
@@ -104,6 +105,7 @@ class Environment:
     conn: psycopg.Connection
     parser: Parser
     catalog: str
+    nests_schemas: bool
     _bodies: dict[OverloadKey, Body] = field(default_factory=dict[OverloadKey, Body])
     _refusals: dict[OverloadKey, str] = field(default_factory=dict[OverloadKey, str])
     _statements: dict[str, None] = field(default_factory=dict[str, None])
@@ -137,8 +139,8 @@ class Environment:
         DuckDB takes a name without a schema from the schema that the session uses: the macro's own or `main`, if only one of them
         has all those names.
         """
-        own = find_overload_body(self.parser, overload, to_levels(macro.schema_name), self.catalog)
-        main = find_overload_body(self.parser, overload, (MAIN,), self.catalog)
+        own = find_overload_body(self.parser, overload, self._build_names(macro.schema_name))
+        main = find_overload_body(self.parser, overload, self._build_names(MAIN))
         if own is None or main is None:
             return "it reads something other than tables and views of this lake"
         free = {name for _, name in own.relations - main.relations}
@@ -149,6 +151,9 @@ class Environment:
         if in_main:
             return f"it reads {', '.join(sorted(free))} without a schema, which {macro.schema_name} and {MAIN} have; write the schema"
         return own
+
+    def _build_names(self, schema_name: str) -> NameContext:
+        return NameContext(to_levels(schema_name), self.catalog, nests_schemas=self.nests_schemas)
 
     def _is_relation(self, schema_name: str, name: str) -> bool:
         return bool(read_named_columns(self.conn, schema_name, name)) or find_view(self.conn, schema_name, name) is not None
@@ -174,7 +179,7 @@ class Environment:
             self._add(schema_name, format_table(schema_name, name, rows))
             return
         view = find_view(self.conn, schema_name, name)
-        body = None if view is None else find_body(self.parser, view.sql, to_levels(view.schema_name), self.catalog)
+        body = None if view is None else find_body(self.parser, view.sql, self._build_names(view.schema_name))
         if view is not None and body is not None:
             self._note(body)
             self._add(schema_name, format_view(schema_name, name, view.column_aliases, body.sql))

@@ -17,7 +17,7 @@ import duckdb
 from duckicelake.translate.views.parser import CONFIG
 
 CPU_SECONDS = 5
-MEMORY_BYTES = 4 * 1024**3
+MEMORY_BYTES = 2 * 1024**3
 """Of address space, of which DuckDB reserves much more than it takes."""
 MAX_ERROR = 300
 """Characters of DuckDB's message that are passed on."""
@@ -25,8 +25,10 @@ MAX_ERROR = 300
 
 def main() -> None:
     """Answer the question on the standard input."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    # SIGXCPU ends the process at the lower limit.
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     json.dump(answer(json.load(sys.stdin)), sys.stdout)
 
 
@@ -51,8 +53,9 @@ def create_all(conn: duckdb.DuckDBPyConnection, statements: list[str]) -> None:
 
 def _is_created(conn: duckdb.DuckDBPyConnection, statement: str) -> bool:
     try:
-        conn.execute(statement)
-    except duckdb.Error:
+        [only] = conn.extract_statements(statement)
+        conn.execute(only)
+    except (duckdb.Error, ValueError):
         return False
     return True
 
@@ -70,7 +73,10 @@ def bind_first(conn: duckdb.DuckDBPyConnection, queries: list[str]) -> dict[str,
 def bind(conn: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
     """Return the columns of one query, or DuckDB's error."""
     try:
-        relation = conn.sql(query)
+        [only] = conn.extract_statements(query)
+        relation = conn.sql(only)
+    except ValueError:
+        return {"error": "a type of a parameter is not a type"}
     except duckdb.Error as error:
         return {"error": "DuckDB refuses it: " + str(error).split("\n\nLINE")[0].replace("\n", " ")[:MAX_ERROR]}
     return {"columns": [[name, describe(kind)] for name, kind in zip(relation.columns, relation.types, strict=True)]}

@@ -7,7 +7,7 @@ from typing import cast
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.translate.functions.macros import Macro, MacroOverload, MacroParameter
 from duckicelake.translate.leaf_types import SQL_NAMES, format_sql_type, quote
-from duckicelake.translate.namespaces import Levels, fold_name
+from duckicelake.translate.namespaces import fold_name
 from duckicelake.translate.types import columns_at
 from duckicelake.translate.views.names import NameContext, as_query, find_qualified_query, list_names
 from duckicelake.translate.views.parser import Parser, Tree
@@ -38,9 +38,9 @@ class Body:
     functions: frozenset[str]
 
 
-def find_body(parser: Parser, sql: str, default_namespace: Levels, catalog: str) -> Body | None:
+def find_body(parser: Parser, sql: str, names: NameContext) -> Body | None:
     """Return a query with its names qualified, or None if it reads anything but tables and views of this lake."""
-    qualified = find_qualified_query(parser, sql, NameContext(default_namespace, catalog))
+    qualified = find_qualified_query(parser, sql, names)
     if qualified is None:
         return None
     text = as_query(qualified)
@@ -50,11 +50,11 @@ def find_body(parser: Parser, sql: str, default_namespace: Levels, catalog: str)
     return Body(text, frozenset(list_names(tree, "")), frozenset(fold_name(name) for name in _list_functions(tree)))
 
 
-def find_overload_body(parser: Parser, overload: MacroOverload, default_namespace: Levels, catalog: str) -> Body | None:
+def find_overload_body(parser: Parser, overload: MacroOverload, names: NameContext) -> Body | None:
     """Return the text of an implementation, or None if it reads anything but tables and views of this lake."""
     if overload.kind == "table":
-        return find_body(parser, overload.sql, default_namespace, catalog)
-    body = find_body(parser, SELECT + overload.sql, default_namespace, catalog)
+        return find_body(parser, overload.sql, names)
+    body = find_body(parser, SELECT + overload.sql, names)
     if body is None or not body.sql.startswith(SELECT):
         return None
     return Body(body.sql.removeprefix(SELECT), body.relations, body.functions)

@@ -13,6 +13,9 @@ from duckicelake.translate.namespaces import fold_name
 UNTYPED = "unknown"
 """DuckLake's word for a parameter without a type, and for the type of a default that is not there."""
 
+MAX_VERSIONS = 20
+"""Versions of a macro before its current one that are published."""
+
 
 @dataclass(frozen=True, slots=True)
 class MacroParameter:
@@ -90,17 +93,18 @@ def _to_overload(rows: Sequence[MacroRow]) -> MacroOverload:
 
 
 def list_versions(macro: Macro, macros: Sequence[Macro]) -> list[Macro]:
-    """Return the macros that a live one has replaced, one after the other, and itself at the end.
+    """Return the latest `MAX_VERSIONS` macros that a live one has replaced, one after the other, and itself at the end.
 
     DuckDB replaces a macro by ending it and creating another of its name at the same lake snapshot.
     """
     versions = [macro]
-    while True:
+    while len(versions) <= MAX_VERSIONS:
         begin = versions[0].begin_snapshot
         earlier = [other for other in macros if other.end_snapshot == begin and other.begin_snapshot < begin and _is_same(other, macro)]
         if not earlier:
-            return versions
+            break
         versions.insert(0, earlier[-1])
+    return versions
 
 
 def _is_same(a: Macro, b: Macro) -> bool:
