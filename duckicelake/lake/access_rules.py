@@ -216,6 +216,16 @@ SELECT role_id, principal_id FROM iceberg_member
 SELECT_GRANTS = "".join(
     (
         """
+WITH hidden AS (
+    -- DuckLake 1.0's schema of a nested namespace is not shown beside a nested schema of that name.
+    SELECT f.schema_id FROM ducklake_schema f
+     WHERE f.end_snapshot IS NULL AND strpos(f.schema_name, '\u241f') > 0 AND EXISTS (
+        SELECT FROM ducklake_schema l """,
+        NAMED_SCHEMA.format("l"),
+        """
+         WHERE l.end_snapshot IS NULL AND cardinality(names.schema_names) > 1
+           AND lower(n.schema_name COLLATE "C") = lower(f.schema_name COLLATE "C"))
+)
 SELECT g.principal_id, g.kind, g.privilege, NULL::text AS schema_name, NULL::text AS name
   FROM iceberg_grant g WHERE g.kind = 'warehouse'
  UNION ALL
@@ -224,14 +234,14 @@ SELECT g.principal_id, g.kind, g.privilege, n.schema_name, NULL
   """,
         NAMED_SCHEMA.format("l"),
         """
- WHERE g.kind = 'namespace' AND n.schema_name IS NOT NULL
+ WHERE g.kind = 'namespace' AND n.schema_name IS NOT NULL AND s.schema_id NOT IN (SELECT schema_id FROM hidden)
  UNION ALL
 SELECT g.principal_id, g.kind, g.privilege, n.schema_name, t.table_name
   FROM iceberg_grant g JOIN ducklake_table t ON t.table_uuid = g.object_uuid AND t.end_snapshot IS NULL
   """,
         NAMED_SCHEMA.format("t"),
         """
- WHERE g.kind = 'table' AND n.schema_name IS NOT NULL
+ WHERE g.kind = 'table' AND n.schema_name IS NOT NULL AND s.schema_id NOT IN (SELECT schema_id FROM hidden)
  UNION ALL
 SELECT g.principal_id, g.kind, g.privilege, n.schema_name, v.view_name
   -- Views without a uuid of their own are published to clients with this derived one.
@@ -239,7 +249,7 @@ SELECT g.principal_id, g.kind, g.privilege, n.schema_name, v.view_name
   """,
         NAMED_SCHEMA.format("v"),
         """
- WHERE g.kind = 'view' AND n.schema_name IS NOT NULL AND v.end_snapshot IS NULL
+ WHERE g.kind = 'view' AND n.schema_name IS NOT NULL AND s.schema_id NOT IN (SELECT schema_id FROM hidden) AND v.end_snapshot IS NULL
  UNION ALL
 -- objects of other catalogs, whose names the kind holds
 SELECT g.principal_id, g.kind, g.privilege, NULL, NULL

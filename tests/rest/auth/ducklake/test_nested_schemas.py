@@ -53,3 +53,24 @@ def test_readers_of_a_migrated_lake_see_what_they_may(nested: Managed) -> None:
     assert ask(nested.guarded, nested.token("one")).psycopg().execute(SELECT_TABLES).fetchall() == [("other",), ("t",)]
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         conn.execute("SELECT count(*) FROM lake.ducklake_table")
+
+
+def test_a_grant_on_what_is_hidden_gives_nothing(managed: Managed) -> None:
+    """DuckLake 1.0's schema for `b.a` and its table stay beside a nested one of that name, which is another's."""
+    lake = managed.guarded.lake
+    assert managed.guarded.ask("admin", "POST", "namespaces", {"namespace": ["b", "a"]}).status == 200
+    assert managed.guarded.ask("admin", "POST", f"{NESTED}/tables", {"name": "t", "schema": COLUMNS}).status == 200
+    for name, privileges, on in (("one", "read", "table:b.a.t"), ("two", "read", "namespace:b.a")):
+        managed.add(name)
+        managed.give(privileges, on, name)
+        assert managed.statuses(name, f"{NESTED}/tables/t") == [200]
+    migrate(lake.psycopg(), lake.metadata_schema)
+    with lake.psycopg() as conn:
+        conn.execute("UPDATE ducklake_schema SET schema_name = 'b|a' WHERE schema_name = 'b\u241fa'")
+    assert managed.guarded.ask("admin", "POST", "namespaces", {"namespace": ["b", "a"]}).status == 200
+    assert managed.guarded.ask("admin", "POST", f"{NESTED}/tables", {"name": "t", "schema": COLUMNS}).status == 200
+    with lake.psycopg() as conn:
+        conn.execute("UPDATE ducklake_schema SET schema_name = 'b\u241fa' WHERE schema_name = 'b|a'")
+    # a change by which servers read the rules again
+    managed.add("three")
+    assert [managed.statuses(name, f"{NESTED}/tables/t") for name in ("one", "two")] == [[404], [404]]
