@@ -21,6 +21,18 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import build_alias
 from duckicelake.translate.locations import format_digest, manifest_list_uri
 
+ASKED_MS = 3_600_000
+"""How long after its commit an author may look for its snapshot: twice as long as Iceberg's Java library does by default."""
+
+
+def may_be_looked_for(loaded: LoadedTable, now_ms: int) -> bool:
+    """Return True if the author of a table's newest change may have got no answer, and may look for its snapshot in a load."""
+    published = loaded.published
+    if published is None or not published.is_unanswered:
+        return False
+    found = (find_snapshot(published.metadata, note.lake_snapshot_id) for note in published.state.aliases)
+    return any(snapshot is not None and now_ms - snapshot.timestamp_ms < ASKED_MS for snapshot in found)
+
 
 def with_client_ids(objects: Objects, loaded: LoadedTable, wanted: Collection[int] | None = None) -> LoadedTable:
     """Return a table with aliases of the snapshots of its newest change, if a client made that; `wanted` selects some by their ids.
@@ -50,9 +62,7 @@ def _write_aliases(objects: Objects, published: PublishedTable, wanted: Collecti
 def _write_alias(objects: Objects, published: PublishedTable, snapshot: Snapshot, client_snapshot_id: int) -> Snapshot:
     """Return the alias of a snapshot, with a manifest list of its own, because clients delete the list of a snapshot that they expire."""
     version = 2 if snapshot.first_row_id is None else 3
-    header = ManifestListHeader(
-        client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id
-    )
+    header = ManifestListHeader(client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id)
     content = encode_manifest_list(header, _read_manifests(objects, published, snapshot))
     uri = manifest_list_uri(published.metadata.location, client_snapshot_id, format_digest(content))
     objects.put_new(uri, content)

@@ -13,7 +13,7 @@ from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
-from duckicelake.catalog.client_ids import with_client_ids
+from duckicelake.catalog.client_ids import may_be_looked_for, with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
@@ -112,7 +112,7 @@ class TableRoutes:
         """Load a table's metadata."""
         lake = self._context.get_lake(prefix)
         loaded = load_table(lake.warehouse, Ident(levels, name), snapshots)
-        is_unanswered = loaded.published is not None and loaded.published.is_unanswered
+        is_unanswered = may_be_looked_for(loaded, time.time_ns() // 1_000_000)
         if is_unanswered and refreshes_java_table(request.scope):
             loaded = with_client_ids(lake.warehouse.objects, loaded)
         keys = find_credentials(request.scope, lake.warehouse, Ident(levels, name), loaded)

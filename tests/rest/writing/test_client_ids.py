@@ -133,3 +133,18 @@ def test_an_author_without_an_answer_finds_its_snapshot(client: Client, lake: Fr
             assert list_ids(other.read_file(loaded)) == [head]
         assert other.commit(updates, [assert_main(None)], headers=JAVA).json == done.json
         assert list_ids(server.get(TABLE, JAVA).json["metadata"]) == [head]
+
+
+def test_nobody_looks_for_an_answer_for_ever(client: Client, lake: FreshLake) -> None:
+    """An hour after the commit its table is loaded like any other: without the id, and from the answers that are ready."""
+    base = client.load()
+    updates = client.append(base, FIRST, [data_file(base, "a")])
+    done = client.commit(updates, [assert_main(None)], headers=JAVA)
+    head = done.json["metadata"]["current-snapshot-id"]
+    client.objects.delete_many([done.json["metadata-location"]])
+    with lake.psycopg() as conn:
+        conn.execute("UPDATE ducklake_snapshot SET snapshot_time = snapshot_time - interval '2 hours'")
+    with serve(make_settings(lake)) as server:
+        for _ in range(2):
+            assert list_ids(server.get(TABLE, JAVA).json["metadata"]) == [head]
+        assert server.count("duckicelake_table_cache_total", outcome="hit") == 1
