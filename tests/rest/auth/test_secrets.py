@@ -71,7 +71,8 @@ def test_what_breaks_within_a_request_tells_no_secret(
         raise AssertionError(f"{vendor} {keys!r}")
 
     get_keys = Vendor.get_keys
-    root, handlers = logging.getLogger(), logging.getLogger().handlers
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
     with tempfile.TemporaryFile("w+") as dump:
         configure_logging(log_format, "info")
         try:
@@ -81,6 +82,7 @@ def test_what_breaks_within_a_request_tells_no_secret(
                 answer = guarded.server.get(PATH, {"Authorization": f"Bearer {token}", "X-Iceberg-Access-Delegation": "vended-credentials"})
         finally:
             root.handlers = handlers
+            root.setLevel(level)
         dump.seek(0)
         told = capsys.readouterr().err + dump.read() + answer.body.decode()
     assert answer.error[0] == 500
