@@ -1,4 +1,4 @@
-"""The types that DuckDB's binder tells of macros, each asked once. DuckDB binds in a process of its own, which ends with its answer."""
+"""The result types of macros, by DuckDB's binder, each asked for once. DuckDB binds in a process of its own, which ends with its answer."""
 
 import json
 import os

@@ -15,6 +15,7 @@ from duckicelake.lake.read_macros import read_macro_names, read_macros
 from duckicelake.lake.read_views import find_view, read_named_columns
 from duckicelake.translate.functions.definitions import BoundOverload, translate_function
 from duckicelake.translate.functions.environment import (
+    SELECT,
     Body,
     find_body,
     find_overload_body,
@@ -28,13 +29,11 @@ from duckicelake.translate.functions.macros import Macro, MacroOverload, list_ve
 from duckicelake.translate.namespaces import fold_name, to_levels, to_schema_name
 from duckicelake.translate.views.names import NameContext
 from duckicelake.translate.views.parser import Parser, open_parser
-from duckicelake.translate.views.spark import find_spark_text
+from duckicelake.translate.views.spark import DUCKDB, SPARK, find_spark_text
 
 MAX_STATEMENTS = 1_000
 """Tables, views and macros that are followed from one function."""
 MAIN = "main"
-DUCKDB, SPARK = "duckdb", "spark"
-SELECT = "SELECT "
 OverloadKey = tuple[int, int]
 """(id of the macro, id of the implementation)."""
 RelationName = tuple[str, str]

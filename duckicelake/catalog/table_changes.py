@@ -154,7 +154,7 @@ def note_answer(warehouse: Warehouse, loaded: LoadedTable) -> None:
     if loaded.published is None or not loaded.published.is_unanswered:
         return
     cache = warehouse.caches.of(loaded.table_id)
-    # Do not wait: whoever holds the lock publishes a newer state, most likely.
+    # Do not wait: the thread that holds the lock probably publishes a newer state.
     if cache.lock.acquire(blocking=False):
         try:
             if cache.published is loaded.published:

@@ -322,7 +322,7 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
     Tables that cannot be published keep all objects, and so do those in `spared`, by schema and name. After each table, servers drop what
     they have cached of the store. A server that publishes meanwhile may reference a removed object, so call `repair_lake` afterwards.
-    Nothing is removed while the lake has branches, which may read objects that the lake itself names no more.
+    Nothing is removed while the lake has branches: they may reference objects that the lake itself does not.
     """
     if list_branch_names(lake):
         return []

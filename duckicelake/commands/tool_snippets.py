@@ -1,7 +1,7 @@
-"""The texts of `duckicelake connect --client …` for data tools beyond the five of `snippets`. Each was run as it is printed.
+"""The texts of `duckicelake connect --client …` for data tools beyond the five of `snippets`.
 
 Python tools open the catalog with PyIceberg first. `TABLE` stands for a table of the user's.
-Source: docs/clients.md says which versions were tried, and what each tool cannot do.
+Source: docs/clients.md says which versions were tried with such configurations, and what each tool cannot do.
 """
 
 import json
@@ -176,14 +176,15 @@ def _list_duckdb_keys(facts: Facts) -> dict[str, str]:
     return found | {"endpoint": address.rstrip("/"), "use_ssl": str(scheme == "https").lower(), "url_style": "path"}
 
 
-def _format_block(facts: Mapping[str, str], indent: str) -> str:
-    return "".join(f"{indent}{name}: {json.dumps(fact)}\n" for name, fact in facts.items())
+def _format_secrets(facts: Facts) -> str:
+    """Return the entry `secrets` of a DuckDB connection in dbt's and SQLMesh's files; empty if the lake has no keys."""
+    keys = _list_duckdb_keys(facts)
+    lines = "".join(f"          {name}: {json.dumps(key)}\n" for name, key in keys.items())
+    return "      secrets:\n        - type: s3\n" + lines if keys else ""
 
 
 def format_dbt(facts: Facts) -> str:
     """Return a profile for dbt-duckdb, which attaches the DuckLake itself."""
-    keys = _list_duckdb_keys(facts)
-    secrets = "      secrets:\n        - type: s3\n" + _format_block(keys, "          ") if keys else ""
     return (
         '# profiles.yml: pip install dbt-duckdb "dbt-core<1.12"\n'
         "lake:\n"
@@ -195,7 +196,7 @@ def format_dbt(facts: Facts) -> str:
         "      database: lake\n"
         "      schema: main\n"
         "      extensions: [ducklake, postgres, httpfs]\n"
-        f"{secrets}"
+        f"{_format_secrets(facts)}"
         "      attach:\n"
         f"        - path: {_format_ducklake_path(facts, 'ducklake:postgres:')}\n"
         "          alias: lake\n"
@@ -206,8 +207,6 @@ def format_dbt(facts: Facts) -> str:
 
 def format_sqlmesh(facts: Facts) -> str:
     """Return a configuration for SQLMesh, which attaches the DuckLake itself; models are named `lake.schema.name`."""
-    keys = _list_duckdb_keys(facts)
-    secrets = "      secrets:\n        - type: s3\n" + _format_block(keys, "          ") if keys else ""
     return (
         "# config.yaml: pip install sqlmesh\n"
         "gateways:\n"
@@ -215,7 +214,7 @@ def format_sqlmesh(facts: Facts) -> str:
         "    connection:\n"
         "      type: duckdb\n"
         "      extensions: [postgres, httpfs, ducklake]\n"
-        f"{secrets}"
+        f"{_format_secrets(facts)}"
         "      catalogs:\n"
         '        memory: ":memory:"\n'
         "        lake:\n"

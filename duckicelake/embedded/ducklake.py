@@ -111,7 +111,7 @@ def attach_lake(conn: duckdb.DuckDBPyConnection, address: LakeAddress, keys: S3K
 
 
 def _find_version(conn: duckdb.DuckDBPyConnection, address: LakeAddress) -> str | None:
-    """Return the DuckLake version of a lake that could not be attached; None if Postgres does not tell it."""
+    """Return the DuckLake version of a lake that could not be attached; None if it cannot be read from Postgres."""
     schema = address.metadata_schema.replace('"', '""')
     try:
         conn.execute(f"ATTACH {quote(address.dsn)} AS lake_version (TYPE postgres, READ_ONLY)")

@@ -217,7 +217,7 @@ SELECT_GRANTS = "".join(
     (
         """
 WITH hidden AS (
-    -- DuckLake 1.0's schema of a nested namespace is not shown beside a nested schema of that name.
+    -- A schema of DuckLake 1.0 that stands for a nested namespace is hidden by a nested schema of the same name.
     SELECT f.schema_id FROM ducklake_schema f
      WHERE f.end_snapshot IS NULL AND strpos(f.schema_name, '\u241f') > 0 AND EXISTS (
         SELECT FROM ducklake_schema l """,

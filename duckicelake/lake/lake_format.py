@@ -42,7 +42,7 @@ NAMED_SCHEMA: LiteralString = "".join(
 
 @dataclass(frozen=True, slots=True)
 class LakeFormat:
-    """What a version of DuckLake decides.
+    """The properties of a version of DuckLake.
 
     `inlined_columns`: the first three columns of a table of inlined rows, the row id first. `column_types`: those that the version adds.
     `transforms`: Iceberg's transforms, by the partition transforms that the version adds. `nests_schemas`: schemas have parents, and the

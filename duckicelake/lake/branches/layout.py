@@ -255,7 +255,7 @@ class _Parts:
         if self.table.is_versioned:
             conditions.append(sql.SQL("f.begin_snapshot <= {}").format(self.fork("fork_snapshot_id")))
         if self.table.limit is not None:
-            # Compaction inserts rows into the past; their ids tell that they are newer than the branch.
+            # Compaction inserts rows into the past; their ids show that they are newer than the branch.
             conditions.append(sql.SQL("{} < {}").format(sql.Identifier("f", self.table.key[0]), self.fork(self.table.limit)))
         if self.table.name == "delete_file":
             conditions.append(sql.SQL("f.data_file_id <> ") + NO_DATA_FILE)

@@ -126,7 +126,7 @@ class RegisteredInlinedTable:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """What a migration of a lake would do. `obstacles`: what must be corrected first. `is_done`: the lake is of version 1.1 already.
+    """The plan of a migration of a lake. `obstacles`: what must be corrected first. `is_done`: the lake is of version 1.1 already.
 
     `session_count`: other sessions in the lake's database; DuckDB sessions of an older release among them must be ended first.
     """

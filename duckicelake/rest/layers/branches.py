@@ -24,7 +24,7 @@ class BranchLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the branch if the request names one, and pass the request on; answer if there is no such branch."""
-        name = find_member(scope) if scope["type"] == "http" else ""
+        name = parse_member(scope) if scope["type"] == "http" else ""
         parent = self._context.lakes.get(name.partition(SEPARATOR)[0]) if SEPARATOR in name else None
         if parent is not None:
             try:
@@ -37,7 +37,7 @@ class BranchLayer:
         await self._app(scope, receive, send)
 
 
-def find_member(scope: Scope) -> str:
+def parse_member(scope: Scope) -> str:
     """Return the warehouse that a request names, if it may be a branch; else an empty string."""
     raw_path: bytes = scope.get("raw_path") or b""
     query: bytes = scope["query_string"]

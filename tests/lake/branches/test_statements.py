@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from psycopg import Error
 
 from duckicelake.commands.check import list_findings
 from duckicelake.embedded.home import Home
 from tests.lake.branches.repository import fill, maintain, make_branch
-from tests.lake.test_queries import ONLY_NESTING, list_statements, make_inlined, to_prepared
+from tests.lake.test_queries import ONLY_NESTING, list_failures, list_statements, make_inlined
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake
 
@@ -17,17 +16,8 @@ def test_every_statement_prepares_on_a_branch(lake: FreshLake) -> None:
     """A statement that Postgres does not allow on a view fails here, by its name."""
     make_inlined(lake)
     conn = make_branch(lake, "dev").psycopg()
-    failures: list[str] = []
-    for name, text in list_statements().items():
-        if name.endswith(ONLY_NESTING):
-            continue
-        try:
-            with conn.transaction(force_rollback=True):
-                conn.execute(f"PREPARE statement AS {to_prepared(text, [])}")  # pyright: ignore
-                conn.execute("DEALLOCATE statement")
-        except Error as error:
-            failures.append(f"{name}: {error}")
-    assert not failures, "\n".join(failures)
+    statements = {name: text for name, text in list_statements().items() if not name.endswith(ONLY_NESTING)}
+    assert list_failures(conn, statements) == []
 
 
 @pytest.mark.whole
