@@ -214,9 +214,7 @@ def build_branch_path(path: str, number: int) -> str:
     """Return the branch's folder, a sibling of the lake's. Raises: BadRequest: the lake's is a whole bucket or disk."""
     folder = path.rstrip("/")
     if not folder.partition("://")[2].partition("/")[2] if "://" in folder and not folder.startswith("file:") else not folder:
-        raise BadRequest(
-            f"The lake's folder {path!r} is a whole bucket, so a branch has no place next to it. Copy the lake into a folder."
-        )
+        raise BadRequest(f"The lake's folder {path!r} is a whole bucket, so a branch has no place next to it. Copy the lake into a folder.")
     return with_slash(f"{folder}-branch-{number}")
 
 
