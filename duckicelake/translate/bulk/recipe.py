@@ -98,12 +98,15 @@ def survives_json(recipe: Recipe) -> bool:
 
 
 def _format_spec(spec: PublishedSpec) -> dict[str, Any]:
-    keys = [[key.source_id, key.transform, list(key.key_indexes)] for key in spec.keys]
+    keys = [[key.source_id, key.transform, list(key.key_indexes), *([True] if key.is_ordinal else ())] for key in spec.keys]
     return {"id": spec.spec_id, "field-ids": list(spec.field_ids), "keys": keys, "names": list(spec.names)}
 
 
 def _parse_spec(node: Mapping[str, Any]) -> PublishedSpec:
-    keys = tuple(PartitionKey(source_id, transform, tuple(indexes)) for source_id, transform, indexes in node["keys"])
+    keys = tuple(
+        PartitionKey(source_id, transform, tuple(indexes), is_ordinal=ordinal == [True])
+        for source_id, transform, indexes, *ordinal in node["keys"]
+    )
     return PublishedSpec(node["id"], tuple(node["field-ids"]), keys, tuple(node["names"]))
 
 

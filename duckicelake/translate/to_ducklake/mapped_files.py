@@ -16,6 +16,7 @@ from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import list_leaf_fields
 from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.lake.lake_format import V1_1
 from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats, NewRow
 from duckicelake.translate.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
@@ -210,7 +211,9 @@ def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known_
 
 def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
     ids = {field_id for _, item in walk_fields(get_current_schema(metadata).fields) for field_id in [item.field_id]}
-    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in list_leaf_fields(get_current_schema(metadata))}
+    # The table's own format has checked its columns. The newest format names the type of every column, also of `unknown` ones.
+    leaves = list_leaf_fields(get_current_schema(metadata))
+    types = {field_id: frozenset({to_column_type(leaf, path, V1_1)}) for field_id, leaf in leaves}
     live_names = {(name,): field_id for name, field_id in named.items() if field_id in ids}
     try:
         check_mapped_file(path, 0, columns, NameMapping({0: live_names}, live_names, {}, frozenset(ids), types))

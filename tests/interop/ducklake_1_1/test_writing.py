@@ -1,6 +1,9 @@
 """Commits of Iceberg clients to lakes of DuckLake 1.1, as ducklakepy reads them."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ducklakepy import DuckLakeCatalog
 from ducklakepy.expressions import col
@@ -12,6 +15,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
 
+from duckicelake.pyiceberg_v3 import install
 from tests.support.ducklake_1_1 import check_same, read_at, to_rows
 from tests.support.readers import Served
 
@@ -86,3 +90,26 @@ def test_unknown_is_null(made: tuple[Served, DuckLakeCatalog]) -> None:
         assert check_same(served, lake, IDENT) == 2
         found = table.refresh().scan().to_arrow()
         assert (len(found), found["n"].null_count, found["m"].null_count) == (22, 22, 22)
+
+
+@pytest.fixture
+def version_3() -> Iterator[None]:
+    """Let PyIceberg write format version 3."""
+    uninstall = install()
+    yield
+    uninstall()
+
+
+@pytest.mark.usefixtures("version_3")
+def test_files_without_field_ids_join_a_table_with_null_columns(made: tuple[Served, DuckLakeCatalog]) -> None:
+    """A file that lacks the column of the type `null`, added by a client with the table's name mapping."""
+    served, lake = made
+    with served.pyiceberg().catalog as catalog:
+        schema = Schema(NestedField(1, "i", LongType()), NestedField(2, "n", UnknownType()))
+        table = catalog.create_table("main.t", schema, properties={"format-version": "3"})
+        path = f"{table.location()}/data/plain.parquet"
+        with table.io.new_output(path).create() as out:
+            pq.write_table(pa.table({"i": pa.array([1, 2], pa.int64())}), out)
+        table.add_files([path])
+        assert table.refresh().scan().to_arrow().to_pylist() == [{"i": 1, "n": None}, {"i": 2, "n": None}]
+    assert check_same(served, lake, IDENT) == 1

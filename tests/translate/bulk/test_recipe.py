@@ -31,7 +31,8 @@ NESTED = StructType((NestedField(3, "a", TEXT, False), NestedField(4, "b", ListT
 FIRST = Schema(0, (NestedField(1, "id", LONG, True), NestedField(2, 'ü "x"', NESTED, False)))
 LATER = Schema(1, (*FIRST.fields, NestedField(6, "n", PrimitiveType("decimal(9, 2)"), False)))
 SPEC = PublishedSpec(1, (1000,), (PartitionKey(1, "bucket[4]", (0, 1)),), ("told",))
-PARTITIONING = Partitioning((UNPARTITIONED, SPEC), {7: SPEC}, 1, ())
+YEAR, EPOCH_YEAR = (PublishedSpec(2, (1001,), (PartitionKey(1, "year", (0,), ordinal),), ("y",)) for ordinal in (False, True))
+PARTITIONING = Partitioning((UNPARTITIONED, SPEC, EPOCH_YEAR), {7: SPEC, 8: EPOCH_YEAR}, 1, ())
 NOTE = TableNote(5, "s3://b/i/t", 2, 3, 0, -1, -1, "", 0)
 RECIPE = Recipe("1.0", "s3://b/data/t/", Schemas(((1, FIRST), (9, LATER)), (), 0, 2), PARTITIONING, NOTE)
 PLAN = ManifestPlan(DATA, 4, 1, 8, tuple(EntryPlan(1, 8, 8, key) for key in range(ENTRIES_MIN)))
@@ -105,8 +106,15 @@ SAME = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_other_bytes_have_another_digest(other: str) -> None:
-    """Whatever decides them."""
+    """Everything that decides them changes it."""
     assert digest_plan(*OTHERS[other]) != digest_plan(RECIPE, PLAN)
+
+
+def test_the_kind_of_year_changes_the_digest() -> None:
+    """DuckLake 1.1 has `year`, a calendar component, and `epoch_year`; both are Iceberg's `year`."""
+    plan = replace(PLAN, spec_id=EPOCH_YEAR.spec_id)
+    calendar = replace(RECIPE, partitioning=replace(PARTITIONING, specs=(UNPARTITIONED, SPEC, YEAR)))
+    assert digest_plan(calendar, plan) != digest_plan(RECIPE, plan)
 
 
 @pytest.mark.parametrize("same", SAME)
