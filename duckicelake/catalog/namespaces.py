@@ -10,7 +10,7 @@ import psycopg
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoSuchNamespace, Unprocessable
 from duckicelake.lake.connect import reading
-from duckicelake.lake.read import read_schemas, read_tags
+from duckicelake.lake.read import find_schema_row, read_schemas, read_tags
 from duckicelake.lake.rows import SchemaRow
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import has_children
@@ -68,9 +68,7 @@ def check_namespace_exists(warehouse: Warehouse, levels: Levels) -> None:
 
 def find_schema(conn: psycopg.Connection, levels: Levels) -> SchemaRow | None:
     """Return the DuckLake schema of a namespace, the exact spelling before a folded one, or None."""
-    name = to_schema_name(levels)
-    found = [row for row in read_schemas(conn) if _fold(row.schema_name) == _fold(name)]
-    return min(found, key=lambda row: row.schema_name != name, default=None)
+    return find_schema_row(conn, to_schema_name(levels))
 
 
 def get_parent(conn: psycopg.Connection, levels: Levels) -> Levels:

@@ -697,6 +697,7 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snaps
 -- a hash, because a name may be longer than a key of any other index; "C", because DuckDB folds ASCII letters only
 DROP INDEX IF EXISTS iceberg_ix_table_live;
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_folded ON ducklake_table USING hash (lower(table_name COLLATE "C")) WHERE end_snapshot IS NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_schema_folded ON ducklake_schema USING hash (lower(schema_name COLLATE "C")) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_schema ON ducklake_table (schema_id) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_view ON ducklake_view (view_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_view_end ON ducklake_view (end_snapshot);

@@ -39,6 +39,14 @@ NAMED_SCHEMA: LiteralString = "".join(
 )
 """A join of the live schema `s` of a row, with its names in `names.schema_names` and `n.schema_name`. Format it with the row's alias."""
 
+HAS_SCHEMA_NAME: LiteralString = """
+       lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+   -- An index finds the few schemas whose own name is the last level. DuckLake 1.0 has nested namespaces as one name with all levels.
+   AND lower(s.schema_name COLLATE "C")
+     = ANY (ARRAY[lower(split_part(%(schema_name)s, '\u241f', -1) COLLATE "C"), lower(%(schema_name)s COLLATE "C")])
+"""
+"""The condition that the schema of `NAMED_SCHEMA` has the name `schema_name`. DuckDB folds the case of ASCII letters alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class LakeFormat:

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 
 from duckicelake.errors import Damaged
 from duckicelake.lake.changes import TABLE_KINDS, TOKENS_SINCE, format_tokens
-from duckicelake.lake.lake_format import NAMED_SCHEMA
+from duckicelake.lake.lake_format import HAS_SCHEMA_NAME, NAMED_SCHEMA
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
 Row = TypeVar("Row")
@@ -161,6 +161,31 @@ def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
     return fetch_rows(conn, SchemaRow, SELECT_SCHEMAS)
 
 
+SELECT_SCHEMA = "".join(
+    (
+        """
+SELECT l.schema_id, n.schema_name, names.schema_names, l.path, coalesce(l.path_is_relative, true) AS path_is_relative
+  FROM ducklake_schema l
+  """,
+        NAMED_SCHEMA.format("l"),
+        """
+ WHERE l.end_snapshot IS NULL AND l.schema_name <> '' AND """,
+        HAS_SCHEMA_NAME,
+        """
+ -- An exact spelling wins over a folded one, and a nested schema over one of DuckLake 1.0.
+ ORDER BY n.schema_name = %(schema_name)s DESC, n.schema_name, cardinality(names.schema_names) DESC
+ LIMIT 1
+""",
+    )
+)
+
+
+def find_schema_row(conn: psycopg.Connection, schema_name: str) -> SchemaRow | None:
+    """Return the live schema of that name, in any case, or None."""
+    rows = fetch_rows(conn, SchemaRow, SELECT_SCHEMA, schema_name=schema_name)
+    return rows[0] if rows else None
+
+
 SELECT_TAGS = """
 SELECT key, value FROM ducklake_tag
  WHERE object_id = %(object_id)s AND end_snapshot IS NULL AND key IS NOT NULL
@@ -198,7 +223,9 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
  -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE t.end_snapshot IS NULL
    AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
-   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+   AND """,
+        HAS_SCHEMA_NAME,
+        """
  ORDER BY t.table_name = %(table_name)s DESC, n.schema_name = %(schema_name)s DESC,
           cardinality(names.schema_names) DESC, t.table_id
  LIMIT 1

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import psycopg
 
-from duckicelake.lake.lake_format import NAMED_SCHEMA
+from duckicelake.lake.lake_format import HAS_SCHEMA_NAME, NAMED_SCHEMA
 from duckicelake.lake.note_rows import LiveView, ViewNote
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import ColumnRow
@@ -39,7 +39,9 @@ SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view
  -- DuckDB folds the case of ASCII letters in names; an exact spelling wins over a folded one.
  WHERE v.end_snapshot IS NULL
    AND lower(v.view_name COLLATE "C") = lower(%(view_name)s COLLATE "C")
-   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+   AND """,
+        HAS_SCHEMA_NAME,
+        """
  ORDER BY v.view_name = %(view_name)s DESC, n.schema_name = %(schema_name)s DESC,
           cardinality(names.schema_names) DESC, v.view_id
  LIMIT 1
@@ -113,7 +115,9 @@ SELECT c.column_id, c.begin_snapshot, c.end_snapshot, c.column_order, c.column_n
   JOIN ducklake_column c ON c.table_id = t.table_id AND c.end_snapshot IS NULL
  WHERE t.end_snapshot IS NULL
    AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
-   AND lower(n.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+   AND """,
+        HAS_SCHEMA_NAME,
+        """
  ORDER BY c.column_order, c.column_id
 """,
     )

@@ -19,19 +19,22 @@ COMMIT_MODULES = (
     *("writing.lookups", "writing.transaction", "writing.single_statement", "writing.statements", "writing.apply"),
     *("writing.note_statements", "writing.idempotency", "writing.read_back", "audit_log"),
 )
-CLEANING = frozenset(
+OTHERS = frozenset(
     {
         "audit_log.DELETE_OLD_LINES",
         # A table's metadata files were deleted because a newer table has their folder.
         "notes.DELETE_VERSIONS",
+        "read.SELECT_SCHEMAS",
     }
 )
-"""Statements of these modules that remove what is too old, which no load and no commit runs."""
+"""Statements of these modules that remove what is too old or list all namespaces, which no load and no commit of a table runs."""
 
 FILL = """
 INSERT INTO ducklake_snapshot SELECT n, now() + n * interval '1 second', 1, 1, n FROM generate_series(10, {files} + 9) n;
 INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made)
     SELECT n, 'inserted_into_table:' || 10 + n % {tables} FROM generate_series(10, {files} + 9) n;
+INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
+    SELECT n, gen_random_uuid(), 0, 'schema_' || n, 'x/', true FROM generate_series(10, {tables} + 9) n;
 INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
     SELECT n, gen_random_uuid(), 0, 0, 'many_' || n, 'x/', true FROM generate_series(10, {tables} + 9) n;
 INSERT INTO ducklake_tag (object_id, begin_snapshot, end_snapshot, key, value)
@@ -106,7 +109,7 @@ def list_hot() -> dict[str, str]:
     """Return the statements that a load or a commit runs, by module and name."""
     wanted = {*MODULES, *COMMIT_MODULES}
     statements = {name: text for name, text in list_statements().items() if not name.endswith(ONLY_NESTING)}
-    return {name: text for name, text in statements.items() if name.rpartition(".")[0] in wanted and name not in CLEANING}
+    return {name: text for name, text in statements.items() if name.rpartition(".")[0] in wanted and name not in OTHERS}
 
 
 def list_parameters(size: Size) -> dict[str, object]:
@@ -151,7 +154,14 @@ SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^(ducklake|icebe
 def list_scans(conn: Connection, size: Size) -> dict[str, set[str]]:
     """Return the statements whose plan reads a big table from end to end, and what it reads."""
     large = {name for (name,) in conn.execute(SELECT_LARGE)}
-    assert {"ducklake_tag", "ducklake_table", "ducklake_data_file", "ducklake_snapshot_changes", "iceberg_table"} <= large
+    assert {
+        "ducklake_tag",
+        "ducklake_schema",
+        "ducklake_table",
+        "ducklake_data_file",
+        "ducklake_snapshot_changes",
+        "iceberg_table",
+    } <= large
     scans = {name: list_plan_scans(conn, text, size) for name, text in list_hot().items()}
     return {name: of_large for name, found in scans.items() if (of_large := {scan for scan in found if scan.partition(" ")[0] in large})}
 
