@@ -108,7 +108,7 @@ def build_cli() -> typer.Typer:
     lakes.command("migrate")(lake_migrate)
     cli.add_typer(lakes, name="lake")
     branches = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Branches of a whole lake, which copy no file.")
-    for name, command in {"create": branch_create, "list": branch_list, "delete": branch_delete}.items():
+    for name, command in BRANCH_COMMANDS.items():
         branches.command(name)(command)
     cli.add_typer(branches, name="branch")
     cli.add_typer(principals, name="principal")
@@ -322,6 +322,50 @@ def branch_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption
     for line in delete(settings, warehouse, name):
         typer.echo(line)
 
+
+class ListFormat(StrEnum):
+    """The forms of a list."""
+
+    text = "text"
+    json = "json"
+
+
+FormatOption = Annotated[ListFormat, typer.Option("--format", help="Lines for people, or JSON.")]
+
+
+def branch_log(
+    name: Annotated[str, typer.Argument(help="A branch; main is the lake itself.")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many lake snapshots.")] = 100,
+    form: FormatOption = ListFormat.text,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the lake snapshots of a branch, newest first, with what each did to which table."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branch_history import log  # noqa: PLC0415  as above
+
+    for line in log(settings, warehouse, name, limit, as_json=form is ListFormat.json):
+        typer.echo(line)
+
+
+def branch_diff(
+    old: Annotated[str, typer.Argument(metavar="FROM", help="The branch to compare with; main is the lake itself.")],
+    new: Annotated[str, typer.Argument(metavar="TO", help="The branch that is compared.")],
+    form: FormatOption = ListFormat.text,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Say what TO has that FROM has not, and the reverse: namespaces, tables and views; columns, files and rows of each table."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branch_history import diff  # noqa: PLC0415  as above
+
+    for line in diff(settings, warehouse, old, new, as_json=form is ListFormat.json):
+        typer.echo(line)
+
+
+BRANCH_COMMANDS = {"create": branch_create, "list": branch_list, "log": branch_log, "diff": branch_diff, "delete": branch_delete}
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
 Securable = Annotated[

@@ -106,6 +106,8 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "profile"),
     ("duckicelake/cli_pipeline.py", "publish"),
     ("duckicelake/cli.py", "branch_create"),
+    ("duckicelake/cli.py", "branch_diff"),
+    ("duckicelake/cli.py", "branch_log"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

@@ -31,7 +31,7 @@ def parse_at(text: str | None) -> int | datetime | None:
 def create(settings: Settings, warehouse: str | None, name: str, parent: str, at: str | None) -> Sequence[str]:
     """Create a branch and return what to print: how clients reach it."""
     lake, request = choose_lake(settings, warehouse), BranchRequest(name, parent, parse_at(at))
-    with _connecting(lake) as conn:
+    with connecting(lake) as conn:
         branch = create_branch(conn, lake.metadata_schema, request)
     return (
         f"branch {branch.name} begins at snapshot {branch.fork_snapshot_id} of {request.parent}",
@@ -43,7 +43,7 @@ def create(settings: Settings, warehouse: str | None, name: str, parent: str, at
 def delete(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]:
     """Delete a branch and return what to print."""
     lake = choose_lake(settings, warehouse)
-    with _connecting(lake) as conn:
+    with connecting(lake) as conn:
         is_dropped = delete_branch(conn, lake.metadata_schema, name)
     left = "" if is_dropped else "; a session still uses it, so its schema is dropped when the next branch is made or deleted"
     return (f"branch {name} is deleted{left}",)
@@ -52,7 +52,7 @@ def delete(settings: Settings, warehouse: str | None, name: str) -> Sequence[str
 def list_lines(settings: Settings, warehouse: str | None) -> Sequence[str]:
     """Return a line for each branch of the lake."""
     lake = choose_lake(settings, warehouse)
-    with _connecting(lake) as conn:
+    with connecting(lake) as conn:
         branches = list_branches(conn)
     names = {branch.schema_name: branch.name for branch in branches} | {lake.metadata_schema: MAIN}
     return [
@@ -63,7 +63,7 @@ def list_lines(settings: Settings, warehouse: str | None) -> Sequence[str]:
 
 
 @contextmanager
-def _connecting(lake: LakeSettings) -> Generator[psycopg.Connection]:
+def connecting(lake: LakeSettings) -> Generator[psycopg.Connection]:
     """Yield a connection to a prepared lake. Raises: BadRequest: it is not prepared. Forbidden: the role may not create schemas."""
     with connect_postgres(lake) as conn:
         conn.execute(format_search_path(lake.metadata_schema))

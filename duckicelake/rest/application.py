@@ -34,6 +34,7 @@ from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
+from duckicelake.rest.routes.repositories import RepositoryRoutes
 from duckicelake.rest.routes.scans import ScanRoutes
 from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes
 from duckicelake.rest.routes.store_access import DucklakeRoutes, SignRoutes
@@ -140,6 +141,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
+    routes += (RepositoryRoutes(context),)
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

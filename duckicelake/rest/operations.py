@@ -107,7 +107,14 @@ CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + 
 LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
 """Lakes and routes; the specification has no list of warehouses."""
 
-ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *LIST_WAREHOUSES)
+REPOSITORY_PATH = "/management/v1/repositories/{prefix}"
+REPOSITORIES = (
+    Operation("logRef", "GET", REPOSITORY_PATH + "/refs/{ref}/log"),
+    Operation("diffRefs", "GET", REPOSITORY_PATH + "/diff"),
+)
+"""Operations on a lake with its branches, outside the specification."""
+
+ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *LIST_WAREHOUSES, *REPOSITORIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,12 @@ class StorageCredential(TypedDict):
     config: dict[str, str]
 
 
+class LogResponse(TypedDict):
+    """Lake snapshots, newest first, with author, message, time, and operations by object."""
+
+    entries: list[dict[str, Any]]
+
+
 class JsonWebKeys(TypedDict):
     """Public keys of tokens (RFC 7517)."""
 

@@ -1,5 +1,6 @@
 """`duckicelake branch`, and the other commands on a branch."""
 
+import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -41,6 +42,12 @@ def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Pat
     counted = ask(settings, "duckdb", "INSERT INTO t SELECT range FROM range(30); SELECT count(*) FROM t", "--warehouse", "lake@dev", *home)
     assert "50" in counted
     assert len(read_rows(lake, "t")) == 20
+    assert "append main.t" in ask(settings, "branch", "log", "dev", *home)
+    assert json.loads(ask(settings, "branch", "log", "main", "--limit", "1", "--format", "json", *home))[0]["operations"]
+    assert "changed table main.t: 30 rows added, 1 files added" in ask(settings, "branch", "diff", "main", "dev", *home)
+    compared = json.loads(ask(settings, "branch", "diff", "dev", "main", "--format", "json", *home))
+    assert compared["tables"] == [{"change": "changed", "name": "main.t", "files-removed": 1, "rows-deleted": 30}]
+    assert "are the same" in ask(settings, "branch", "diff", "main", "main", *home)
     shown = ask(settings, "connect", "--warehouse", "lake@dev", "--client", "pyiceberg", *home)
     assert "lake@dev" in shown
     with pytest.raises(SettingsError, match="branch list"):

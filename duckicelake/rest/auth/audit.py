@@ -21,6 +21,7 @@ TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OP
 BY_NAME = {operation.name: operation for operation in ALL_OPERATIONS}
 LONGEST_OBJECT, LONGEST_DENIED = 4096, 256
 MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
+REPOSITORIES, REPOSITORY_PARTS = b"repositories", (b"refs", b"diff", b"merges")
 
 
 def find_operation(scope: Scope) -> Operation | None:
@@ -38,8 +39,10 @@ def find_operation(scope: Scope) -> Operation | None:
 
 def parse_prefix(raw_path: bytes) -> str:
     """Return the warehouse that a path names, or an empty string."""
-    parts = raw_path.split(b"/", 4)
+    parts = raw_path.split(b"/", 6)
     place = MANAGED_PART if parts[1:2] == [MANAGING] else PREFIX_PART
+    if place == MANAGED_PART and parts[place : place + 1] == [REPOSITORIES] and parts[place + 2 : place + 3] != []:
+        place += parts[place + 2] in REPOSITORY_PARTS
     part = parts[place] if len(parts) > place else b""
     try:
         return part.decode("latin-1") if b"%" not in part and b"+" not in part else decode_segment(part.decode("latin-1"), "prefix")

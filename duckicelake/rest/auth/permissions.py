@@ -14,7 +14,7 @@ from duckicelake.access.grants import Levels, Rights, format_name, format_object
 from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
-from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT
+from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT, REPOSITORIES
 from duckicelake.rest.params import decode_segment, split_levels
 
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
@@ -90,7 +90,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "dropView": PermissionRule(DROP, NoSuchView),
     "viewExists": PermissionRule(ANY, NoSuchView),
     "renameView": OPEN,
-    **{operation.name: MANAGE_WAREHOUSE for operation in MANAGEMENT},
+    **{operation.name: MANAGE_WAREHOUSE for operation in (*MANAGEMENT, *REPOSITORIES)},
     "planManifests": PermissionRule(READ | WRITE | MANAGE),
     "adoptManifests": PermissionRule(READ | WRITE | MANAGE),
     "dropUnchangedTable": PermissionRule(DROP),

@@ -52,6 +52,7 @@ def change(*namespaces: str) -> dict[str, Any]:
 
 
 RULES_PATH = "/management/v1/lake"
+REPOSITORY_PATH = "/management/v1/repositories/lake"
 GIVEN = {"privileges": ["read"], "on": "table:a.t", "to": "nobody"}
 MANIFESTS = f"{RULES_PATH}/namespaces/a/tables/t/manifests"
 UNCHANGED = f"{RULES_PATH}/namespaces/a/tables/t?metadata-location=none"
@@ -103,6 +104,8 @@ ASKED = [
     ("adoptManifests", "POST", MANIFESTS, OFFER, (DENIED, DENIED, DENIED, 400, HIDDEN)),
     ("dropUnchangedTable", "DELETE", UNCHANGED, None, (DENIED, 409, 409, 409, HIDDEN)),
     ("listWarehouses", "GET", "/management/v1/warehouses", None, (200,) * 5),
+    ("logRef", "GET", f"{REPOSITORY_PATH}/refs/main/log", None, (DENIED,) * 5),
+    ("diffRefs", "GET", f"{REPOSITORY_PATH}/diff?from=main&to=main", None, (DENIED,) * 5),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),
     ("removePrincipal", "DELETE", f"{RULES_PATH}/principals/x", None, (DENIED,) * 5),

@@ -1,0 +1,1 @@
+"""A lake with its branches, as REST shows it: logs, differences and merges."""

@@ -1,0 +1,253 @@
+"""The difference between the newest states of two members of a repository: what the second has that the first has not, and the reverse.
+
+`catalog.repositories.history` and `commands.branch_history` call it. Ids of members are disjoint, so a table, view or file is the same on
+both sides if its id is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.lake.branches.create import SELECT_INLINED
+
+MADE, DROPPED, RENAMED, CHANGED, REPLACED = "made", "dropped", "renamed", "changed", "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """A column that was made, dropped or changed: its definition on both sides."""
+
+    change: str
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """A namespace, table or view that differs. `old_name`: what the first side calls it, if it was renamed.
+
+    The rest is for tables. A file that was compacted counts on both sides, with its rows.
+    """
+
+    change: str
+    name: str
+    old_name: str | None = None
+    columns: Sequence[ColumnChange] = ()
+    properties: Sequence[str] = ()
+    layout: Sequence[str] = ()
+    files_added: int = 0
+    files_removed: int = 0
+    rows_added: int = 0
+    rows_deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What differs between two members, by kind of object and by name."""
+
+    namespaces: Sequence[ObjectChange] = ()
+    tables: Sequence[ObjectChange] = ()
+    views: Sequence[ObjectChange] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if both are the same."""
+        return not (self.namespaces or self.tables or self.views)
+
+
+# Text of statements that name other schemas than the search path's. The rows of `old` are the first side's alone, or as it has them.
+SELECT_NAMESPACES = sql.SQL("""
+SELECT schema_id, schema_name, '' AS definition FROM {member}.ducklake_schema WHERE end_snapshot IS NULL
+""")
+SELECT_TABLES = sql.SQL("""
+SELECT t.table_id, n.schema_name || '.' || t.table_name, '' AS definition
+  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema n ON n.schema_id = t.schema_id
+ WHERE t.end_snapshot IS NULL AND n.end_snapshot IS NULL AND t.begin_snapshot < 9223372036854775807
+""")
+SELECT_VIEWS = sql.SQL("""
+SELECT v.view_id, n.schema_name || '.' || v.view_name, concat_ws(' ', v.column_aliases, v.sql)
+  FROM {member}.ducklake_view v JOIN {member}.ducklake_schema n ON n.schema_id = v.schema_id
+ WHERE v.end_snapshot IS NULL AND n.end_snapshot IS NULL
+""")
+
+LIVE_COLUMNS = sql.SQL("""
+SELECT table_id, column_id, parent_column, column_name,
+       column_type || CASE WHEN nulls_allowed THEN '' ELSE ' NOT NULL' END
+       || CASE WHEN nullif(default_value, 'NULL') IS NULL THEN '' ELSE ' DEFAULT ' || default_value END
+       || CASE WHEN initial_default IS NULL THEN '' ELSE ' (rows before: ' || initial_default || ')' END
+  FROM {member}.ducklake_column WHERE end_snapshot IS NULL
+""")
+LIVE_PROPERTIES = sql.SQL("""
+SELECT object_id, key, value FROM {member}.ducklake_tag WHERE end_snapshot IS NULL AND value IS NOT NULL
+ UNION ALL
+SELECT table_id, key || ' of column ' || column_id, value FROM {member}.ducklake_column_tag WHERE end_snapshot IS NULL AND value IS NOT NULL
+""")
+LIVE_LAYOUT = sql.SQL("""
+SELECT i.table_id, 'partitioning', coalesce(string_agg(c.transform || ':' || c.column_id, ',' ORDER BY c.partition_key_index), '')
+  FROM {member}.ducklake_partition_info i
+  LEFT JOIN {member}.ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
+ WHERE i.end_snapshot IS NULL GROUP BY i.table_id
+ UNION ALL
+SELECT i.table_id, 'sorting', string_agg(concat_ws(' ', e.expression, e.sort_direction, e.null_order), ',' ORDER BY e.sort_key_index)
+  FROM {member}.ducklake_sort_info i JOIN {member}.ducklake_sort_expression e ON e.sort_id = i.sort_id
+ WHERE i.end_snapshot IS NULL GROUP BY i.table_id
+""")
+SELECT_ONE_SIDED = sql.SQL("""
+(SELECT 0 AS side, * FROM ({old} EXCEPT {new}) a) UNION ALL (SELECT 1 AS side, * FROM ({new} EXCEPT {old}) b) ORDER BY 1, 2, 3
+""")
+
+LIVE_FILES = sql.SQL("""
+SELECT f.table_id, f.data_file_id, f.record_count - coalesce(d.delete_count, 0) - coalesce(i.delete_count, 0) AS row_count
+  FROM {member}.ducklake_data_file f
+  LEFT JOIN (SELECT data_file_id, sum(delete_count) AS delete_count FROM {member}.ducklake_delete_file
+              WHERE end_snapshot IS NULL GROUP BY data_file_id) d ON d.data_file_id = f.data_file_id
+  LEFT JOIN ({inlined_deletes}) i ON i.table_id = f.table_id AND i.file_id = f.data_file_id
+ WHERE f.end_snapshot IS NULL
+""")
+SELECT_FILES = sql.SQL("""
+WITH old AS ({old}), new AS ({new})
+SELECT coalesce(o.table_id, n.table_id), count(*) FILTER (WHERE o.table_id IS NULL), count(*) FILTER (WHERE n.table_id IS NULL),
+       sum(greatest(coalesce(n.row_count, 0) - coalesce(o.row_count, 0), 0))::bigint,
+       sum(greatest(coalesce(o.row_count, 0) - coalesce(n.row_count, 0), 0))::bigint
+  FROM old o FULL JOIN new n ON n.table_id = o.table_id AND n.data_file_id = o.data_file_id
+ WHERE o.row_count IS DISTINCT FROM n.row_count
+ GROUP BY 1
+""")
+SELECT_INLINED_ROWS = sql.SQL("""
+WITH old AS ({old}), new AS ({new})
+SELECT coalesce(o.table_id, n.table_id), 0, 0, count(*) FILTER (WHERE o.table_id IS NULL), count(*) FILTER (WHERE n.table_id IS NULL)
+  FROM old o FULL JOIN new n ON n.table_id = o.table_id AND n.row_id = o.row_id AND n.begin_snapshot = o.begin_snapshot
+ WHERE o.table_id IS NULL OR n.table_id IS NULL
+ GROUP BY 1
+""")
+NO_DELETES = sql.SQL("SELECT 0::bigint AS table_id, 0::bigint AS file_id, 0::bigint AS delete_count WHERE false")
+NO_ROWS = sql.SQL("SELECT 0::bigint AS table_id, 0::bigint AS row_id, 0::bigint AS begin_snapshot WHERE false")
+COUNT_DELETES = sql.SQL("SELECT {table_id}::bigint, file_id, count(*) FROM {relation} GROUP BY file_id")
+LIST_ROWS = sql.SQL("SELECT {table_id}::bigint, row_id, begin_snapshot FROM {relation} WHERE end_snapshot IS NULL")
+
+
+@dataclass(slots=True)
+class _TableParts:
+    """What is known of one table while the parts of its change are collected."""
+
+    columns: list[ColumnChange] = field(default_factory=list[ColumnChange])
+    properties: list[str] = field(default_factory=list[str])
+    layout: list[str] = field(default_factory=list[str])
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+
+
+def read_diff(conn: psycopg.Connection, old: str, new: str) -> Diff:
+    """Return the difference between two metadata schemas of one repository."""
+    parts = _read_parts(conn, old, new)
+    tables = _compare(*(_read_objects(conn, SELECT_TABLES, member) for member in (old, new)))
+    changed_views = {object_id for object_id, part in parts.items() if part.properties}
+    views = _compare(*(_read_objects(conn, SELECT_VIEWS, member) for member in (old, new)), touched=changed_views)
+    namespaces = _compare(*(_read_objects(conn, SELECT_NAMESPACES, member) for member in (old, new)), touched=changed_views)
+    known = {**_read_objects(conn, SELECT_TABLES, old), **_read_objects(conn, SELECT_TABLES, new)}
+    for table_id in parts:
+        if table_id in known and table_id not in tables:
+            tables[table_id] = ObjectChange(CHANGED, known[table_id][0])
+    described = [_describe(change, parts.get(table_id)) for table_id, change in tables.items()]
+    return Diff(*(sorted(each, key=lambda change: change.name) for each in (namespaces.values(), _pair(described), _pair(views.values()))))
+
+
+def _read_objects(conn: psycopg.Connection, query: sql.SQL, member: str) -> dict[int, tuple[str, str]]:
+    rows = conn.execute(query.format(member=sql.Identifier(member))).fetchall()
+    return {object_id: (name, definition) for object_id, name, definition in rows}
+
+
+def _compare(
+    old: Mapping[int, tuple[str, str]], new: Mapping[int, tuple[str, str]], *, touched: Iterable[int] = ()
+) -> dict[int, ObjectChange]:
+    found = {object_id: ObjectChange(DROPPED, name) for object_id, (name, _) in old.items() if object_id not in new}
+    changed = set(touched)
+    for object_id, (name, definition) in new.items():
+        if object_id not in old:
+            found[object_id] = ObjectChange(MADE, name)
+        elif old[object_id][0] != name:
+            found[object_id] = ObjectChange(RENAMED, name, old[object_id][0])
+        elif old[object_id][1] != definition or object_id in changed:
+            found[object_id] = ObjectChange(CHANGED, name)
+    return found
+
+
+def _pair(changes: Iterable[ObjectChange]) -> list[ObjectChange]:
+    """Return the changes; an object that was dropped, and another one made under its name, are one that was replaced."""
+    each = list(changes)
+    dropped = {change.name: change for change in each if change.change == DROPPED}
+    made = {change.name for change in each if change.change == MADE}
+    paired = [replace(change, change=REPLACED) if change.change == MADE and change.name in dropped else change for change in each]
+    return [_add_rows(c, dropped[c.name]) if c.change == REPLACED else c for c in paired if not (c.change == DROPPED and c.name in made)]
+
+
+def _add_rows(change: ObjectChange, dropped: ObjectChange) -> ObjectChange:
+    return replace(change, files_removed=dropped.files_removed, rows_deleted=dropped.rows_deleted)
+
+
+def _describe(change: ObjectChange, parts: _TableParts | None) -> ObjectChange:
+    if parts is None:
+        return change
+    added, removed, rows_added, rows_deleted = parts.counts
+    has_details = change.change not in (MADE, DROPPED)
+    return replace(
+        change,
+        columns=parts.columns if has_details else (),
+        properties=sorted(set(parts.properties)) if has_details else (),
+        layout=sorted(set(parts.layout)) if has_details else (),
+        files_added=added,
+        files_removed=removed,
+        rows_added=rows_added,
+        rows_deleted=rows_deleted,
+    )
+
+
+def _read_parts(conn: psycopg.Connection, old: str, new: str) -> dict[int, _TableParts]:
+    found: dict[int, _TableParts] = {}
+    definitions: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
+    for side, table_id, column_id, _, name, definition in _read_one_sided(conn, LIVE_COLUMNS, old, new):
+        definitions.setdefault((table_id, column_id), {})[side] = (name, definition)
+    for (table_id, _), sides in definitions.items():
+        found.setdefault(table_id, _TableParts()).columns.append(_compare_columns(sides))
+    for _, table_id, name, _ in _read_one_sided(conn, LIVE_PROPERTIES, old, new):
+        found.setdefault(table_id, _TableParts()).properties.append(name)
+    for _, table_id, name, _ in _read_one_sided(conn, LIVE_LAYOUT, old, new):
+        found.setdefault(table_id, _TableParts()).layout.append(name)
+    for table_id, *counts in _read_counts(conn, old, new):
+        parts = found.setdefault(table_id, _TableParts())
+        parts.counts = [before + count for before, count in zip(parts.counts, counts, strict=True)]
+    return found
+
+
+def _compare_columns(sides: Mapping[int, tuple[str, str]]) -> ColumnChange:
+    before, after = sides.get(0), sides.get(1)
+    if before is None or after is None:
+        name, definition = after or before or ("", "")
+        return ColumnChange(MADE if before is None else DROPPED, name, before and definition, after and definition)
+    change = RENAMED if before[0] != after[0] else CHANGED
+    return ColumnChange(change, after[0], " ".join(before), " ".join(after))
+
+
+def _read_one_sided(conn: psycopg.Connection, query: sql.SQL, old: str, new: str) -> list[tuple[Any, ...]]:
+    sides = {"old": query.format(member=sql.Identifier(old)), "new": query.format(member=sql.Identifier(new))}
+    return conn.execute(SELECT_ONE_SIDED.format(**sides)).fetchall()
+
+
+def _read_counts(conn: psycopg.Connection, old: str, new: str) -> list[tuple[int, ...]]:
+    """Return (table id, files added, files removed, rows added, rows deleted), of files and of inlined rows."""
+    inlined = {member: [row[0] for row in conn.execute(SELECT_INLINED, {"schema": member}).fetchall()] for member in (old, new)}
+    files, rows = dict[str, sql.Composable](), dict[str, sql.Composable]()
+    for key, member in (("old", old), ("new", new)):
+        deletes, inserts = [sql.Composed([NO_DELETES])], [sql.Composed([NO_ROWS])]
+        for name in inlined[member]:
+            table_id, relation = sql.Literal(int(name.split("_")[3])), sql.Identifier(member, name)
+            is_delete = name.startswith("ducklake_inlined_delete_")
+            found, query = (deletes, COUNT_DELETES) if is_delete else (inserts, LIST_ROWS)
+            found.append(query.format(table_id=table_id, relation=relation))
+        union = sql.SQL(" UNION ALL ")
+        files[key] = LIVE_FILES.format(member=sql.Identifier(member), inlined_deletes=union.join(deletes))
+        rows[key] = union.join(inserts)
+    return [*conn.execute(SELECT_FILES.format(**files)).fetchall(), *conn.execute(SELECT_INLINED_ROWS.format(**rows)).fetchall()]
