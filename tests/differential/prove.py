@@ -1,6 +1,6 @@
 """One history proven: played into a fresh lake, then read by everybody, everywhere, and its metadata checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -53,20 +53,22 @@ def prove(served: Served, history: History, sessions: Sessions, spark: Spark | N
         if spark is not None:
             clients[SPARK] = SparkWriter(served.spark(spark))
         moments = play(served, history, writer, clients, pyiceberg)
-    prove_end(served, history, moments, sessions, spark)
+    prove_end(served, history.vector_tables, moments, sessions, spark)
 
 
-def prove_end(served: Served, history: History, moments: Sequence[Moment], sessions: Sessions, spark: Spark | None = None) -> None:
+def prove_end(
+    served: Served, vector_tables: Collection[int], moments: Sequence[Moment], sessions: Sessions, spark: Spark | None = None
+) -> None:
     """Fail unless everybody shows the model's rows in every state that is left of a history that was played."""
     pyiceberg = served.pyiceberg()
     # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
     with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:
         past = Past(moments, read_snapshots(duckdb.conn))
-        check_lake_snapshots(past, duckdb, history.vector_tables)
+        check_lake_snapshots(past, duckdb, vector_tables)
         check_names(past, pyiceberg, spark)
         witnesses = Witnesses(pyiceberg, duckdb, [iceberg if spark is None else served.spark(spark)])
         for table in past.head.tables.values():
-            prove_table(past, table, witnesses, is_forgetful=table.table_id in history.vector_tables)
+            prove_table(past, table, witnesses, is_forgetful=table.table_id in vector_tables)
 
 
 def play(served: Served, history: History, writer: DuckLakeReader, clients: Mapping[str, Client], reader: PyIcebergReader) -> list[Moment]:

@@ -40,29 +40,39 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str, clients: Ma
     `outside` is a folder for files that the lake takes in, ending in a slash; `clients` commit the steps that are by them.
     What others commit between two steps is maintenance.
     """
-    conn.execute(f"SET TimeZone = '{history.time_zone}'")
-    conn.execute(f"SET VARIABLE outside = '{outside}'")
+    set_variables(conn, history.time_zone, outside)
     before, last = read_head(conn), Lake()
-    for step, statements, lake in history.run():
+    for step, _, lake in history.run():
         while before < read_head(conn):
             before += 1
             yield Moment(before, last, is_maintenance=True)
-        if step.by is not None:
-            assert clients is not None
-            clients[step.by].commit(step, last)
-        else:
-            for statement in statements:
-                _execute(conn, statement, is_maintenance=step.is_maintenance)
-        head = read_head(conn)
-        is_one = not step.is_maintenance and step.by is None
-        assert head <= before + 1 or not is_one, f"one step made lake snapshots {before + 1} to {head}"
-        assert head == before or not step.is_refused, f"a refused step made lake snapshots {before + 1} to {head}"
-        moment = Moment(head, lake, step.touched, step.inserted, step.is_maintenance, beside=step.beside, moved=step.moved)
-        for lake_snapshot_id in range(before + 1, head):
-            yield replace(moment, lake_snapshot_id=lake_snapshot_id, is_known=step.is_maintenance)
-        # What clients say beside the rows is known even when it makes no lake snapshot.
-        yield moment if head > before else Moment(head, lake)
-        before, last = head, lake
+        yield from play_step(conn, step, Moment(before, last), clients)
+        before, last = read_head(conn), lake
+
+
+def set_variables(conn: DuckDBPyConnection, time_zone: str, outside: str) -> None:
+    """Give a session the time zone of a history, and the folder for files that the lake takes in."""
+    conn.execute(f"SET TimeZone = '{time_zone}'")
+    conn.execute(f"SET VARIABLE outside = '{outside}'")
+
+
+def play_step(conn: DuckDBPyConnection, step: Step, last: Moment, clients: Mapping[str, Client] | None = None) -> list[Moment]:
+    """Play one step after the newest moment of a lake; return a moment for each lake snapshot that it made, the newest last."""
+    before, (statements, lake) = last.lake_snapshot_id, step.run(last.lake)
+    if step.by is not None:
+        assert clients is not None
+        clients[step.by].commit(step, last.lake)
+    else:
+        for statement in statements:
+            _execute(conn, statement, is_maintenance=step.is_maintenance)
+    head = read_head(conn)
+    is_one = not step.is_maintenance and step.by is None
+    assert head <= before + 1 or not is_one, f"one step made lake snapshots {before + 1} to {head}"
+    assert head == before or not step.is_refused, f"a refused step made lake snapshots {before + 1} to {head}"
+    moment = Moment(head, lake, step.touched, step.inserted, step.is_maintenance, beside=step.beside, moved=step.moved)
+    made = [replace(moment, lake_snapshot_id=between, is_known=step.is_maintenance) for between in range(before + 1, head)]
+    # What clients say beside the rows is known even when it makes no lake snapshot.
+    return [*made, moment if head > before else Moment(head, lake)]
 
 
 def _execute(conn: DuckDBPyConnection, statement: str, *, is_maintenance: bool) -> None:

@@ -38,7 +38,7 @@ class Sessions:
     @contextmanager
     def on_catalog(self, served: Served) -> Generator[DuckDBIcebergReader]:
         """A session with the served catalog attached as `ice`."""
-        with self._lend(format_iceberg_attach(served.server), "ice") as conn:
+        with self._lend(format_iceberg_attach(served.server, served.warehouse), "ice") as conn:
             # A namespace with a dot in its name is found only after a listing.
             conn.execute("SELECT count(*) FROM duckdb_tables() WHERE database_name = 'ice'")
             yield DuckDBIcebergReader(conn)

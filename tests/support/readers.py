@@ -63,11 +63,11 @@ class DuckDBIcebergReader:
         return self.conn.execute(f"FROM ice.{quote_ident(ident)}{at}").to_arrow_table()
 
 
-def format_iceberg_attach(server: Server) -> str:
+def format_iceberg_attach(server: Server, warehouse: str = WAREHOUSE) -> str:
     """The statement that attaches a served catalog to DuckDB as `ice`."""
     # DuckDB takes the schema `main` for its own default, which an Iceberg catalog does not have unless it is named.
     options = f"TYPE iceberg, ENDPOINT '{server.uri}', AUTHORIZATION_TYPE none, ACCESS_DELEGATION_MODE none, DEFAULT_SCHEMA 'main'"
-    return f"ATTACH '{WAREHOUSE}' AS ice ({options})"
+    return f"ATTACH '{warehouse}' AS ice ({options})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,14 @@ class Served:
 
     lake: FreshLake
     server: Server
+    warehouse: str = WAREHOUSE
 
     def pyiceberg(self) -> PyIcebergReader:
         """A new PyIceberg catalog."""
         store = self.lake.store
         properties = {
             "uri": self.server.uri,
-            "warehouse": WAREHOUSE,
+            "warehouse": self.warehouse,
             "s3.endpoint": store.endpoint,
             "s3.region": store.region,
             "s3.access-key-id": store.access_key_id,
@@ -132,7 +133,7 @@ class Served:
     def duckdb_iceberg(self) -> DuckDBIcebergReader:
         """A new DuckDB session with the catalog attached as `ice`."""
         conn = self.lake.bare_duckdb()
-        conn.execute(format_iceberg_attach(self.server))
+        conn.execute(format_iceberg_attach(self.server, self.warehouse))
         return DuckDBIcebergReader(conn)
 
     def spark(self, spark: Spark) -> SparkReader:
@@ -142,4 +143,4 @@ class Served:
     def rest_catalog(self) -> RestCatalog:
         """The catalog in Spark's words."""
         store = self.lake.store
-        return RestCatalog(self.server.uri, WAREHOUSE, store.endpoint, store.region, store.access_key_id, store.secret_access_key)
+        return RestCatalog(self.server.uri, self.warehouse, store.endpoint, store.region, store.access_key_id, store.secret_access_key)

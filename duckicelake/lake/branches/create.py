@@ -3,6 +3,7 @@
 `commands.branches` calls it. The lock is given up and taken again if it is not granted in time, so main's commits do not wait for it.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -121,21 +122,32 @@ def _check_format(conn: psycopg.Connection, lake_schema: str) -> None:
         raise Unsupported(f"Branches need a lake of DuckLake {V1_0.version}; this one is of version {found.version}.")
 
 
+SELECT_IS_INSTALLED = """
+SELECT FROM iceberg_setting WHERE key = 'repository' AND value = %(digest)s
+"""
+
+UPSERT_IS_INSTALLED = """
+INSERT INTO iceberg_setting (key, value) VALUES ('repository', %(digest)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+
 def _install_repository(conn: psycopg.Connection, lake_schema: str, tries: int) -> None:
-    """Prepare the lake for its first branch; triggers are added without making writers wait.
+    """Prepare the lake for its first branch, or for those of this version; triggers are added without making writers wait.
 
     Raises: ServiceUnavailable: the lake is never idle. Unsupported: it has another version of DuckLake
     """
     conn.execute(format_search_path(lake_schema))
     _check_format(conn, lake_schema)
-    if has_repository(conn):
-        return
     script = read_repository_script()
+    digest = hashlib.sha256(script).hexdigest()
+    if has_repository(conn) and conn.execute(SELECT_IS_INSTALLED, {"digest": digest}).fetchone() is not None:
+        return
     for _ in range(tries):
         try:
             with conn.transaction():
                 lock_tables(conn, script, "SHARE ROW EXCLUSIVE")
                 conn.execute(script)
+                conn.execute(UPSERT_IS_INSTALLED, {"digest": digest})
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)
         else:
@@ -243,7 +255,8 @@ def _claim_in_turn(conn: psycopg.Connection, claim: _Claim, tries: int) -> Branc
                 # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
                 return _fill(conn, claim)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable):
+            # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
             time.sleep(LOCK_PAUSE_S)
     raise ServiceUnavailable(NEVER_IDLE)
 
@@ -442,13 +455,47 @@ SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') I
 """
 
 
+# The newest table for inlined rows of each table that was altered: without it DuckDB makes one of a number that no change of the columns
+# has, and reads its rows by the first columns of the table.
+SELECT_NEEDED = sql.SQL("""
+WITH newest AS (
+    SELECT DISTINCT ON (r.table_id) r.table_id, r.table_name
+      FROM {source}.ducklake_inlined_data_tables r
+     WHERE r.schema_version <= {schema_version} ORDER BY r.table_id, r.schema_version DESC
+)
+SELECT n.table_name
+  FROM newest n
+  JOIN {branch}.ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
+ WHERE n.table_id IN (SELECT table_id FROM {branch}.ducklake_schema_versions GROUP BY table_id HAVING count(*) > 1)
+""")
+
+# The lake may have dropped that table since an older fork point. Rows of such tables go to files at once.
+STOP_INLINING = sql.SQL("""
+WITH altered AS (
+    SELECT v.table_id, max(v.schema_version) AS schema_version
+      FROM {branch}.ducklake_schema_versions v GROUP BY v.table_id HAVING count(*) > 1
+), without AS (
+    SELECT a.table_id FROM altered a
+      JOIN {branch}.ducklake_table t ON t.table_id = a.table_id AND t.end_snapshot IS NULL
+     WHERE NOT EXISTS (SELECT FROM {branch}.ducklake_inlined_data_tables r
+                        WHERE r.table_id = a.table_id AND r.schema_version >= a.schema_version)
+), removed AS (
+    DELETE FROM {branch}.ducklake_metadata
+     WHERE key = 'data_inlining_row_limit' AND scope = 'table' AND scope_id IN (SELECT table_id FROM without)
+)
+INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
+SELECT 'data_inlining_row_limit', '0', 'table', table_id FROM without
+""")
+
+
 def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, sql.Composable]) -> None:
     """Copy the inlined rows and deletes of the fork point. Each table of them takes a statement of DDL; empty ones are left out."""
+    needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
     for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": claim.source}).fetchall():
         copy, original = sql.Identifier(claim.schemas.branch, name), sql.Identifier(claim.source, name)
         there = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE begin_snapshot <= {})").format(original, names["fork"])
         row = conn.execute(there).fetchone()
-        if row is None or not row[0]:
+        if name not in needed and (row is None or not row[0]):
             continue
         conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(copy, original))
         columns = read_columns(conn, claim.source, name)
@@ -456,6 +503,7 @@ def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, s
         if not has_deletes:
             registered = "INSERT INTO {branch}.ducklake_inlined_data_tables SELECT * FROM {source}.ducklake_inlined_data_tables"
             conn.execute(sql.SQL(registered + " WHERE table_name = {name}").format(**names, name=sql.Literal(name)))
+    conn.execute(STOP_INLINING.format(**names))
 
 
 def _format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.Composable, fork: sql.Composable) -> sql.Composed:

@@ -71,7 +71,7 @@ def prove_beside(history: History, sessions: Sessions, spark: Spark) -> list[str
                 assert not (failed := [step for step in done if step.verdict is Verdict.failed]), failed
                 said += [f"{step.subject} {step.kind} {step.removed or step.rows}" for step in done if step.verdict is Verdict.done]
                 stage.check()
-        prove_end(served, history, stage.read_past().all_moments, sessions)
+        prove_end(served, history.vector_tables, stage.read_past().all_moments, sessions)
     return said
 
 

@@ -66,7 +66,7 @@ def check_metadata(
             before = _find_kept(table, snapshot, before)
         changes = _read_changes(table, snapshot, before)
         numbers = range(shown.get(snapshot.parent_snapshot_id or 0, 0) + 1, snapshot.sequence_number or 0)
-        _check_added(snapshot, changes.added, set(numbers) - set(shown.values()) if has_expired else set())
+        _check_added(snapshot, changes.added, numbers if has_expired else range(0), set(shown.values()))
         if not has_moved:
             _check_carried(changes.live, before)
         _check_summary(snapshot, changes, is_cut=is_cut)
@@ -190,11 +190,13 @@ def key_of(data_file: DataFile) -> FileKey:
     return data_file.content.name, data_file.file_path
 
 
-def _check_added(snapshot: Snapshot, added: Live, gone: set[int]) -> None:
-    """A new file has its snapshot's number, or keeps one of those of `gone` forerunners, for which the snapshot stands, too."""
+def _check_added(snapshot: Snapshot, added: Live, numbers: range, shown: set[int]) -> None:
+    """A new file has its snapshot's number, or keeps one of `numbers` of forerunners that are gone, for which the snapshot stands, too."""
     for key, entry in added.items():
         assert entry.sequence_number == entry.file_sequence_number, key
-        assert entry.file_sequence_number in {snapshot.sequence_number, *gone}, f"{key} of {entry.file_sequence_number}, not {gone}"
+        number = entry.file_sequence_number
+        is_gone = number is not None and number in numbers and number not in shown
+        assert number == snapshot.sequence_number or is_gone, f"{key} of {number}, not {numbers}"
 
 
 def _check_carried(live: Live, before: Live) -> None:

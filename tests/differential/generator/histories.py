@@ -62,18 +62,20 @@ def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None
     take(tables.draw_new_table(draw, lake))
     for _ in range(draw(st.integers(5, 13))):
         if clients and lake.tables and draw(st.booleans()):
-            take(_CLIENTS[draw(st.sampled_from(clients))](draw, _for_client(lake), steps))
+            take(draw_client_commit(draw, lake, steps, clients))
         else:
-            take(_draw_steps(draw, lake, steps, wide))
+            take(draw_steps(draw, lake, steps, wide=wide))
     return History(draw(st.sampled_from(_TIME_ZONES)), tuple(steps))
 
 
-def _for_client(lake: Lake) -> Lake:
-    """Return the lake as steps of clients are drawn for: their columns have Iceberg's own types."""
-    return replace(lake, by_client=True, column_types=tuple(name for name in lake.column_types if name not in NARROW))
+def draw_client_commit(draw: Draw, lake: Lake, before: Sequence[Step], clients: tuple[str, ...]) -> list[Step]:
+    """Draw what one of the clients commits next; the columns that it makes have Iceberg's own types."""
+    shown = replace(lake, by_client=True, column_types=tuple(name for name in lake.column_types if name not in NARROW))
+    return _CLIENTS[draw(st.sampled_from(clients))](draw, shown, before)
 
 
-def _draw_steps(draw: Draw, lake: Lake, before: list[Step], wide: bool) -> list[Step]:
+def draw_steps(draw: Draw, lake: Lake, before: Sequence[Step], *, wide: bool) -> list[Step]:
+    """Draw what DuckDB does next, with maintenance of files and snapshots if `wide`."""
     shape = draw(st.integers(0, 19))
     if not lake.tables or (shape == 14 and len(lake.tables) < tables.MOST_TABLES):
         return tables.draw_new_table(draw, lake)
@@ -105,7 +107,7 @@ def draw_late_sorting(draw: Draw, lake: Lake) -> list[Step]:
     return [*steps, *_maintain(lake, FlushInlined()), Step((sorting,))] if sorting is not None else steps
 
 
-def _draw_transaction(draw: Draw, lake: Lake, before: list[Step]) -> list[Step]:
+def _draw_transaction(draw: Draw, lake: Lake, before: Sequence[Step]) -> list[Step]:
     operations: list[Operation] = []
     makers = (*_ROWS, *_DEFINITIONS) if draw(st.integers(0, 2)) == 0 else _ROWS
     for _ in range(draw(st.integers(2, 4))):

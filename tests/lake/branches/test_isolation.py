@@ -5,6 +5,7 @@ from contextlib import closing
 import duckdb
 import pytest
 
+from duckicelake.lake.branches.create import BranchRequest
 from tests.lake.branches.repository import Rows, fill, maintain, make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
 
@@ -168,3 +169,27 @@ def test_ids_of_members_are_disjoint(lake: FreshLake) -> None:
     ):
         row = conn.execute(query.encode()).fetchone()
         assert row is not None and 1 << 32 <= row[0] < 2 << 32
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["newest", "older"])
+def test_small_inserts_into_a_renamed_column_are_read_after_another_change(lake: FreshLake, is_older: bool) -> None:
+    """DuckDB 1.5.5 reads inlined rows by the table's first columns where their table of rows began with no change of columns."""
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t (id INTEGER, weight INTEGER)")
+        main.execute("ALTER TABLE t RENAME COLUMN weight TO w")
+        head = read_head(lake)
+        main.execute("ALTER TABLE t ADD COLUMN more INTEGER")
+        main.execute("ALTER TABLE t DROP COLUMN more")
+        main.execute("CREATE TABLE another (id INTEGER)")
+    dev = make_branch(lake, BranchRequest("dev", at=head if is_older else None))
+    with closing(dev.duckdb()) as session:
+        session.execute("CREATE TABLE of_branch (id INTEGER)")
+        session.execute("INSERT INTO t VALUES (1, 2)")
+        session.execute("INSERT INTO t SELECT i, 7 FROM range(2, 40) r(i)")
+        session.execute("DELETE FROM t WHERE id = 3")
+        session.execute("ALTER TABLE t RENAME TO u")
+    rows = [(1, 2), (2, 7), *((number, 7) for number in range(4, 40))]
+    assert read_rows(dev, "u") == rows
+    assert read_rows(dev, "t", head) == read_rows(lake, "t") == []
+    maintain(dev)
+    assert read_rows(dev, "u") == rows

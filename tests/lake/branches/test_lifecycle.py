@@ -1,16 +1,16 @@
 """How branches come and go: names, fork points, branches of branches, deletion, and what happens beside open transactions."""
 
-from collections.abc import Iterator
+import subprocess
+import sys
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 
 import boto3
 import psycopg
 import pytest
-from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, Unsupported
-from duckicelake.lake.branches import create, delete
 from duckicelake.lake.branches.create import BranchRequest, build_branch_path, check_name, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.registry import list_branches
@@ -18,9 +18,12 @@ from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.install import uninstall
 from duckicelake.lake.writing.migrate import migrate
 from tests.lake.bare import list_relations
+from tests.lake.branches import stopping
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_but
+
+ROOT = Path(__file__).parents[3]
 
 READ_STATE = """
 SELECT (SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal),
@@ -97,6 +100,18 @@ def test_a_lake_without_branches_has_nothing_of_them(lake: FreshLake) -> None:
     assert list_relations(lake) == before
     uninstall(conn, lake.metadata_schema)
     assert conn.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
+
+
+def test_a_lake_prepared_by_another_version_is_prepared_again(lake: FreshLake) -> None:
+    """The next branch brings the triggers and functions of the version that makes it."""
+    conn = lake.psycopg()
+    make_branch(lake, "dev")
+    before = conn.execute(READ_STATE).fetchone()
+    assert delete_branch(conn, lake.metadata_schema, "dev")
+    conn.execute("UPDATE iceberg_setting SET value = 'other' WHERE key = 'repository'")
+    conn.execute("DROP TRIGGER iceberg_copy_deleted ON ducklake_data_file")
+    make_branch(lake, "dev")
+    assert conn.execute(READ_STATE).fetchone() == before
 
 
 def test_a_name_is_taken_without_regard_to_case(lake: FreshLake) -> None:
@@ -255,59 +270,63 @@ def test_a_cleanup_that_cannot_see_the_branch_fails(lake: FreshLake, removal: st
         late.execute(REMOVALS[removal].encode())
 
 
-@pytest.fixture
-def steps(lake: FreshLake) -> Iterator[psycopg.Connection]:
-    """A connection that a test stops at a step, as a killed process would."""
-    with closing(psycopg.connect(lake.dsn, autocommit=True)) as conn:
-        yield conn
+def kill_at(lake: FreshLake, action: str, step: str) -> None:
+    """Let another process make or delete the branch `dev`, and kill it (SIGKILL) when it reaches a step."""
+    command = [sys.executable, "-m", stopping.__name__, lake.dsn, lake.metadata_schema, action, "dev", step]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().strip() == stopping.REACHED
+        finally:
+            process.kill()
 
 
-class Killed(BaseException):
-    """The end of a process, at a step."""
+CREATION_STEPS = ["_create_copied", "install_notes", "_claim_in_turn", "_read_fork", "_copy_inlined+", "copy_notes+"]
 
 
-@pytest.mark.parametrize("step", long_but(["_create_copied", "install_notes", "_claim_in_turn", "_read_fork", "copy_notes"], "copy_notes"))
-def test_a_killed_creation_leaves_nothing(lake: FreshLake, steps: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """All or nothing: neither schema nor row is left, and the same name can be made afterwards."""
-    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+@pytest.mark.parametrize("step", long_but(CREATION_STEPS, "copy_notes+"))
+def test_a_killed_creation_leaves_nothing(lake: FreshLake, step: str) -> None:
+    """All or nothing: neither schema nor row is left, the lake goes on at once, and the same name can be made afterwards."""
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
     make_branch(lake, "first")
     conn = lake.psycopg()
     before = conn.execute(READ_STATE).fetchone()
-
-    def die(*_: object) -> None:
-        steps.close()
-        raise Killed
-
-    monkeypatch.setattr(create, step, die)
-    with pytest.raises(Killed):
-        create_branch(steps, lake.metadata_schema, BranchRequest("dev"))
-    monkeypatch.undo()
+    kill_at(lake, "create", step)
+    main.execute("INSERT INTO t FROM range(100, 200)")
     assert conn.execute(READ_STATE).fetchone() == before
     assert [branch.name for branch in list_branches(conn)] == ["first"]
     assert read_rows(make_branch(lake, "dev"), "t") == read_rows(lake, "t")
 
 
-def test_a_killed_deletion_is_whole_or_nothing(lake: FreshLake, steps: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its one transaction ends the branch is whole; after it, the next command drops the schema."""
+@pytest.mark.parametrize("step", long_but(["_schedule", "_schedule+"], "_schedule+"))
+def test_a_deletion_killed_before_its_end_changes_nothing(lake: FreshLake, step: str) -> None:
+    """The branch is whole, and can be deleted afterwards."""
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    dev = make_branch(lake, "dev")
+    main.execute("DELETE FROM t WHERE id < 50")
+    maintain(lake)
+    kill_at(lake, "delete", step)
+    assert len(read_rows(dev, "t")) == 100
+    maintain(lake)
+    maintain(dev)
+    assert len(read_rows(dev, "t")) == 100
+    assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    assert len(read_rows(lake, "t")) == 50
+
+
+def test_a_deletion_killed_after_its_transaction_is_finished_by_the_next_command(lake: FreshLake) -> None:
+    """The branch is gone, its files go with the lake's clean-up, and the schema goes when a branch is made or deleted next."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
     dev = make_branch(lake, "dev")
-    rows = read_rows(dev, "t")
-
-    def die(*_: object) -> bool:
-        raise Killed
-
-    monkeypatch.setattr(delete, "RELEASE_KEPT", sql.SQL("SELECT 1 / 0"))
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        delete_branch(steps, lake.metadata_schema, "dev")
-    monkeypatch.undo()
-    assert read_rows(dev, "t") == rows
-    monkeypatch.setattr(delete, "drop_deleted", die)
-    with pytest.raises(Killed):
-        delete_branch(steps, lake.metadata_schema, "dev")
-    monkeypatch.undo()
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t FROM range(100, 200)")
+    kill_at(lake, "delete", "drop_deleted")
     conn = lake.psycopg()
     assert list_branches(conn) == []
     maintain(lake)
+    assert list_objects(lake) == list_named(lake, "t")
     with pytest.raises(BadRequest):
         delete_branch(conn, lake.metadata_schema, "dev")
     assert conn.execute("SELECT to_regnamespace('\"lake@dev\"')").fetchone() == (None,)

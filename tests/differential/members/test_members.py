@@ -1,0 +1,46 @@
+"""A lake and its branches: whatever is done to one member, every reader of every member shows exactly the rows of the model."""
+
+import pytest
+from hypothesis import given, seed
+
+from tests.differential.clients.draws.pyiceberg import PYICEBERG
+from tests.differential.generation import history_settings
+from tests.differential.members.histories import RepositoryHistory, repository_histories
+from tests.differential.members.playing import prove_repository
+from tests.differential.sessions import Sessions
+from tests.fix_histories import Block
+from tests.rest.serving import make_settings, serve
+from tests.support.lakes import make_lake
+from tests.support.tiers import long_but
+
+SHARES = [Block(1, 3), *(Block(seed, 10) for seed in range(2, 32))]
+"""Histories of one seed each: a handful, and 300."""
+
+EACH_SHARE = pytest.mark.parametrize(
+    "share", long_but([pytest.param(share, id=f"seed{share.seed}x{share.count}") for share in SHARES], "seed1x3")
+)
+
+
+def prove_share(share: Block, sessions: Sessions, *clients: str) -> None:
+    """Prove some histories; a failing one shrinks, and is printed."""
+
+    @seed(share.seed)
+    @history_settings(share.count, shrink=True)
+    @given(repository_histories(clients=clients))
+    def every_member_agrees(history: RepositoryHistory) -> None:
+        with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:
+            prove_repository(lake, server, history, sessions)
+
+    every_member_agrees()
+
+
+@EACH_SHARE
+def test_every_member_agrees_at_every_snapshot(share: Block, sessions: Sessions) -> None:
+    """DuckDB writes to a lake and its branches: they change apart from each other, whatever maintenance removes."""
+    prove_share(share, sessions)
+
+
+@EACH_SHARE
+def test_every_member_agrees_when_pyiceberg_writes_too(share: Block, sessions: Sessions) -> None:
+    """The same, while PyIceberg commits to each member between DuckDB's steps."""
+    prove_share(share, sessions, PYICEBERG)

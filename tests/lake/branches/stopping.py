@@ -1,0 +1,46 @@
+"""A process that makes or deletes a branch and stops at a named step, to be killed there: `python -m … dsn schema create|delete name step`.
+
+A step is a function of `create` or `delete`: the process stops before it, or after it if the name ends in `+`.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from duckicelake.lake.branches import create, delete
+from duckicelake.lake.branches.create import BranchRequest, create_branch
+from duckicelake.lake.branches.delete import delete_branch
+
+MODULES = {"create": create, "delete": delete}
+REACHED = "reached"
+
+
+def stop_at(module: object, step: str) -> None:
+    """Replace a function by one that says that it was reached, and then waits for ever."""
+    name = step.removesuffix("+")
+    original: Callable[..., Any] = getattr(module, name)
+
+    def stopped(*arguments: Any) -> None:
+        if step.endswith("+"):
+            original(*arguments)
+        sys.stdout.write(f"{REACHED}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+    setattr(module, name, stopped)
+
+
+def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
+    """Do it, up to the step."""
+    stop_at(MODULES[action], step)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if action == "create":
+            create_branch(conn, schema, BranchRequest(name))
+        else:
+            delete_branch(conn, schema, name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
