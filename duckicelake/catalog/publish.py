@@ -1,6 +1,6 @@
 """Publishing: writes the manifests and the metadata file of a table state that is read from DuckLake's rows.
 
-`tables` calls this under the lock of the table's cache; `commits.publish_in_commit` calls parts of it in the commit's transaction."""
+`tables` calls this under the lock of the table's cache; `commits.write` calls parts of it in the commit's transaction."""
 
 import json
 import time

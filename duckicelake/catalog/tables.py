@@ -34,6 +34,11 @@ class Ident:
     namespace: Levels
     name: str
 
+    @property
+    def stored(self) -> tuple[str, str]:
+        """The names of the schema and the table in DuckLake."""
+        return to_schema_name(self.namespace), self.name
+
     def __str__(self) -> str:
         return f"{format_levels(self.namespace)}.{self.name}"
 

@@ -1,14 +1,18 @@
-"""The rows of one table's commit, computed under the lake's lock: requirements, updates, files and notes.
+"""The third step of a commit: the rows to write, computed under the lake's lock from requirements, updates and files.
 
-`commits.commit` calls `plan_table` in its transaction."""
+`commits.commit` calls `plan` in the commit's transaction, in which the few rows are looked up that depend on the files of the request.
+Nothing is written here. `registration` uses `FileWriter` for the files of a table that it registers."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
-from duckicelake.catalog.commits.prepare import CommitBase, TableCommit, build_id_translator, check_still_required, list_own_ids
-from duckicelake.catalog.id_allocation import IdAllocator
+from duckicelake.catalog.commits.lock import Locked, LockedTable
+from duckicelake.catalog.commits.prepare import Prepared, SnapshotFiles, build_id_translator, check_still_required, list_own_ids
+from duckicelake.catalog.commits.requests import TableCommit, check_uuids
+from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.branch_snapshots import WITHOUT_INHERITANCE, BranchSnapshot, LakeNumbers, to_kept_snapshot, write_lake_ids
 from duckicelake.catalog.incoming.column_names import ColumnNames, build_column_names
 from duckicelake.catalog.incoming.file_changes import FIRST_LINEAGE_FORMAT, FileChange, PreparedDeletes, renumber_specs, take_files
@@ -30,7 +34,7 @@ from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_curre
 from duckicelake.iceberg.requests.manifest_checks import build_required_columns, check_added_once, check_manifest, check_required_columns
 from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
-from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
+from duckicelake.iceberg.requests.updates import RemoveSnapshots
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.changes import NOTES_KIND
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
@@ -49,19 +53,27 @@ from duckicelake.lake.writing.rows import (
     EndedDataFile,
     EndedDeleteFile,
     EndedInlinedRows,
+    LakeStep,
     NewDeleteFile,
     NewRow,
     NewSnapshotNote,
 )
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.client_snapshots import change_statistics
-from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, table_folder, table_location, to_canonical
+from duckicelake.translate.locations import (
+    find_inlined_snapshot,
+    list_paths,
+    list_spellings,
+    table_folder,
+    table_location,
+    to_canonical,
+    to_folder_uri,
+)
 from duckicelake.translate.partitions import has_buckets
 from duckicelake.translate.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
     check_supported,
-    list_added,
     map_updates,
     number_snapshots,
 )
@@ -263,28 +275,29 @@ class FileWriter:
         self.ended |= {file.data_file_id for file in found}
 
 
-def add_snapshots(writer: FileWriter, first: TableStep, base: CommitBase) -> list[TableStep]:
+def add_snapshots(writer: FileWriter, first: TableStep, applied: "_Applied") -> list[TableStep]:
     """Return a step for each snapshot, the first one's rows in the step that is there."""
-    planned, commit = writer.planned, writer.commit
-    count = max(len(base.changes), 1)
+    planned, commit, files = writer.planned, writer.commit, applied.files
+    count = max(len(files.changes), 1)
     steps = [first, *(TableStep() for _ in range(count - 1))]
     notes: list[list[NewRow]] = [[to_snapshot_note(planned, snapshot, commit.head.snapshot_id + count)] for snapshot in planned.added]
-    if base.move is not None:
-        notes.append([NewMove(planned.table_id, base.move.snapshot_id)])
-    if base.is_emptied:
+    if files.move is not None:
+        notes.append([NewMove(planned.table_id, files.move.snapshot_id)])
+    if files.is_emptied:
         # A snapshot that only ends rows has no summary of a client.
         notes.append([NewRoot(planned.table_id)])
-    next_row_id = 0 if base.published is None else base.published.state.next_row_id
-    for number, (step, told, change, prepared) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
+    published = applied.prepared.base.published
+    next_row_id = 0 if published is None else published.state.next_row_id
+    for number, (step, told, change, prepared) in enumerate(zip(steps, notes, files.changes, files.deletes, strict=False), 1):
         step.rows += told
         snapshot = planned.added[number - 1] if number <= len(planned.added) else None
         if snapshot is not None:
             writer.assign_numbers(snapshot, commit.head.snapshot_id + number, next_row_id)
-        branch_snapshots = None if snapshot is None else base.branch_snapshots.get(snapshot.snapshot_id)
-        if branch_snapshots is not None:
-            next_row_id = writer.add_branch_snapshot(step, branch_snapshots, commit.head.snapshot_id + number, next_row_id)
+        branch_snapshot = None if snapshot is None else files.branch_snapshots.get(snapshot.snapshot_id)
+        if branch_snapshot is not None:
+            next_row_id = writer.add_branch_snapshot(step, branch_snapshot, commit.head.snapshot_id + number, next_row_id)
             continue
-        if snapshot is not None and snapshot.parent_snapshot_id is None and base.has_main:
+        if snapshot is not None and snapshot.parent_snapshot_id is None and applied.had_main:
             step.rows.append(NewRoot(planned.table_id))
         step.add_change("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
@@ -316,35 +329,118 @@ class TablePlan:
     notes: Sequence[NewRow] = ()
 
 
-def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAllocator, now_ms: int) -> TablePlan:
-    """Return what a request does to its table; nothing when it changes nothing.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The rows of a commit: a step for each lake snapshot, and notes that need none; nothing if the commit changes nothing.
+
+    `digest` is stored with a request for several tables of which one shows that it has landed: a copy is compared by it then.
+    """
+
+    steps: Sequence[LakeStep] = ()
+    notes: Sequence[NewRow] = ()
+    digest: str = ""
+
+
+def plan(locked: Locked) -> Planned:
+    """Return what the commit writes; nothing if it has landed before.
 
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchNamespace, AlreadyExists
     """
-    check_still_required(request, base)
-    to_lake_id = build_id_translator(base)
+    if locked.has_landed:
+        return Planned()
+    requests = [table.prepared.request for table in locked.tables]
+    check_uuids(requests)
+    head = locked.commit.head
+    ids = IdAllocator(head.next_catalog_id, head.next_file_id)
+    now_ms = time.time_ns() // 1_000_000
+    plans = [plan_table(locked.commit, table, ids, now_ms) for table in locked.tables]
+    check_separate_locations(locked.tables, [each.location for each in plans])
+    steps = to_lake_steps(head, ids, [each.steps for each in plans if each.steps])
+    notes = [note for each in plans for note in each.notes]
+    is_stored = (steps or notes) and any(request.list_added() or request.creates for request in requests)
+    return Planned(steps, notes, locked.digest if is_stored else "")
+
+
+def check_separate_locations(tables: Sequence[LockedTable], locations: Sequence[str]) -> None:
+    """Raise BadRequest when a table comes to a location within another's of the same request, or around it, or to the same."""
+    if len(tables) < 2:
+        return
+    known = [table.prepared.base.metadata for table in tables]
+    stays = [metadata is not None and metadata.location == location for metadata, location in zip(known, locations, strict=True)]
+    # what begins with a folder's name stands right behind it
+    folders = sorted((to_folder_uri(location), stayed, location) for location, stayed in zip(locations, stays, strict=True))
+    for (outer, first_stays, first), (inner, second_stays, second) in zip(folders, folders[1:], strict=False):
+        if inner.startswith(outer) and not (first_stays and second_stays):
+            raise BadRequest(
+                f"The location {second!r} lies in another table's of the same request, or is the same: {first!r}. Choose another."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """A request applied to the metadata of its table. `old` also has the schemas and specs that were removed from view.
+
+    `files` have the table's own ids of partition specs.
+    """
+
+    prepared: Prepared
+    old: TableMetadata | None
+    new: TableMetadata
+    files: SnapshotFiles
+
+    @property
+    def had_main(self) -> bool:
+        """True if the table has a current snapshot before the commit."""
+        return self.old is not None and self.old.current_snapshot_id is not None
+
+
+def plan_table(commit: Commit, table: LockedTable, ids: IdAllocator, now_ms: int) -> TablePlan:
+    """Return what a request does to its table; nothing when it changes nothing. Raises what `plan` raises."""
+    request, base = table.prepared.request, table.prepared.base
+    check_still_required(request, base.metadata, table.committed_ids)
     live = None if base.published is None else to_live_rows(base.published.state)
-    shown = {spec.spec_id for spec in base.metadata.partition_specs} if base.metadata else set[int]()
-    if base.metadata is not None and live is not None:
-        base = replace(base, metadata=with_removed(base.metadata, live.notes))
-    added = list_added(request.body.updates)
-    fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
-    _check_new_ids(fresh, base)
+    applied = _apply(commit, table, live, now_ms)
+    _check_files(applied)
+    if base.row is None or applied.old is None or live is None:
+        return _plan_creation(commit, applied, ids)
+    check_unused(applied.old, applied.new, table.prepared.used_specs)
+    return _plan_change(
+        commit, applied, ids, PlannedTable(base.row.table_id, base.row, applied.new, table.prepared.request.list_added()), live
+    )
+
+
+def _apply(commit: Commit, table: LockedTable, live: LiveTableRows | None, now_ms: int) -> _Applied:
+    """Return the table's metadata after the request, with the ids of lake snapshots for those that it adds."""
+    request, files, known = table.prepared.request, table.prepared.files, table.prepared.base.metadata
+    shown = {spec.spec_id for spec in known.partition_specs} if known else set[int]()
+    old = known if known is None or live is None else with_removed(known, live.notes)
+    to_lake_id = build_id_translator(known, table.committed_ids)
+    fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(request.list_added(), 1)}
+    _check_new_ids(fresh, table)
     _check_not_removed(fresh, request)
-    updates = map_updates(request.body.updates, lambda i: fresh[i] if i in fresh else to_lake_id(i))
-    updates = updates if base.metadata is None else resolve_added_specs(updates, shown)
-    check_parents(base.metadata, updates)
-    last = base.metadata.last_sequence_number if base.metadata else 0
-    next_row_id = base.metadata.next_row_id if base.metadata else 0
-    new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
-    base = _with_own_specs(base, updates, shown, new)
-    main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.branch_snapshots]
-    check_supported(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
-    if base.is_emptied and not base.changes and base.metadata is not None:
+    updates = map_updates(request.updates, lambda i: fresh[i] if i in fresh else to_lake_id(i))
+    updates = updates if old is None else resolve_added_specs(updates, shown)
+    check_parents(old, updates)
+    last = old.last_sequence_number if old else 0
+    next_row_id = old.next_row_id if old else 0
+    new = apply_updates(old, number_snapshots(updates, last, next_row_id), now_ms)
+    spec_ids = map_spec_ids(updates, shown, new)
+    if spec_ids and old is not None:
+        # Copies for branches have the table's ids already.
+        files = replace(files, changes=[renumber_specs(change, spec_ids) for change in files.changes])
+    main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in files.branch_snapshots]
+    check_supported(old, new, main, files.move.snapshot_id if files.move else None, emptied=files.is_emptied)
+    if files.is_emptied and not files.changes and old is not None:
         # there is nothing to end, so main stays where it is
-        new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
-    for change in (*base.changes, *(prepared.change for prepared in base.branch_snapshots.values())):
+        new = replace(new, current_snapshot_id=old.current_snapshot_id)
+    return _Applied(table.prepared, old, new, files)
+
+
+def _check_files(applied: _Applied) -> None:
+    """Raise BadRequest for files and manifests that do not fit the table, or come twice."""
+    new, files = applied.new, applied.files
+    for change in (*files.changes, *(prepared.change for prepared in files.branch_snapshots.values())):
         if change.added and not change.is_trusted:
             rules = build_required_columns(new)
             for file in change.added:
@@ -352,35 +448,24 @@ def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAl
         check_added_once(change.fresh)
         for manifest in change.fresh:
             check_manifest(manifest, new)
-    if base.table is None or base.metadata is None or live is None:
-        return _plan_creation(commit, request, base, ids, new)
-    check_unused(base.metadata, new, base.used_specs)
-    return _plan_change(commit, base, ids, PlannedTable(base.table.table_id, base.table, new, added), live)
 
 
-def _with_own_specs(base: CommitBase, updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> CommitBase:
-    """Return the base with main's files under the table's ids of the specs that come with them; copies for branches have them already."""
-    spec_ids = map_spec_ids(updates, shown, new)
-    if not spec_ids or base.metadata is None:
-        return base
-    return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])
-
-
-def _check_new_ids(fresh: Mapping[int, int], base: CommitBase) -> None:
-    ours = list_own_ids(base, fresh.keys())
-    taken = [snapshot_id for snapshot_id in fresh if snapshot_id in base.known or snapshot_id in ours]
+def _check_new_ids(fresh: Mapping[int, int], table: LockedTable) -> None:
+    ours = list_own_ids(table.prepared.base.metadata, fresh.keys())
+    taken = [snapshot_id for snapshot_id in fresh if snapshot_id in table.committed_ids or snapshot_id in ours]
     if taken:
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 
 
 def _check_not_removed(fresh: Mapping[int, int], request: TableCommit) -> None:
-    for update in request.body.updates:
+    for update in request.updates:
         if isinstance(update, RemoveSnapshots) and not fresh.keys().isdisjoint(update.snapshot_ids):
             lost = next(snapshot_id for snapshot_id in update.snapshot_ids if snapshot_id in fresh)
             raise BadRequest(f"Cannot add snapshot {lost} and remove it in one commit; leave out one of the two.")
 
 
-def _plan_creation(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAllocator, new: TableMetadata) -> TablePlan:
+def _plan_creation(commit: Commit, applied: _Applied, ids: IdAllocator) -> TablePlan:
+    request, base, new = applied.prepared.request, applied.prepared.base, applied.new
     place = get_place(commit.conn, request.ident, commit.head.lake_format)
     check_free(commit.conn, request.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
@@ -392,26 +477,26 @@ def _plan_creation(commit: Commit, request: TableCommit, base: CommitBase, ids: 
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new, get_last_version(commit.conn, location))
     first.rows += change_statistics(table_id, None, new, base.allowed.holds)
-    planned = PlannedTable(table_id, None, new, list_added(request.body.updates))
+    planned = PlannedTable(table_id, None, new, request.list_added())
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
         planned = replace(planned, sequence_base=commit.head.snapshot_id)
-    writer = FileWriter(commit, ids, planned, base.allowed, build_column_names(None, base.footers))
-    steps = add_snapshots(writer, first, base)
+    writer = FileWriter(commit, ids, planned, base.allowed, build_column_names(None, applied.files.footers))
+    steps = add_snapshots(writer, first, applied)
     return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
 
-def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: PlannedTable, found: LiveTableRows) -> TablePlan:
-    old, new, table_id, notes = base.metadata, planned.new, planned.table_id, found.notes
+def _plan_change(commit: Commit, applied: _Applied, ids: IdAllocator, planned: PlannedTable, found: LiveTableRows) -> TablePlan:
+    base, files, conn = applied.prepared.base, applied.files, commit.conn
+    old, new, table_id, notes = applied.old, planned.new, planned.table_id, found.notes
     assert old is not None
-    conn = commit.conn
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.allowed.roots, table_id))
         planned = replace(planned, new=new)
     check_path_properties(conn, table_id, base.allowed, new.properties, old.properties)
     client_order_id = notes.shapes[-1].order_id if notes.shapes else 0
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
-    brings_files = any(change.added or change.returned for change in base.changes)
+    brings_files = any(change.added or change.returned for change in files.changes)
     ends_buckets = brings_files and base.published is not None and has_buckets(base.published.state.partitions)
     live = LiveTable(
         *(table_id, found.columns, found.comments, found.tags, client_order_id, found.sort_keys, sort_id, ends_buckets),
@@ -422,22 +507,22 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
     first = TableStep()
     if new.location != old.location:
         first.rows.append(FormerLocation(table_id, old.location))
-    change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
+    change_table(first, live, old, new, adds_data=any(change.added for change in files.changes))
     if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
         _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
         _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
         sequence_base = commit.head.snapshot_id
-    marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
+    marks = mark_removed(table_id, notes, old, new, {spec_id for change in files.changes for spec_id in change.spec_ids.values()})
     statistics = change_statistics(table_id, old, new, base.allowed.holds)
     if marks or statistics:
         first.rows += [*marks, *statistics]
         first.add_change("altered_table" if marks else NOTES_KIND, table_id)
-    names = build_column_names(base.published.state if base.published else None, base.footers)
+    names = build_column_names(base.published.state if base.published else None, files.footers)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
-    is_step = bool(first.changes or base.changes)
-    steps = add_snapshots(writer, first, base) if is_step else []
-    moved = [] if base.move is None else keep_main_target(table_id, base.move, notes.refs)
+    is_step = bool(first.changes or files.changes)
+    steps = add_snapshots(writer, first, applied) if is_step else []
+    moved = [] if files.move is None else keep_main_target(table_id, files.move, notes.refs)
     return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
 
 

@@ -4,9 +4,9 @@ A commit passes through three functions: `parse_commit` (no I/O), `prepare_commi
 `commit_alone` (in the turn). Requests that change only properties are not prepared: one turn commits all of them that wait in a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 
 from fastapi import Response
@@ -15,8 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
-from duckicelake.catalog.commits.prepare import CommitBase, TableCommit
-from duckicelake.catalog.commits.property_group import GroupMember, may_be_grouped
+from duckicelake.catalog.commits.prepare import Prepared
+from duckicelake.catalog.commits.requests import GroupMember, TableCommit, may_be_grouped
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import load_committed_table
 from duckicelake.catalog.tables import Ident, LoadedTable
@@ -25,7 +25,6 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import is_create
-from duckicelake.iceberg.requests.updates import AddSnapshot
 from duckicelake.rest.auth.permissions import check_commit, check_moved
 from duckicelake.rest.context import RequestTarget, ServerContext, Target
 from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
@@ -50,13 +49,12 @@ TOO_LATE = "Other changes of the table took so long that this commit was not beg
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A commit to one table that its sender may make. `base` is what it was prepared with."""
+    """A commit to one table that its sender may make."""
 
     target: RequestTarget
     warehouse: Warehouse
     commit: TableCommit
     context: RequestContext
-    base: CommitBase | None = None
 
     @property
     def may_be_grouped(self) -> bool:
@@ -90,16 +88,15 @@ class TableCommitRoutes:
         with self._turns.place(request.table_key):
             if request.may_be_grouped:
                 return await self._commit_in_group(request)
-            if any(isinstance(update, AddSnapshot) for update in request.commit.body.updates):
-                request = await run_in_threadpool(prepare_commit, request)
+            prepared = await run_in_threadpool(prepare_commit, request) if request.commit.list_added() else None
             try:
                 began = monotonic()
                 async with self._turns.turn([request.table_key]):
                     self._context.metrics.observe_commit_wait(monotonic() - began)
                     async with self._server_turn(request):
-                        return await run_in_threadpool(commit_alone, request)
+                        return await run_in_threadpool(commit_alone, request, prepared)
             except TurnTimeout:
-                return await run_in_threadpool(answer_late, request)
+                return await run_in_threadpool(answer_late, request, prepared)
 
     async def _commit_in_group(self, request: CommitRequest) -> Response:
         """Commit a request with those that wait right behind it, or return what another request's turn has answered it."""
@@ -184,28 +181,28 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
     return requests
 
 
-def prepare_commit(request: CommitRequest) -> CommitRequest:
+def prepare_commit(request: CommitRequest) -> Prepared | None:
     """Return the request with the client's manifests read, or raise why it is refused.
 
-    A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed.
+    A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed: None then.
     """
     try:
-        return replace(request, base=commit.prepare(request.warehouse, request.commit))
+        return commit.prepare(request.warehouse, request.commit)
     except CatalogError:
         if request.context.key is None:
             raise
-        return request
+        return None
 
 
-def commit_alone(request: CommitRequest) -> Response:
+def commit_alone(request: CommitRequest, prepared: Prepared | None = None) -> Response:
     """Commit one request, and return its response."""
-    wanted = request.commit
-    done = run_once(
-        request.warehouse,
-        request.context,
-        lambda w: commit.commit_prepared(w, wanted, request.base),
-        lambda w, uuid: load_committed_table(w, wanted.ident, uuid),
-    )
+    return _answer_once(request, lambda warehouse: commit.commit_prepared(warehouse, request.commit, prepared))
+
+
+def _answer_once(request: CommitRequest, act: Callable[[Warehouse], LoadedTable]) -> Response:
+    """Return the response to a request after `act`, or after a copy of the request that came before."""
+    ident = request.commit.ident
+    done = run_once(request.warehouse, request.context, act, lambda warehouse, uuid: load_committed_table(warehouse, ident, uuid))
     return build_commit_response(request, done)
 
 
@@ -247,28 +244,26 @@ def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response
     """Return the response to a commit. Raises: CommitStateUnknown: the table was moved to where its sender has no right."""
     check_moved(request.target.session, TABLE, to_levels(done.moved_to))
     if request.context.needs_client_ids:
-        added = [update.snapshot.snapshot_id for update in request.commit.body.updates if isinstance(update, AddSnapshot)]
+        added = [snapshot.snapshot_id for snapshot in request.commit.list_added()]
         done = with_client_ids(request.warehouse.objects, done, added)
     # Without a client's ids, the ETag equals that of the next load, so the client need not load the table again.
     return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
 
 
-def answer_late(request: CommitRequest) -> Response:
+def answer_late(request: CommitRequest, prepared: Prepared | None = None) -> Response:
     """Return the response to a request whose turn did not come, if it has been committed before.
 
     Raises: CommitFailed: it has not; nothing was done
     """
-    wanted = request.commit
 
     def refuse(warehouse: Warehouse) -> LoadedTable:
-        landed = commit.load_landed(warehouse, wanted)
+        landed = commit.load_landed(warehouse, request.commit)
         if landed is None:
             raise CommitFailed(TOO_LATE)
         return landed
 
     try:
-        done = run_once(request.warehouse, request.context, refuse, lambda w, uuid: load_committed_table(w, wanted.ident, uuid))
+        return _answer_once(request, refuse)
     finally:
-        if request.base is not None:
-            commit.discard_prepared(request.warehouse, request.base)
-    return build_commit_response(request, done)
+        if prepared is not None:
+            commit.discard_prepared(request.warehouse, prepared)

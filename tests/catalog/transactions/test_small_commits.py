@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from duckicelake.catalog.client_ids import with_client_ids
-from duckicelake.catalog.commits import commit, publish_in_commit
+from duckicelake.catalog.commits import commit, write
 from duckicelake.catalog.commits.commit import commit_table
-from duckicelake.catalog.commits.prepare import TableCommit
+from duckicelake.catalog.commits.requests import TableCommit
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CommitFailed, LakeBusy
@@ -60,7 +60,7 @@ def test_a_commit_makes_four_journeys(loaded: Warehouse, monkeypatch: pytest.Mon
 
 def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB took its number before it came to wait: the commit that holds the lock would make it fail, and begins again."""
-    planned: Callable[..., Any] = publish_in_commit.predict_state
+    planned: Callable[..., Any] = write.predict_state
     came: list[Future[int]] = []
     [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
 
@@ -81,7 +81,7 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
             wait_for(is_waiting, "a session that waits for the lock")
         return planned(*args)
 
-    monkeypatch.setattr(publish_in_commit, "predict_state", let_come)
+    monkeypatch.setattr(write, "predict_state", let_come)
     with ThreadPoolExecutor(1) as threads:
         set_property(loaded, "second")
         assert came[0].result() == head + 1
@@ -176,7 +176,7 @@ def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
         {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4711},
     ]
     asked = parse_commit_table({"requirements": [], "updates": updates})
-    assert commit.get_cached_base(loaded, TableCommit(ident, asked)) is not None
+    assert commit.prepare_from_cache(loaded, TableCommit(ident, asked), None) is not None
     first = commit_table(open_server(lake), ident, asked)
     monkeypatch.setattr(commit, "COMMIT_S", 0.0)
     again = commit_table(loaded, ident, asked)
@@ -199,15 +199,15 @@ def test_a_table_that_never_stands_still_ends_in_time(
 ) -> None:
     """DuckDB inserts whenever the commit has read the table: it is begun again, but not for ever, and nothing is done."""
     conn, reads = lake.duckdb(), list[Any]()
-    read: Callable[..., Any] = commit.read_base
+    read: Callable[..., Any] = commit.prepare_request
 
     def read_late(*args: Any, **more: Any) -> Any:
         reads.append(read(*args, **more))
         conn.execute("INSERT INTO t VALUES (2)")
         return reads[-1]
 
-    monkeypatch.setattr(commit, "read_base", read_late)
-    monkeypatch.setattr(commit, "get_cached_base", lambda *_: None)
+    monkeypatch.setattr(commit, "prepare_request", read_late)
+    monkeypatch.setattr(commit, "prepare_from_cache", lambda *_: None)
     monkeypatch.setattr(commit, "COMMIT_S", seconds)
     with pytest.raises(CommitFailed, match="again and again"):
         set_property(loaded, "never")

@@ -1,0 +1,134 @@
+"""The requests that one transaction commits: one for one table or several, or a group that changes properties of one table.
+
+Pure. `rest` makes these values of bodies; every step of a commit reads them.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from duckicelake.catalog.tables import Ident
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.requests.bodies import CommitTable
+from duckicelake.iceberg.requests.requirements import Requirement, is_create
+from duckicelake.iceberg.requests.updates import AssignUuid, RemoveProperties, SetProperties, TableUpdate
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.audit_log import AuditContext
+from duckicelake.translate.namespaces import fold_name
+from duckicelake.translate.to_ducklake.commits import list_added
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """A client's commit request for one table."""
+
+    ident: Ident
+    body: CommitTable
+
+    @property
+    def requirements(self) -> Sequence[Requirement]:
+        """The requirements of the request."""
+        return self.body.requirements
+
+    @property
+    def updates(self) -> Sequence[TableUpdate]:
+        """The updates of the request, in order."""
+        return self.body.updates
+
+    @property
+    def creates(self) -> bool:
+        """True if the request creates its table. Raises: BadRequest: it also requires something of the table."""
+        return is_create(self.body.requirements)
+
+    def list_added(self) -> list[Snapshot]:
+        """Return the snapshots that the request adds, in order."""
+        return list_added(self.body.updates)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A request that changes only properties, and who sends it."""
+
+    body: CommitTable
+    audit_context: AuditContext
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """The requests that one transaction commits.
+
+    `digest` identifies a request for several tables. `members` are the requests of a group, whose updates are one request here;
+    the requirements of each are checked under the lock.
+    """
+
+    requests: Sequence[TableCommit]
+    digest: str = ""
+    members: Sequence[GroupMember] = ()
+
+    @property
+    def watched(self) -> Sequence[TableCommit]:
+        """The requests with the requirements of all members, whose snapshot ids are looked up under the lock."""
+        return [join_members(self.requests[0].ident, self.members)] if self.members else self.requests
+
+
+def may_be_grouped(body: CommitTable) -> bool:
+    """Return True if a request changes only properties of an existing table: no requirement depends on a property."""
+    return bool(body.updates) and not is_create(body.requirements) and all(map(_changes_properties, body.updates))
+
+
+def _changes_properties(update: TableUpdate) -> bool:
+    return isinstance(update, SetProperties | RemoveProperties)
+
+
+def join_members(ident: Ident, members: Sequence[GroupMember]) -> TableCommit:
+    """Return the requirements and updates of all members, in order, as one request."""
+    requirements = tuple(requirement for member in members for requirement in member.body.requirements)
+    return TableCommit(ident, CommitTable(None, requirements, tuple(update for member in members for update in member.body.updates)))
+
+
+def join_updates(ident: Ident, members: Sequence[GroupMember]) -> TableCommit:
+    """Return the updates of all members, in order, as one request without requirements."""
+    return TableCommit(ident, CommitTable(None, (), tuple(update for member in members for update in member.body.updates)))
+
+
+def build_group(ident: Ident, members: Sequence[GroupMember]) -> CommitBatch:
+    """Return requests that change only properties of one table as one batch."""
+    return CommitBatch([join_updates(ident, members)], members=members)
+
+
+def build_transaction(requests: Sequence[TableCommit]) -> CommitBatch:
+    """Return a request for several tables as one batch. Raises: BadRequest: it names one table twice."""
+    check_named_once(requests)
+    return CommitBatch(requests, compute_batch_digest(requests))
+
+
+def check_named_once(requests: Sequence[TableCommit]) -> None:
+    """Raise BadRequest when a request names one table twice: DuckDB folds case."""
+    seen: dict[tuple[str, str], TableCommit] = {}
+    for request in requests:
+        schema_name, table_name = request.ident.stored
+        other = seen.setdefault((fold_name(schema_name), fold_name(table_name)), request)
+        if other is not request:
+            raise BadRequest(
+                f"Cannot commit: {other.ident} and {request.ident} are one table, as DuckDB folds case; "
+                "put all its updates into one change."
+            )
+
+
+def compute_batch_digest(requests: Sequence[TableCommit]) -> str:
+    """Return the digest of the updates of a request over several tables, without its requirements; empty for one table."""
+    if len(requests) < 2:
+        return ""
+    whole = sha256()
+    for request in sorted(requests, key=lambda request: (request.ident.namespace, request.ident.name)):
+        whole.update(repr((request.ident, request.updates)).encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()
+
+
+def check_uuids(requests: Sequence[TableCommit]) -> None:
+    """Raise BadRequest when two tables are to have one uuid."""
+    wanted = Counter(uuid for request in requests for uuid in {each.uuid for each in request.updates if isinstance(each, AssignUuid)})
+    twice = [uuid for uuid, count in wanted.items() if count > 1]
+    if twice:
+        raise BadRequest(f"Cannot commit: two tables are to have the uuid {twice[0]}; give each its own.")
