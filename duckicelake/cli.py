@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from duckicelake.cli_changes import add_change_commands
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
@@ -111,6 +112,7 @@ def build_cli() -> typer.Typer:
     for name, command in BRANCH_COMMANDS.items():
         branches.command(name)(command)
     cli.add_typer(branches, name="branch")
+    add_change_commands(cli)
     cli.add_typer(principals, name="principal")
     cli.add_typer(roles, name="role")
     return cli

@@ -39,8 +39,9 @@ WALLS: dict[str, set[str]] = {
     "app": EVERYWHERE | {"access", "config", "catalog", "gateway", "lake", "rest", "store", "store_settings"},
     "commands": EVERYWHERE
     | {"app", "store_settings", "embedded", "config", "catalog", "gateway", "lake", "pipeline", "store", "translate"},
-    "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline"},
+    "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline", "cli_changes"},
     "cli_pipeline": {"embedded", "commands", "config"},
+    "cli_changes": {"commands", "config", "cli_pipeline"},
     "__init__": set(),
 }
 """What each package may import of the others; `lake.rows` allows that module only, `lake.changes` is as pure."""
@@ -75,6 +76,7 @@ LIBRARIES: dict[str, set[str]] = {
     "commands": {"duckdb", "prometheus_client", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},
     "cli": {"typer", "rich"},
     "cli_pipeline": {"typer"},
+    "cli_changes": {"typer"},
     "__init__": set(),
 }
 """The outside libraries that each package may import."""
@@ -108,6 +110,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli.py", "branch_create"),
     ("duckicelake/cli.py", "branch_diff"),
     ("duckicelake/cli.py", "branch_log"),
+    ("duckicelake/cli_changes.py", "undrop"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

@@ -413,12 +413,18 @@ BEGIN
     END IF;
     EXECUTE format('SELECT FROM %I.iceberg_setting WHERE key = ''refs'' FOR SHARE', TG_TABLE_SCHEMA);
     EXECUTE format('
-        INSERT INTO %1$I.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,
-                                               format, delete_count, file_size_bytes)
-        SELECT g.data_file_id, g.table_id, 0, 9223372036854775807, g.path, g.path_is_relative, ''parquet'', 0, 0
+        INSERT INTO %1$I.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, end_snapshot, data_file_id, path,
+                                               path_is_relative, format, delete_count, file_size_bytes)
+        -- A dropped table may come back while DuckLake has it; then its rows that ended at the drop live again.
+        SELECT g.data_file_id, g.table_id, 0, t.end_snapshot, 9223372036854775807, g.path, g.path_is_relative, ''parquet'', 0, 0
           FROM gone g
-         WHERE EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id AND t.end_snapshot IS NULL)
-           AND EXISTS (SELECT FROM %1$I.iceberg_kept k
+          JOIN LATERAL (SELECT d.end_snapshot FROM %1$I.ducklake_table d
+                         WHERE d.table_id = g.table_id
+                           AND (d.end_snapshot IS NULL
+                                OR EXISTS (SELECT FROM %1$I.ducklake_snapshot p
+                                            WHERE p.snapshot_id >= d.begin_snapshot AND p.snapshot_id < d.end_snapshot))
+                         ORDER BY d.begin_snapshot DESC LIMIT 1) t ON true
+         WHERE EXISTS (SELECT FROM %1$I.iceberg_kept k
                         WHERE k.table_id = g.table_id AND k.base_snapshot_id >= g.begin_snapshot
                           AND (g.end_snapshot IS NULL OR k.base_snapshot_id < g.end_snapshot))', TG_TABLE_SCHEMA);
     RETURN NULL;
@@ -605,7 +611,9 @@ BEGIN
             SELECT x.path, x.is_relative
               FROM tail x
               JOIN %1$I.iceberg_kept_file k ON k.path = x.tail
-              JOIN %1$I.ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL
+              JOIN %1$I.ducklake_table t ON t.table_id = k.table_id
+               AND (t.end_snapshot IS NULL OR EXISTS (SELECT FROM %1$I.ducklake_snapshot p
+                                                       WHERE p.snapshot_id >= t.begin_snapshot AND p.snapshot_id < t.end_snapshot))
              WHERE x.tail IN (x.whole, ''file://'' || x.whole)
              UNION
             -- derived files are published for older snapshots too
@@ -691,6 +699,27 @@ CREATE OR REPLACE TRIGGER iceberg_note_gone
     AFTER DELETE ON ducklake_table REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_gone();
 
+-- DuckDB loads the catalog as of a table's first row when it reads inlined rows, expired or not, and fails if a table row names a
+-- schema that has no row. A table that was moved to another schema keeps its former rows: their schemas stay, dropped as they are.
+CREATE OR REPLACE FUNCTION iceberg_keep_schema() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_schema') THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('
+        INSERT INTO %1$I.ducklake_schema
+        SELECT g.* FROM gone g WHERE EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.schema_id = g.schema_id)', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_keep_schema
+    AFTER DELETE ON ducklake_schema REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_keep_schema();
+
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
@@ -747,3 +776,4 @@ REVOKE ALL ON FUNCTION iceberg_keep_file() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_merge() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_cleanup() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_gone() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_keep_schema() FROM PUBLIC;

@@ -41,6 +41,7 @@ from duckicelake.rest.routes.store_access import DucklakeRoutes, SignRoutes
 from duckicelake.rest.routes.table_commits import TableCommitRoutes
 from duckicelake.rest.routes.tables import TableChangeRoutes, TableRoutes
 from duckicelake.rest.routes.tokens import TokenRoutes
+from duckicelake.rest.routes.undrop import UndropRoutes
 from duckicelake.rest.routes.views import ViewChangeRoutes, ViewRoutes
 
 WAREHOUSE, REASON = ("warehouse",), ("reason",)
@@ -142,6 +143,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
     routes += (RepositoryRoutes(context),)
+    routes += (UndropRoutes(context),)
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

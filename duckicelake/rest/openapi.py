@@ -194,6 +194,15 @@ MANIFEST_SUBMISSION = object_of(
 )
 
 
+UNDROP = object_of(
+    {"namespace": {"type": "array", "items": NAME, "minItems": 1}},
+    {
+        "name": NAME,
+        "uuid": UUID_TEXT,
+        "to": object_of({"namespace": {"type": "array", "items": NAME, "minItems": 1}}, {"name": NAME}),
+        "with-namespace": FLAG,
+    },
+)
 ROLE = object_of({"name": NAME})
 PRINCIPAL = object_of({"name": NAME}, {"has-secret": FLAG})
 GRANT = object_of({"privileges": array_of(one_of(list(PRIVILEGES))), "on": NAME, "to": NAME})

@@ -104,6 +104,12 @@ MANIFEST_OPERATIONS = (Operation("planManifests", "GET", MANIFESTS), Operation("
 CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}"),)
 """Operation of the Spark job `ingest`."""
 
+UNDROP_OPERATIONS = (
+    Operation("listDropped", "GET", MANAGEMENT_PATH + "/dropped"),
+    Operation("undrop", "POST", MANAGEMENT_PATH + "/undrop"),
+)
+"""Operations on dropped tables and namespaces."""
+
 LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
 """Lakes and routes; the specification has no list of warehouses."""
 
@@ -114,7 +120,8 @@ REPOSITORIES = (
 )
 """Operations on a lake with its branches, outside the specification."""
 
-ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *LIST_WAREHOUSES, *REPOSITORIES)
+OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_OPERATIONS, *LIST_WAREHOUSES, *REPOSITORIES)
+ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *OWN_OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True)

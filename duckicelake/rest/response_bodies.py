@@ -108,6 +108,32 @@ class OAuthError(TypedDict):
     error_description: str
 
 
+DroppedEntry = TypedDict(
+    "DroppedEntry",
+    {
+        "type": Literal["table", "namespace"],
+        "namespace": list[str],
+        "name": str | None,
+        "uuid": str,
+        "dropped-at-ms": int | None,
+        "lake-snapshot-id": int,
+        "obstacle": str | None,
+    },
+)
+"""A dropped table or namespace (`name` null). `obstacle`: why it cannot come back; null if nothing in the lake's rows is in the way."""
+ListDroppedResponse = TypedDict("ListDroppedResponse", {"dropped": list[DroppedEntry], "next-page-token": str | None})
+
+
+class UndropResponse(TypedDict):
+    """A table or namespace that is back; `tables`: those that came back with a namespace."""
+
+    type: Literal["table", "namespace"]
+    namespace: list[str]
+    name: str | None
+    uuid: str
+    tables: list[str]
+
+
 Principal = TypedDict("Principal", {"name": str, "has-secret": bool})
 
 

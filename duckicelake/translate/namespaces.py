@@ -59,6 +59,25 @@ def create_schema(head: LakeHead, parent: ParentSchema, names: Sequence[str], pr
     return LakeStep(tuple(changes), (*rows, *tags), True, schema_id, head.next_file_id)
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredSchema:
+    """A dropped schema that comes back under an id of its own, because DuckLake gives an id one row; its uuid stays."""
+
+    schema_id: int
+    schema_uuid: UUID
+    path: str | None
+    properties: Mapping[str, str]
+
+
+def restore_schema(schema: RestoredSchema, parent: ParentSchema, name: str) -> tuple[Change, Sequence[NewRow]]:
+    """Return the entry of `changes_made` and the rows that bring a schema back under a name."""
+    path = schema.path or to_folder(name, schema.schema_uuid)
+    identity = (schema.schema_id, schema.schema_uuid, name, path)
+    row = NewSchema(*identity) if parent.schema_id is None else NewNestedSchema(*identity, parent.schema_id)
+    tags = [NewTag(schema.schema_id, key, value) for key, value in schema.properties.items()]
+    return Change("created_schema", quote_names(*parent.schema_names, name)), (row, *tags)
+
+
 def drop_schema(head: LakeHead, schema_id: int) -> LakeStep:
     """Return the step that drops an empty schema."""
     change = Change("dropped_schema", str(schema_id))

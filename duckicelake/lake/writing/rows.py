@@ -97,7 +97,7 @@ class DroppedTable:
 
 @dataclass(frozen=True, slots=True)
 class RevivedTable:
-    """A dropped table to restore: rows that ended in the snapshot that dropped it live again. Its name is a `NewTable`."""
+    """A dropped table to restore: rows that ended in the snapshot that dropped it live again, or begin again. Its name is a `NewTable`."""
 
     table_id: int
     dropped_at: int

@@ -121,16 +121,20 @@ UPDATE ducklake_delete_file x SET end_snapshot = NULL
  WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
 """
 
-UPDATE_REVIVED_PARTITIONINGS = """
-UPDATE ducklake_partition_info x SET end_snapshot = NULL
+INSERT_REVIVED_PARTITIONINGS = """
+-- Between the drop and now no table may have this row: DuckDB cannot attach the lake at a snapshot with a partitioning of no table.
+INSERT INTO ducklake_partition_info (partition_id, table_id, begin_snapshot)
+SELECT x.partition_id, x.table_id, %(snapshot_id)s::bigint
   FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
- WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+  JOIN ducklake_partition_info x ON x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
 """
 
-UPDATE_REVIVED_SORTINGS = """
-UPDATE ducklake_sort_info x SET end_snapshot = NULL
+INSERT_REVIVED_SORTINGS = """
+-- As with partitionings, DuckDB refuses the sort order of a table that is not there.
+INSERT INTO ducklake_sort_info (sort_id, table_id, begin_snapshot)
+SELECT x.sort_id, x.table_id, %(snapshot_id)s::bigint
   FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
- WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+  JOIN ducklake_sort_info x ON x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
 """
 
 INSERT_COLUMNS = """
@@ -408,8 +412,8 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
         UPDATE_REVIVED_TAGS,
         UPDATE_REVIVED_FILES,
         UPDATE_REVIVED_DELETES,
-        UPDATE_REVIVED_PARTITIONINGS,
-        UPDATE_REVIVED_SORTINGS,
+        INSERT_REVIVED_PARTITIONINGS,
+        INSERT_REVIVED_SORTINGS,
     ),
     rows.NewColumn: (INSERT_COLUMNS,),
     rows.EndedColumn: (UPDATE_COLUMNS,),

@@ -95,6 +95,8 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "adoptManifests": PermissionRule(READ | WRITE | MANAGE),
     "dropUnchangedTable": PermissionRule(DROP),
     "listWarehouses": OPEN,
+    "listDropped": OPEN,
+    "undrop": OPEN,
     "grant": OPEN,
     "revoke": OPEN,
 }

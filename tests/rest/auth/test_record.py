@@ -89,6 +89,8 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("dropTable", "DELETE", "namespaces/n/tables/a.b", None, ["n.a%2Eb"]),
     ("createTable", "POST", "namespaces/n/tables", {**TABLE, "name": "x"}, ["n.x"]),
     ("dropUnchangedTable", "DELETE", f"{RULES}/namespaces/n/tables/x?metadata-location=", "createTable", ["n.x"]),
+    ("undrop", "POST", f"{RULES}/undrop", {"namespace": ["n"], "name": "a.b"}, ["n.a%2Eb"]),
+    ("dropTable", "DELETE", "namespaces/n/tables/a.b", None, ["n.a%2Eb"]),
     ("addPrincipal", "POST", f"{RULES}/principals", {"name": "alice"}, ["alice"]),
     ("rotatePrincipal", "POST", f"{RULES}/principals/alice/rotate", None, ["alice"]),
     ("addRole", "POST", f"{RULES}/roles", {"name": "all"}, ["role:all"]),

@@ -1,0 +1,57 @@
+"""The commands of `duckicelake` for what was dropped: parses their arguments and calls `commands`."""
+
+from typing import Annotated
+
+import typer
+
+from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption
+from duckicelake.config import read_settings
+
+
+def add_change_commands(cli: typer.Typer) -> None:
+    """Add the commands `dropped` and `undrop`."""
+    dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
+    dropped.callback()(describe_dropped)
+    dropped.command("list")(dropped_list)
+    cli.add_typer(dropped, name="dropped")
+    cli.command("undrop")(undrop)
+
+
+def describe_dropped() -> None:
+    """Dropped tables and namespaces that can come back."""
+
+
+def dropped_list(
+    most: Annotated[int, typer.Option(min=1, help="At most so many, the newest drops first.")] = 1000,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List dropped tables and namespaces that DuckLake still has, with what stands against bringing them back."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.undrop import list_lines  # noqa: PLC0415  the catalog takes a second to import
+
+    lines = list_lines(settings, warehouse, most)
+    for line in lines:
+        typer.echo(line)
+    if not lines:
+        typer.echo("duckicelake: Nothing is dropped that DuckLake still has.", err=True)
+
+
+def undrop(
+    name: Annotated[str, typer.Argument(metavar="OBJECT", help="table:a.b.t or namespace:a.b, as `dropped list` names it.")],
+    to: Annotated[
+        str | None, typer.Option("--as", help="Another name to bring it back under: a.b.t of a table, a.b of a namespace.")
+    ] = None,
+    uuid: Annotated[str | None, typer.Option(help="The one with this uuid, when several of the name were dropped.")] = None,
+    with_namespace: Annotated[bool, typer.Option("--with-namespace", help="Bring the table's namespace back too if it is gone.")] = False,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Bring a dropped table or namespace back, with its history, uuid, properties, refs and grants."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.undrop import undrop as bring_back  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in bring_back(settings, warehouse, (name, to), (uuid, with_namespace)):
+        typer.echo(line)

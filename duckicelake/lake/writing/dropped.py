@@ -1,0 +1,167 @@
+"""Dropped tables and schemas that DuckLake still has rows of. `catalog.dropped.undrop` lists them and brings them back.
+
+Every function takes the connection of one transaction; a commit calls them under the lake's lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.lake.lake_format import SCHEMA_NAMES
+from duckicelake.lake.note_rows import PLACEHOLDER_ID
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import TableRow
+
+PAST_NAMES: LiteralString = SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", "")
+"""The names of a schema `s` and its parents, dropped or not. DuckLake gives a schema one row."""
+
+SCHEMA_COLUMNS: LiteralString = "".join(
+    (
+        """s.schema_id, s.schema_uuid, array_to_string(""",
+        PAST_NAMES,
+        """, '\u241f') AS schema_name, s.path AS schema_path,
+       coalesce(s.path_is_relative, true) AS schema_path_is_relative,
+       EXISTS (SELECT FROM ducklake_schema l WHERE l.schema_uuid = s.schema_uuid AND l.end_snapshot IS NULL) AS has_schema""",
+    )
+)
+
+DROP_COLUMNS: LiteralString = """
+       p.snapshot_time AS dropped_time, coalesce(c.changes_made, '') AS changes_made,
+       c.snapshot_id IS NOT NULL AND EXISTS (SELECT FROM ducklake_snapshot b WHERE b.snapshot_id = d.end_snapshot - 1) AS is_complete
+"""
+"""What is left of the lake snapshot that dropped `d`. It is complete while the snapshot before it has not expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable(TableRow):
+    """A dropped table under its last name, with its namespace, which may be dropped too, and the drop.
+
+    `has_schema`: the namespace that it was dropped from is there, or back. `is_complete`: no row that was live at the drop has expired.
+    `metadata_version`: the last one published at `location`; 0 for a table that was never published.
+    """
+
+    schema_id: int
+    schema_uuid: UUID
+    has_schema: bool
+    end_snapshot: int
+    dropped_time: datetime | None
+    changes_made: str
+    is_complete: bool
+    location: str | None
+    metadata_version: int
+    is_purged: bool
+
+
+SELECT_DROPPED_TABLES = "".join(
+    (
+        """
+WITH d AS (
+    SELECT DISTINCT ON (t.table_id) t.*
+      FROM ducklake_table t
+     WHERE t.end_snapshot IS NOT NULL AND t.table_uuid IS NOT NULL AND t.table_id <> %(placeholder_id)s
+       AND NOT EXISTS (SELECT FROM ducklake_table l WHERE l.table_id = t.table_id AND l.end_snapshot IS NULL)
+     ORDER BY t.table_id, t.begin_snapshot DESC
+)
+SELECT d.table_id, d.table_uuid, d.table_name, d.path, coalesce(d.path_is_relative, true) AS path_is_relative, """,
+        SCHEMA_COLUMNS,
+        """, d.end_snapshot, """,
+        DROP_COLUMNS,
+        """, n.location, coalesce(n.metadata_version, 0) AS metadata_version,
+       EXISTS (SELECT FROM iceberg_purge u WHERE u.table_id = d.table_id) AS is_purged
+  FROM d
+  JOIN ducklake_schema s ON s.schema_id = d.schema_id
+  LEFT JOIN ducklake_snapshot p ON p.snapshot_id = d.end_snapshot
+  LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = d.end_snapshot
+  LEFT JOIN iceberg_table n ON n.table_id = d.table_id
+ WHERE (%(schema_id)s::bigint IS NULL OR d.schema_id = %(schema_id)s::bigint)
+   AND (%(table_name)s::text IS NULL OR lower(d.table_name COLLATE "C") = lower(%(table_name)s::text COLLATE "C"))
+   AND (%(before)s::bigint IS NULL OR (d.end_snapshot, d.table_id) < (%(before)s::bigint, %(before_id)s::bigint))
+ ORDER BY d.end_snapshot DESC, d.table_id DESC
+ LIMIT %(most)s
+""",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedFilter:
+    """Which dropped objects to read: those of a name, in a schema, dropped before a place in the list; at most `most`."""
+
+    schema_id: int | None = None
+    name: str | None = None
+    before: tuple[int, int] | None = None
+    most: int | None = None
+
+
+def read_dropped_tables(conn: psycopg.Connection, wanted: DroppedFilter) -> Sequence[DroppedTable]:
+    """Return dropped tables, the last one dropped first."""
+    before = wanted.before or (None, None)
+    parameters = {"schema_id": wanted.schema_id, "table_name": wanted.name, "before": before[0], "before_id": before[1]}
+    return fetch_rows(conn, DroppedTable, SELECT_DROPPED_TABLES, placeholder_id=PLACEHOLDER_ID, most=wanted.most, **parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedSchema:
+    """A dropped schema. `schema_name` holds the names of its parents too; `parent_schema_id`: that of a nested one in DuckLake 1.1."""
+
+    schema_id: int
+    schema_uuid: UUID
+    schema_name: str
+    schema_path: str | None
+    schema_path_is_relative: bool
+    has_schema: bool
+    own_name: str
+    parent_schema_id: int | None
+    end_snapshot: int
+    dropped_time: datetime | None
+    changes_made: str
+    is_complete: bool
+
+
+SELECT_DROPPED_SCHEMAS = "".join(
+    (
+        """
+SELECT """,
+        SCHEMA_COLUMNS,
+        """, s.schema_name AS own_name, (to_jsonb(s) ->> 'parent_schema_id')::bigint AS parent_schema_id, d.end_snapshot, """,
+        DROP_COLUMNS,
+        """
+  FROM ducklake_schema s
+ CROSS JOIN LATERAL (SELECT s.end_snapshot) d
+  LEFT JOIN ducklake_snapshot p ON p.snapshot_id = d.end_snapshot
+  LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = d.end_snapshot
+ WHERE d.end_snapshot IS NOT NULL AND s.schema_id <> %(placeholder_id)s
+   AND NOT EXISTS (SELECT FROM ducklake_schema l
+                    -- One that is back has another row with its uuid, and may have been dropped again.
+                    WHERE l.schema_uuid = s.schema_uuid AND (l.end_snapshot IS NULL OR l.end_snapshot > d.end_snapshot))
+   AND (%(before)s::bigint IS NULL OR (d.end_snapshot, s.schema_id) < (%(before)s::bigint, %(before_id)s::bigint))
+ ORDER BY d.end_snapshot DESC, s.schema_id DESC
+ LIMIT %(most)s
+""",
+    )
+)
+
+
+def read_dropped_schemas(conn: psycopg.Connection, wanted: DroppedFilter) -> Sequence[DroppedSchema]:
+    """Return dropped schemas that are not back, the last one dropped first."""
+    before = wanted.before or (None, None)
+    parameters = {"before": before[0], "before_id": before[1], "most": wanted.most, "placeholder_id": PLACEHOLDER_ID}
+    return fetch_rows(conn, DroppedSchema, SELECT_DROPPED_SCHEMAS, **parameters)
+
+
+SELECT_ENDED_TAGS = """
+SELECT key, value FROM ducklake_tag
+ -- DuckDB's DROP SCHEMA leaves the tags of a schema live.
+ WHERE object_id = %(schema_id)s AND (end_snapshot = %(end_snapshot)s OR end_snapshot IS NULL) AND key IS NOT NULL AND value IS NOT NULL
+ ORDER BY key COLLATE "C"
+"""
+
+
+def read_ended_tags(conn: psycopg.Connection, schema: DroppedSchema) -> dict[str, str]:
+    """Return the tags that a schema had when it was dropped."""
+    parameters = {"schema_id": schema.schema_id, "end_snapshot": schema.end_snapshot}
+    return {row[0]: row[1] for row in conn.execute(SELECT_ENDED_TAGS, parameters)}
