@@ -74,9 +74,8 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
             if branches := list_branch_names(lake):
                 text = f"{lake.name}: objects are removed only while there are no branches; open: {', '.join(branches)}"
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
-            console.print(
-                f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
-            )
+            names = ", ".join(dict.fromkeys(restored)) or "nothing"
+            console.print(f"{lake.name}: published again: {names}", markup=False, highlight=False, soft_wrap=True)
         found = list_findings(lake, home)
         errors = sum(finding.severity == "error" for finding in found)
         healthy = healthy and errors == 0
