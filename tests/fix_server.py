@@ -7,7 +7,18 @@ import pytest
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
-from tests.support.spark import Spark, start_spark
+from tests.support.spark import OLDER_ICEBERG, Spark, start_spark
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--iceberg VERSION`: Spark has an older Iceberg than the one that the jobs fetch."""
+    parser.addoption("--iceberg", choices=sorted(OLDER_ICEBERG), help="the release of Iceberg that Spark has, if an older one")
+
+
+@pytest.fixture(scope="session")
+def iceberg(pytestconfig: pytest.Config) -> str | None:
+    """The older release of Iceberg that Spark has, or None."""
+    return pytestconfig.getoption("iceberg")
 
 
 @pytest.fixture
@@ -25,7 +36,7 @@ def served_locally(local_lake: FreshLake) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+def spark(tmp_path_factory: pytest.TempPathFactory, iceberg: str | None) -> Iterator[Spark]:
     """One Spark session, started when the first test asks for it and ended with the run."""
-    with start_spark(tmp_path_factory.mktemp("spark")) as running:
+    with start_spark(tmp_path_factory.mktemp("spark"), iceberg) as running:
         yield running

@@ -50,6 +50,7 @@ class LoadedTable:
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
     `digest` differs whenever `metadata` does; empty if it was not computed. `published` is the state whose snapshots are all there.
+    `is_signed_for`: clients may have their requests to the store signed.
     """
 
     metadata_location: str | None
@@ -63,6 +64,7 @@ class LoadedTable:
     moved_to: Ident | None = None
     digest: bytes = b""
     published: PublishedTable | None = None
+    is_signed_for: bool = False
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:

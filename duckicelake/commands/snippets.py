@@ -24,7 +24,7 @@ DUCKDB_NOTE = (
     f"-- DuckDB {duckdb.__version__} (pip install duckdb=={duckdb.__version__}), whose ducklake extension has DuckLake 1.0, "
     "is what this server works with\n"
 )
-SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0,org.apache.iceberg:iceberg-aws-bundle:1.11.0"
+SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 
 
 def list_clients() -> dict[Client, Callable[[Facts], str]]:

@@ -65,6 +65,13 @@ class RemoteSignResult(TypedDict):
 
 
 LoadCredentialsResponse = TypedDict("LoadCredentialsResponse", {"storage-credentials": list[StorageCredential]})
+
+
+class RemoteSigningConfig(TypedDict):
+    properties: NotRequired[dict[str, str]]
+    headers: NotRequired[dict[str, list[str]]]
+
+
 LoadTableResult = TypedDict(
     "LoadTableResult",
     {
@@ -72,6 +79,7 @@ LoadTableResult = TypedDict(
         "metadata": dict[str, Any],
         "config": dict[str, str],
         "storage-credentials": NotRequired[list[StorageCredential]],
+        "remote-signing-config": NotRequired[RemoteSigningConfig],
     },
 )
 """A table that is only staged has no metadata file yet."""

@@ -50,7 +50,7 @@ def test_types_are_warned_of_by_reader_with_the_sql_that_helps(lake: FreshLake, 
     found = look(lake, tmp_path)
     assert {(finding.severity, finding.subject) for finding in found} == {
         ("warning", "Spark"),
-        ("warning", "Spark, PyIceberg, and Trino without its geospatial plugin"),
+        ("warning", "Spark before Iceberg 1.12, PyIceberg, and Trino without its geospatial plugin"),
         ("warning", "Polars"),
     }
     unsigned = find(found, "UTINYINT")

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from duckicelake.pipeline.common.java import source_jars
+from duckicelake.pipeline.common.java import Jar, fetch_jars, get_java_home, source_jars
 from duckicelake.pipeline.common.spark_compat import to_arrow
 from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.java import calm_java, jar_cache
@@ -33,6 +33,21 @@ CALM_OPTIONS = tuple(part for name, text in CALM.items() for part in ("--conf", 
 
 JARS = tuple(dict.fromkeys(jar for source in ("s3://", "jdbc:postgresql:", "jdbc:sqlite:") for jar in source_jars(source)))
 """What any source of `ingest` needs."""
+
+
+OLDER_ICEBERG: Mapping[str, tuple[Jar, ...]] = {
+    "1.11.0": (
+        Jar(
+            *("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0"),
+            "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242",
+        ),
+        Jar(
+            *("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0"),
+            "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f",
+        ),
+    )
+}
+"""Iceberg for the installed Spark, by releases that are older than the one that the jobs fetch."""
 
 
 class SparkRefused(AssertionError):
@@ -88,7 +103,14 @@ def find_causes(error: Exception) -> str:
 
 
 @contextmanager
-def start_spark(scratch: Path) -> Generator[Spark]:
-    """The session, until the end of the block; its Java process ends with it."""
-    with spark_session(SparkPlan(jar_cache(), scratch, driver_memory=MEMORY, conf=CALM, jars=JARS), os.environ, _LOG.warning) as session:
+def start_spark(scratch: Path, iceberg: str | None = None) -> Generator[Spark]:
+    """The session, until the end of the block; its Java process ends with it. `iceberg`: a key of `OLDER_ICEBERG`, or the jobs' own."""
+    conf = CALM if iceberg is None else CALM | {"spark.jars": ",".join(map(str, fetch_older_iceberg(iceberg)))}
+    with spark_session(SparkPlan(jar_cache(), scratch, driver_memory=MEMORY, conf=conf, jars=JARS), os.environ, _LOG.warning) as session:
         yield Spark(session)
+
+
+def fetch_older_iceberg(version: str) -> list[Path]:
+    """Return the libraries of an older Iceberg as files."""
+    java = str(get_java_home(os.environ, jar_cache()) / "bin" / "java")
+    return fetch_jars(OLDER_ICEBERG[version], jar_cache() / "jars", [java], _LOG.warning)

@@ -175,9 +175,16 @@ def is_signed(warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> bool:
     return to_folder_uri(loaded.location) in _get_scope(warehouse, *publish_table(warehouse, ident)).folders
 
 
+def has_signer(warehouse: Warehouse, loaded: LoadedTable) -> bool:
+    """Return True if requests to the store of a table's location may be signed."""
+    # The answer to a commit does not carry the location, in which its metadata file lies.
+    uri = loaded.location or loaded.metadata_location
+    return warehouse.signer is not None and uri is not None and bool(parse_uri(uri).bucket)
+
+
 def build_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -> Mapping[str, str]:
     """Return the client configuration for remote signing at that path; empty if nothing is signed."""
-    if warehouse.signer is None or not parse_uri(loaded.location).bucket:
+    if warehouse.signer is None or not has_signer(warehouse, loaded):
         return {}
     return {
         "s3.remote-signing-enabled": "true",

@@ -102,10 +102,10 @@ def _read_sha256(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-_AWS = Jar("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0", "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f")
-_TRANSFER = Jar(
-    *("software.amazon.awssdk", "s3-transfer-manager", "2.44.4"), "dbcad736b19f6eb8471f9edf027d9fffe994228f25f415894efd01fd80cb6c02"
-)
+_SHA256_OF_AWS = {
+    "1.11.0": "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f",
+    "1.12.0": "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+}
 _POSTGRES = Jar("org.postgresql", "postgresql", "42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
 _SQLITE = Jar("org.xerial", "sqlite-jdbc", "3.50.3.0", "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08")
 
@@ -114,15 +114,16 @@ _RUNTIME = "iceberg-spark-runtime"
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """The libraries of one minor release of Spark: Iceberg, the reader of Avro, and what its Hadoop reads S3 with."""
+    """The libraries of one minor release of Spark: Iceberg and its client of S3, the reader of Avro, and what its Hadoop reads S3 with."""
 
-    iceberg: Jar
+    iceberg: tuple[Jar, Jar]
     avro: Jar
     s3: tuple[Jar, ...]
 
 
-def _iceberg(spark: str, sha256: str) -> Jar:
-    return Jar("org.apache.iceberg", f"iceberg-spark-runtime-{spark}", "1.11.0", sha256)
+def _iceberg(spark: str, version: str, sha256: str) -> tuple[Jar, Jar]:
+    runtime = Jar("org.apache.iceberg", f"iceberg-spark-runtime-{spark}", version, sha256)
+    return runtime, Jar("org.apache.iceberg", "iceberg-aws-bundle", version, _SHA256_OF_AWS[version])
 
 
 def _avro(scala: str, spark: str, sha256: str) -> Jar:
@@ -133,10 +134,14 @@ def _hadoop(hadoop: str, sha256: str) -> Jar:
     return Jar("org.apache.hadoop", "hadoop-aws", hadoop, sha256)
 
 
-# From Hadoop 3.4 on, its S3 connector has no client of its own here: it takes the one that Iceberg brings.
+def _aws(artifact: str, version: str, sha256: str) -> Jar:
+    return Jar("software.amazon.awssdk", artifact, version, sha256)
+
+
+# From Hadoop 3.4 on, its S3 connector has no client of its own here: it takes the one that Iceberg brings, in whose version the rest is.
 RELEASES: Mapping[str, Libraries] = {
     "3.5": Libraries(
-        _iceberg("3.5_2.12", "94b8e36fc329f0293d44ba9e01b784a56e9501affec1842d898144c51f6e486a"),
+        _iceberg("3.5_2.12", "1.12.0", "8dd8c90e54ed1a20f2461309d047a255ee56382eb7c0a46162b27a4936fd86dc"),
         _avro("2.12", "3.5.7", "b0660bc224cbd1eb3ae144001c1328863060e64f1834dd7bbadc1ddbf09d2b15"),
         (
             _hadoop("3.3.4", "53f9ae03c681a30a50aa17524bd9790ab596b28481858e54efd989a826ed3a4a"),
@@ -147,14 +152,23 @@ RELEASES: Mapping[str, Libraries] = {
         ),
     ),
     "4.0": Libraries(
-        _iceberg("4.0_2.13", "63c3b812549dc232c1920865ff42436df8604a9bbacd693930985c06bd97e6dc"),
+        # Iceberg 1.12 has no runtime for Spark 4.0.
+        _iceberg("4.0_2.13", "1.11.0", "63c3b812549dc232c1920865ff42436df8604a9bbacd693930985c06bd97e6dc"),
         _avro("2.13", "4.0.1", "834207b759159ceb7e367df9c0fe5998bbb547fdcdc5269dfeeba2c6803559b6"),
-        (_hadoop("3.4.1", "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2"), _TRANSFER),
+        (
+            _hadoop("3.4.1", "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2"),
+            _aws("s3-transfer-manager", "2.44.4", "dbcad736b19f6eb8471f9edf027d9fffe994228f25f415894efd01fd80cb6c02"),
+        ),
     ),
     "4.1": Libraries(
-        _iceberg("4.1_2.13", "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242"),
+        _iceberg("4.1_2.13", "1.12.0", "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"),
         _avro("2.13", "4.1.1", "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d"),
-        (_hadoop("3.4.2", "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9"), _TRANSFER),
+        (
+            _hadoop("3.4.2", "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9"),
+            _aws("s3-transfer-manager", "2.54.17", "7bef0ea4efd5e0860bab63e08317040951edb51b72a5be734284c28b8324ab87"),
+            # Iceberg 1.12 brings the client of version 5 alone, and Hadoop wants this one.
+            _aws("apache-client", "2.54.17", "0b00ae3d55c3d1213ca47b5651dc4c2a0080fc9b6192dde3d53c3da6c1811bcb"),
+        ),
     ),
 }
 """The releases of Spark that the jobs run on."""
@@ -162,7 +176,7 @@ RELEASES: Mapping[str, Libraries] = {
 
 def iceberg_jars(spark: str | None = None) -> tuple[Jar, Jar]:
     """Iceberg for a version of Spark (None: the installed one), and what it needs to reach S3. Raises: JarUnavailable"""
-    return _get_libraries(spark).iceberg, _AWS
+    return _get_libraries(spark).iceberg
 
 
 def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:

@@ -19,6 +19,7 @@ from duckicelake.catalog.credentials.table_access import (
     VendedCredentials,
     build_signing_config,
     find_vended_credentials,
+    has_signer,
     is_signed,
 )
 from duckicelake.catalog.tables import Ident, LoadedTable
@@ -130,16 +131,32 @@ def build_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Credenti
 
 
 def add_signing_config(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> LoadedTable:
-    """Return the table with the configuration for remote signing if the client accepts it, else unchanged."""
+    """Return the table with the configuration for remote signing if the client accepts it, else with the note that requests are signed."""
+    loaded = note_signing(warehouse, loaded)
     if scope.get("session") is None or not accepts_signing(scope):
         return loaded
     return replace(loaded, config={**loaded.config, **build_signing_config(warehouse, loaded, f"{format_path(warehouse, ident)}/sign")})
+
+
+def note_signing(warehouse: Warehouse, loaded: LoadedTable) -> LoadedTable:
+    """Return the table with the note whether clients may have their requests to its store signed."""
+    return replace(loaded, is_signed_for=has_signer(warehouse, loaded))
 
 
 def format_path(warehouse: Warehouse, ident: Ident) -> str:
     """Return a table's path relative to the catalog's URI."""
     namespace = ADVERTISED_SEPARATOR.join(quote(level, safe="") for level in ident.namespace)
     return f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}"
+
+
+REMOTE_SIGNING = b',"remote-signing-config":{"properties":{"signer":"duckicelake"}}'
+"""The member of a load that says that requests to the store may be signed.
+
+Iceberg's Java library has a file client for each table only if the load configures one. From 1.12 on, such a client computes the path at
+which it has requests signed, and the client of the whole catalog fails with "Remote signing endpoint is required". Clients send these
+properties back with each request; the library takes an empty object for none.
+Source: Iceberg 1.12, RESTSessionCatalog.tableFileIO
+"""
 
 
 def encode_credentials(keys: VendedCredentials) -> bytes:

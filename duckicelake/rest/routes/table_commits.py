@@ -25,6 +25,7 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import is_create
+from duckicelake.rest.auth.delegation import note_signing
 from duckicelake.rest.auth.permissions import check_commit, check_moved
 from duckicelake.rest.context import RequestTarget, ServerContext, Target
 from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
@@ -247,7 +248,7 @@ def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response
         added = [snapshot.snapshot_id for snapshot in request.commit.list_added()]
         done = with_client_ids(request.warehouse.objects, done, added)
     # Without a client's ids, the ETag equals that of the next load, so the client need not load the table again.
-    return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
+    return MultipartBodyResponse(list_commit_result(done), list_etag_parts(note_signing(request.warehouse, done)))
 
 
 def answer_late(request: CommitRequest, prepared: Prepared | None = None) -> Response:

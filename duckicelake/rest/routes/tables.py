@@ -23,6 +23,7 @@ from duckicelake.errors import NoSuchTable, NotServed
 from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
 from duckicelake.iceberg.requests.bodies import Identifier, check_name, parse_create_table
 from duckicelake.rest.auth.delegation import (
+    REMOTE_SIGNING,
     add_signing_config,
     build_wanted,
     encode_credentials,
@@ -160,7 +161,7 @@ def list_load_result(loaded: LoadedTable, keys: VendedCredentials | None = None)
     """Return the body of a load in three parts, the second of which is the metadata."""
     client_config = loaded.config if keys is None else {**loaded.config, **keys.config}
     config = json.dumps(client_config, ensure_ascii=False, separators=(",", ":")).encode()
-    more = b"" if keys is None else encode_credentials(keys)
+    more = (REMOTE_SIGNING if loaded.is_signed_for else b"") if keys is None else encode_credentials(keys)
     return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b',"config":%b%b}' % (config, more)
 
 

@@ -281,6 +281,8 @@ def test_an_answer_says_where_to_have_requests_signed(field: Field) -> None:
     assert config["s3.signer"] == "S3V4RestSigner"
     assert not [name for name in config if "key" in name or "token" in name]
     assert plain.json["config"] == {}
+    # Iceberg 1.12 has a client for the table's files then, which knows by itself where requests are signed.
+    assert plain.json["remote-signing-config"] == signing.json["remote-signing-config"] == {"properties": {"signer": "duckicelake"}}
     assert plain.headers["etag"] != signing.headers["etag"]
     for asked in ("vended-credentials", "none"):
         assert field.guarded.get("reader", TABLE, X_Iceberg_Access_Delegation=asked).body == plain.body
@@ -289,6 +291,15 @@ def test_an_answer_says_where_to_have_requests_signed(field: Field) -> None:
     hits = field.guarded.server.count("duckicelake_table_cache_total", outcome="hit")
     assert field.guarded.get("writer", TABLE, **ASKS_SIGNING).body == signing.body
     assert field.guarded.server.count("duckicelake_table_cache_total", outcome="hit") == hits + 1
+
+
+def test_the_answer_to_a_commit_has_the_tag_of_the_next_load(lake: FreshLake) -> None:
+    """A client that loads the table again gets 304, where requests are signed too."""
+    with guard(lake) as guarded:
+        update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+        done = guarded.ask("writer", "POST", "namespaces/a/tables/t", update)
+        assert done.status == 200
+        assert guarded.get("writer", "namespaces/a/tables/t", If_None_Match=done.headers["etag"]).status == 304
 
 
 def test_tables_that_share_a_folder_are_kept_apart_file_by_file(lake: FreshLake) -> None:
@@ -369,7 +380,9 @@ def test_a_staged_table_is_written_where_it_was_given_a_place(lake: FreshLake) -
 def test_a_folder_on_disk_is_not_signed_for(local_lake: FreshLake) -> None:
     """A load says nothing of signing."""
     with guard(local_lake) as guarded:
-        assert guarded.get("reader", "namespaces/a/tables/t", **ASKS_SIGNING).json["config"] == {}
+        found = guarded.get("reader", "namespaces/a/tables/t", **ASKS_SIGNING).json
+        assert found["config"] == {}
+        assert "remote-signing-config" not in found
 
 
 @pytest.mark.long

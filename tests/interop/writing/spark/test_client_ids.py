@@ -16,9 +16,10 @@ def test_java_finds_its_snapshots(served: Served, spark: Spark) -> None:
     story = Story(served, spark, "", "'commit.manifest-merge.enabled' = 'false'")
     for number in range(3):
         story.run(f"INSERT INTO {{t}} VALUES ({number}, 'n')")
-    before = served.server.count(REPORTS, type="commit-report")
+    # Java sends its reports beside the commits.
+    wait_for(lambda: served.server.count(REPORTS, type="commit-report") == 3, "the reports of the inserts", 120.0)
     story.call("rewrite_manifests('ns.t')")
-    wait_for(lambda: served.server.count(REPORTS, type="commit-report") == before + 1, "the report of the rewrite", 120.0)
+    wait_for(lambda: served.server.count(REPORTS, type="commit-report") == 4, "the report of the rewrite", 120.0)
     story.run("REFRESH TABLE {t}")
     shown = [row[0] for row in story.run("SELECT snapshot_id FROM {t}.snapshots")]
     head = served.server.get("namespaces/ns/tables/t").json["metadata"]
