@@ -46,7 +46,7 @@ from duckicelake.rest.application import Lifespan, build_web
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.cached_response import ResponseCache
-from duckicelake.rest.context import OpenLake, PolicyCache, ServerContext
+from duckicelake.rest.context import BranchPolicies, OpenLake, PolicyCache, ServerContext
 from duckicelake.rest.metrics import Metrics, WorkerFiles
 from duckicelake.rest.turns import TurnLimits, Turns
 from duckicelake.store_settings import read_store_settings, read_sts_settings
@@ -69,7 +69,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
         rate_limit=RateLimit(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
         gateway=build_gateway(settings),
         turns=Turns(TurnLimits(settings.commit_queue_max, settings.commit_queue_s)),
-        branches=None if settings.require_auth else BranchLakes(partial(open_branch, settings)),
+        branches=BranchLakes(partial(open_branch, settings)),
     )
     return build_web(context, build_lifespan(settings, context))
 
@@ -245,7 +245,13 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
         "data_path": branch.data_path,
         "iceberg_path": branch.iceberg_path,
     }
-    return await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=False)
+    found = await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=settings.require_auth)
+    repository, neighbours = parent.warehouse.lake.metadata_schema, parent.warehouse.neighbours
+    found = replace(found, warehouse=replace(found.warehouse, repository=repository, neighbours=neighbours), repository=parent.prefix)
+    if parent.policies is None:
+        return found
+    policies = BranchPolicies(parent.policies, lambda: PolicyCache(found.watch, partial(read_policy, found.warehouse)))
+    return replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
 
 
 def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:

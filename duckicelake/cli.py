@@ -14,7 +14,7 @@ from duckicelake.cli_changes import add_change_commands
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
-from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts
+from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts, name_branch
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader
@@ -172,6 +172,7 @@ def connect(
         OutputFormat, typer.Option("--format", help="Text to paste, JSON, shell exports, or the .pyiceberg.yaml of Python tools.")
     ] = OutputFormat.text,
     warehouse: WarehouseOption = None,
+    branch: Annotated[str | None, typer.Option(help="A branch of the lake, as `branch list` names it.")] = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Let the text hold passwords and keys, to be pasted.")] = False,
     credential_file: CredentialOption = None,
     home: HomeOption = None,
@@ -179,7 +180,7 @@ def connect(
 ) -> None:
     """Say how to connect: the usual clients or one, as text to paste, or as JSON, YAML or shell exports, which hold secrets."""
     settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
-    facts = get_facts(settings, opened, warehouse)
+    facts = get_facts(settings, opened, warehouse if branch is None else name_branch(settings, warehouse, branch))
     try:
         check_answers(facts.catalog_uri)
     except ServiceUnavailable as error:

@@ -103,12 +103,15 @@ class Bearer:
         account = policy.accounts.get(self.session.client_id)
         return account is not None and account.origin == self.origin
 
-    def within(self, lake_name: str, policy: LakePolicy) -> Session:
-        """Return the session in a lake: with the lake's grants, unless the account belongs to another lake."""
+    def within(self, lake_name: str, policy: LakePolicy, repository: str = "") -> Session:
+        """Return the session in a lake: with the lake's grants, unless the account belongs to another lake.
+
+        `repository`: the lake's name if `lake_name` is a branch of it, whose accounts are the lake's.
+        """
         known = self.bound.get(lake_name)
         if known is not None and known[0] is policy:
             return known[1]
-        session = self._join(lake_name, policy) if self.lake_name in ("", lake_name) else self.session
+        session = self._join(lake_name, policy) if self.lake_name in ("", repository or lake_name) else self.session
         self.bound[lake_name] = policy, session
         return session
 

@@ -62,7 +62,8 @@ class Warehouse:
     """One DuckLake as one REST prefix. `client_properties` are sent to every client.
 
     `roots` are where clients may put files, in addition to ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
-    `signer` None: nothing is signed. `neighbours`: the other lakes that are served, in whose DATA_PATH no folder is a table's alone.
+    `signer` None: nothing is signed. `repository`: the metadata schema of the lake if this is a branch of it. `neighbours`: the other
+    lakes that are served, in whose DATA_PATH no folder is a table's alone.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Warehouse:
     roots: Roots = NO_ROOTS
     vendor: Vendor | None = None
     signer: RequestSigner | None = None
+    repository: str | None = None
     neighbours: OtherDataPaths = field(default_factory=lambda: OtherDataPaths(tuple))
     readers: ReaderPool = field(default_factory=ReaderPool)
     scans: ScanCache = field(default_factory=ScanCache)

@@ -20,7 +20,7 @@ from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.embedded.home import Home, read_json, write_json
 from duckicelake.embedded.processes import find_process
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.lake.branches.registry import find_branch
+from duckicelake.lake.branches.registry import MAIN, find_branch
 from duckicelake.lake.install import format_search_path
 from duckicelake.store.uris import S3_SCHEMES
 
@@ -110,6 +110,15 @@ def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
     if len(chosen) != 1:
         raise SettingsError(f"Name one of these warehouses with --warehouse: {', '.join(lake.name for lake in lakes)}.")
     return chosen[0]
+
+
+def name_branch(settings: Settings, warehouse: str | None, branch: str) -> str:
+    """Return the warehouse of a branch of the lake with that name, or of the only lake; `main` is the lake itself.
+
+    Raises: SettingsError: there is no such lake, or there are several and `warehouse` is None
+    """
+    lake = choose_lake(settings, warehouse)
+    return lake.name if branch == MAIN else f"{lake.name}@{branch}"
 
 
 def choose_member(settings: Settings, warehouse: str | None) -> LakeSettings:

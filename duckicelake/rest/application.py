@@ -56,7 +56,7 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
     if context.accounts is None:
         return RequestLog(with_branches(with_routes(LoadFastPath(inner, context), context), context), context.metrics)
     loads = LoadFastPath(inner, context, find_permitted_key)
-    return RequestLog(AuthenticationLayer(with_routes(loads, context), context.accounts, context), context.metrics)
+    return RequestLog(AuthenticationLayer(with_branches(with_routes(loads, context), context), context.accounts, context), context.metrics)
 
 
 def with_branches(app: ASGIApp, context: ServerContext) -> ASGIApp:

@@ -21,7 +21,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
-from duckicelake.errors import NoSuchWarehouse, NotServed
+from duckicelake.errors import BadRequest, NoSuchWarehouse
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
@@ -111,20 +111,50 @@ class PolicyCache:
             return cached[0]
 
 
+class Policies(Protocol):
+    """The policy of a lake. Used on the event loop only."""
+
+    async def get(self) -> LakePolicy:
+        """Return the policy as of a check of the lake that began after this call. Raises: ServiceUnavailable."""
+        ...
+
+
+class BranchPolicies:
+    """The policy of a branch: the accounts and grants of its lake, on the objects that the branch has. Used on the event loop only.
+
+    Law: a decision shows every change of grants on the lake, and of names on the branch, that was acknowledged before the request arrived.
+    """
+
+    def __init__(self, parent: Policies, open_cache: Callable[[], PolicyCache]) -> None:
+        self._parent = parent
+        self._open_cache = open_cache
+        self._cached: tuple[LakePolicy, PolicyCache] | None = None
+
+    async def get(self) -> LakePolicy:
+        """Return the policy. Raises: ServiceUnavailable."""
+        of_lake = await self._parent.get()
+        # Another policy of the lake means that grants may have changed since the branch's was read.
+        if self._cached is None or self._cached[0] is not of_lake:
+            self._cached = of_lake, self._open_cache()
+        return await self._cached[1].get()
+
+
 @dataclass(frozen=True, slots=True)
 class OpenLake:
     """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
 
     `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
+    `repository`: the prefix of the lake if this is a branch of it.
     """
 
     prefix: str
     warehouse: Warehouse
     watch: ChangeWatch
     audit_log: AuditLog | None = None
-    policies: PolicyCache | None = None
+    policies: Policies | None = None
     roles: RoleCache = field(default_factory=RoleCache)
     server_turns: ServerTurns | None = None
+    repository: str = ""
 
     @property
     def restricted_warehouse(self) -> Warehouse:
@@ -133,7 +163,11 @@ class OpenLake:
 
 
 class OpenBranches(Protocol):
-    """The branches that are open (`rest.branch_lakes`)."""
+    """The branches that are open (`rest.branch_lakes`). Used on the event loop only."""
+
+    async def check(self, parent: OpenLake, prefix: str) -> None:
+        """Open the branch that a prefix names, unless it is open. Raises: NoSuchWarehouse, Unsupported, ServiceUnavailable."""
+        ...
 
     def find(self, prefix: str) -> OpenLake | None:
         """Return the branch of that prefix, or None."""
@@ -181,7 +215,6 @@ class ServerContext:
         """Return the lake of that prefix. Raises: NoSuchWarehouse."""
         lake = self.find_lake(name)
         if lake is None:
-            self.check_branch(name)
             raise NoSuchWarehouse(f"Warehouse does not exist: {name[:64]!r}. Ask for one of those this server was started with.")
         return lake
 
@@ -190,13 +223,27 @@ class ServerContext:
         lake = self.lakes.get(name)
         return lake if lake is not None or self.branches is None else self.branches.find(name)
 
-    def check_branch(self, name: str) -> None:
-        """Raise NotServed if a name is that of a branch, and branches are not served because requests are authenticated."""
-        if self.accounts is not None and "@" in name and name.partition("@")[0] in self.lakes:
-            raise NotServed(
-                "Branches have no accounts and grants yet, so a server with require_auth serves none. "
-                "Attach the branch with DuckDB, or serve it with a server without require_auth."
-            )
+    async def find_member(self, name: str) -> OpenLake | None:
+        """Return the lake of that prefix, or the branch, which is opened if need be; None if there is no such lake.
+
+        Raises: NoSuchWarehouse: the lake has no such branch. Unsupported, ServiceUnavailable
+        """
+        if name in self.lakes or self.branches is None:
+            return self.lakes.get(name)
+        parent = self.lakes.get(name.partition("@")[0]) if "@" in name else None
+        if parent is not None:
+            await self.branches.check(parent, name)
+        return self.branches.find(name)
+
+    def get_repository(self, prefix: str) -> OpenLake:
+        """Return the lake that a path names by its percent-encoded prefix.
+
+        Raises: NoSuchWarehouse. BadRequest: it is a branch, and accounts and grants are its lake's
+        """
+        lake = self.get_lake(prefix)
+        if lake.repository:
+            raise BadRequest(f"Accounts and grants are those of the lake: use the warehouse {lake.repository!r}, not its branch.")
+        return lake
 
 
 async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:

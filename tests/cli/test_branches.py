@@ -62,6 +62,22 @@ def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Pat
     ask(settings, "init", "--remove", *home)
 
 
+def test_connect_says_how_to_reach_a_branch(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--branch` is short for the warehouse of the branch, for each client; `main` is the lake."""
+    monkeypatch.chdir(tmp_path)
+    settings, home = settings_for(lake), ("--home", str(tmp_path / "home"))
+    ask(settings, "branch", "create", "dev", *home)
+    for branch, warehouse in (("dev", "lake@dev"), ("main", "lake")):
+        for client in ("pyiceberg", "duckdb", "spark"):
+            shown = ask(settings, "connect", "--branch", branch, "--client", client, *home)
+            assert shown == ask(settings, "connect", "--warehouse", warehouse, "--client", client, *home)
+            assert ("lake@dev" in shown) == (branch == "dev")
+    facts = json.loads(ask(settings, "connect", "--branch", "dev", "--format", "json", *home).partition("{")[2].join(["{", ""]))
+    assert (facts["warehouse"], facts["ducklake"]["metadata_schema"]) == ("lake@dev", f"{lake.metadata_schema}@dev")
+    with pytest.raises(SettingsError, match="branch list"):
+        ask(settings, "connect", "--branch", "nothing", *home)
+
+
 @pytest.mark.parametrize("at", ["yesterday", "12.5"])
 def test_an_unreadable_fork_point_is_refused(lake: FreshLake, tmp_path: Path, at: str) -> None:
     """A fork point is a number or a time."""

@@ -15,6 +15,7 @@ from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_new_l
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import NoSuchTable, Unsupported
+from duckicelake.lake.branches.ancestors import in_schema, is_always_in, list_ancestors, list_used_folders
 from duckicelake.lake.connect import reading
 from duckicelake.lake.locations import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
@@ -40,7 +41,8 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> CredentialS
         table = get_table(conn, ident)
         folder = table_folder(read_data_path(conn), table)
         scope = read_folders(conn, table, location, neighbours)
-        return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
+        unlisted = read_base_folders(conn, warehouse, table, neighbours)
+        return replace(scope, files=_list_files(conn, table.table_id, folder, (*scope.folders, *unlisted)), unlisted=unlisted)
 
 
 def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> CredentialScope:
@@ -52,6 +54,29 @@ def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neigh
     wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
     alone = tuple(place for place in wanted if is_exclusive(place, others, (data_path, read_iceberg_path(conn))))
     return CredentialScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
+
+
+def read_base_folders(conn: psycopg.Connection, warehouse: Warehouse, table: TableRow, neighbours: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders in which a branch reads files of the members that it was made from, as far as they are the table's alone there.
+
+    They hold what was written to the table there since, too, so its rights must be the same there: it must have been in no other schema.
+    """
+    if warehouse.repository is None:
+        return ()
+    found: list[str] = []
+    for schema in list_ancestors(conn, warehouse.repository, warehouse.lake.metadata_schema):
+        with in_schema(conn, schema, warehouse.lake.metadata_schema):
+            if is_always_in(conn, table.table_id, table.schema_name):
+                found += _list_alone(conn, table.table_id, neighbours)
+    return tuple(list_used_folders(conn, table.table_id, list(dict.fromkeys(found))))
+
+
+def _list_alone(conn: psycopg.Connection, table_id: int, neighbours: Sequence[str]) -> list[str]:
+    data_path, places = read_data_path(conn), list_table_locations(conn)
+    own = [place.location if place.folder is None else place.resolve(data_path) for place in places if place.table_id == table_id]
+    others = _list_others(places, table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
+    folders = [to_folder_uri(place) for place in own]
+    return [folder for folder in folders if is_exclusive(folder, others, (data_path, read_iceberg_path(conn)))]
 
 
 def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> CredentialScope:

@@ -83,7 +83,7 @@ def _narrow(scope: CredentialScope, wanted: CredentialRequest) -> CredentialScop
 
 def _vend(vendor: Vendor, narrow: CredentialScope, whole: CredentialScope, wanted: CredentialRequest, now_s: float) -> VendedCredentials:
     keys = vendor.get_keys(format_policy(narrow, vendor.partition), now_s)
-    folders = [*whole.folders, *(uri.rpartition("/")[0] + "/" for uri in whole.files)]
+    folders = [*whole.folders, *whole.unlisted, *(uri.rpartition("/")[0] + "/" for uri in whole.files)]
     return VendedCredentials(_format_config(vendor, keys, wanted), tuple(dict.fromkeys(folders)), keys.fresh_until_s)
 
 

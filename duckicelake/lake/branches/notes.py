@@ -68,6 +68,12 @@ SELECT table_id, snapshot_id FROM {source}.iceberg_hidden
 """)
 
 
+RIGHTS = ("principal", "member", "grant")
+
+SHOW_RIGHTS = sql.SQL("DROP TABLE {branch}.{name}; CREATE VIEW {branch}.{name} AS SELECT * FROM {repository}.{name}")
+"""Accounts, roles and grants are the repository's. Grants go by uuid, so they hold for the same objects on each branch."""
+
+
 def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str) -> None:
     """Create the tables, functions, triggers and indexes of the notes in a branch. What is for rows stands on the branch's own rows."""
     script = read_script().decode()
@@ -78,6 +84,9 @@ def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str)
     conn.execute(script.encode())
     conn.execute(UPSERT_SETTINGS, {"iceberg_path": iceberg_path})
     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
+    repository, branch = sql.Identifier(schemas.repository), sql.Identifier(schemas.branch)
+    for name in RIGHTS:
+        conn.execute(SHOW_RIGHTS.format(repository=repository, branch=branch, name=sql.Identifier(f"iceberg_{name}")))
 
 
 def copy_notes(conn: psycopg.Connection, names: Mapping[str, sql.Composable]) -> None:

@@ -100,7 +100,7 @@ def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
     objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.audit_context.objects)
     line = replace(line, audit_context=replace(line.audit_context, objects=objects))
     log_line(line)
-    named = context.lakes.get(parse_prefix(scope.get("raw_path") or b""))
+    named = context.find_lake(parse_prefix(scope.get("raw_path") or b""))
     for lake in context.lakes.values() if named is None else (named,):
         if lake.audit_log is not None:
             lake.audit_log.note(line)

@@ -56,7 +56,10 @@ class AuthenticationLayer:
         if time.time() >= bearer.session.expires_at_s:
             scope["bearer"] = bearer = await self._authenticate(scope)
         prefix = parse_prefix(scope["raw_path"])
-        policy = await self._find_policy(prefix)
+        lake = await self._context.find_member(prefix)
+        # Whoever opens the branch has looked for it in Postgres, so `BranchLayer` need not look again.
+        scope["has_branch"] = lake is not None and bool(lake.repository)
+        policy = None if lake is None or lake.policies is None else await lake.policies.get()
         if bearer.origin:
             issuing_policy = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
             if issuing_policy is None or not bearer.is_known(issuing_policy):
@@ -66,7 +69,7 @@ class AuthenticationLayer:
             return bearer.session
         # This request has already checked the lake for changes, so `LoadFastPath` need not check again.
         scope["looked"] = True
-        return bearer.within(prefix, policy)
+        return bearer.within(prefix, policy, "" if lake is None else lake.repository)
 
     async def _find_policy(self, lake_name: str) -> LakePolicy | None:
         """Return the current policy of a lake, None if no lake of that name is served."""

@@ -15,7 +15,7 @@ MARKS = (b"@", b"%40")
 
 
 class BranchLayer:
-    """ASGI layer for servers without accounts. It sees a branch by the `@` in the prefix or in the parameter `warehouse`."""
+    """ASGI layer. It sees a branch by the `@` in the prefix or in the parameter `warehouse`."""
 
     def __init__(self, app: ASGIApp, context: ServerContext, branches: BranchLakes) -> None:
         self._app = app
@@ -24,7 +24,7 @@ class BranchLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the branch if the request names one, and pass the request on; answer if there is no such branch."""
-        name = parse_member(scope) if scope["type"] == "http" else ""
+        name = parse_member(scope) if scope["type"] == "http" and not scope.get("has_branch") else ""
         parent = self._context.lakes.get(name.partition(SEPARATOR)[0]) if SEPARATOR in name else None
         if parent is not None:
             try:

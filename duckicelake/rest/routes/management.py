@@ -53,7 +53,7 @@ class ManagementRoutes:
 
     def list_principals(self, target: Target) -> PrincipalsResponse:
         """List the principals that are stored in the lake; those of the server's settings are not among them."""
-        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).principals
+        found = access_rules.read_access_rules(self._context.get_repository(target.prefix).warehouse.lake).principals
         return {"principals": [{"name": name, "has-secret": has_secret} for name, has_secret in found]}
 
     def add_principal(self, request: Request, target: Target, body: Body) -> Response:
@@ -77,7 +77,7 @@ class ManagementRoutes:
 
     def list_roles(self, target: Target) -> RolesResponse:
         """List the roles and their members."""
-        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).roles
+        found = access_rules.read_access_rules(self._context.get_repository(target.prefix).warehouse.lake).roles
         return {"roles": [{"name": name, "members": list(members)} for name, members in found]}
 
     def add_role(self, request: Request, target: Target, body: Body) -> Response:
@@ -102,7 +102,7 @@ class ManagementRoutes:
 
     def list_grants(self, target: Target) -> GrantsResponse:
         """List the grants, on objects by their present names."""
-        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).grants
+        found = access_rules.read_access_rules(self._context.get_repository(target.prefix).warehouse.lake).grants
         return {"grants": [{"privileges": list(each.privileges), "on": each.on, "to": each.to} for each in found]}
 
     def grant(self, request: Request, target: Target, body: Body) -> Response:
@@ -129,13 +129,13 @@ class ManagementRoutes:
 
     def _check_route(self, name: str, prefix: str) -> None:
         """Raise NoSuchWarehouse unless there is a route of that name that takes accounts of the lake."""
-        gateway, lake = self._context.gateway, self._context.get_lake(prefix)
+        gateway, lake = self._context.gateway, self._context.get_repository(prefix)
         upstream = None if gateway is None else gateway.upstreams.get(name)
         if upstream is None or upstream.route.lake_name != lake.prefix:
             raise NoSuchWarehouse(f"There is no route {name!r} for accounts of {lake.prefix!r}; the settings name routes, and their lakes.")
 
     def _open(self, request: Request, target: Target, *objects: str) -> Lake:
-        return access_rules.with_asker(self._context.get_lake(target.prefix).warehouse.lake, describe_request(request.scope), objects)
+        return access_rules.with_asker(self._context.get_repository(target.prefix).warehouse.lake, describe_request(request.scope), objects)
 
 
 def parse_grant(body: bytes) -> GrantText:

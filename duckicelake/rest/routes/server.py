@@ -167,7 +167,6 @@ class ConfigRoutes:
         name = warehouse or self._get_only_name()
         lake = self._context.find_lake(name)
         if lake is None:
-            self._context.check_branch(name)
             raise await build_unknown_warehouse(self._context, request.scope.get("bearer"), name)
         absent = {CREDENTIALS, DUCKLAKE.endpoint} if lake.warehouse.vendor is None else set[str]()
         if DUCKLAKE.endpoint not in absent and not await self._may_read_ducklake(lake):

@@ -13,7 +13,7 @@ from duckicelake.access.sessions import Bearer, Session
 from duckicelake.catalog.credentials.ducklake import DucklakeCredentials, DucklakeRequest, get_ducklake_credentials
 from duckicelake.catalog.credentials.table_access import FileRights, UnsignedRequest, find_signed_table, sign_request
 from duckicelake.catalog.tables import Ident
-from duckicelake.errors import Forbidden
+from duckicelake.errors import Forbidden, NotServed
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.auth.permissions import check_reads_anything
 from duckicelake.rest.context import ServerContext, Target
@@ -89,6 +89,8 @@ class DucklakeRoutes:
         """Get credentials to attach the lake read-only in DuckDB: a Postgres role that sees readable tables, and keys for their files."""
         check_reads_anything(target.session)
         lake, session = self._context.get_lake(target.prefix), target.session
+        if lake.repository:
+            raise NotServed(f"DuckLake accounts do not reach branches. Ask on the lake {lake.repository!r}, or use the REST catalog.")
         bearer: Bearer = request.scope["bearer"]
 
         def may_read(levels: tuple[str, ...], name: str) -> bool:

@@ -33,16 +33,20 @@ WRITE = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListM
 
 @dataclass(frozen=True, slots=True)
 class CredentialScope:
-    """The scope of credentials: folders (URIs that end with `/`) and single objects to read, and folders to write."""
+    """The scope of credentials: folders (URIs that end with `/`) and single objects to read, and folders to write.
+
+    `unlisted`: folders whose objects may be read, but not listed.
+    """
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
 
 def is_on_s3(scope: CredentialScope) -> bool:
     """True if everything in the scope is on S3; the local disk has no credentials."""
-    return all(parse_uri(uri).bucket for uri in (*scope.folders, *scope.files, *scope.writable))
+    return all(parse_uri(uri).bucket for uri in (*scope.folders, *scope.files, *scope.writable, *scope.unlisted))
 
 
 def parse_partition(role_arn: str) -> str:
@@ -73,7 +77,8 @@ def format_policy(scope: CredentialScope, partition: str = PLAIN_PARTITION) -> s
     Raises: Unsupported: a name has no safe spelling, or the policy is longer than STS accepts
     """
     statements: list[dict[str, Any]] = []
-    readable = [*(_format_plain_key(folder) + "/*" for folder in scope.folders), *(_format_plain_key(uri) for uri in scope.files)]
+    readable = [_format_plain_key(folder) + "/*" for folder in (*scope.folders, *scope.unlisted)]
+    readable += [_format_plain_key(uri) for uri in scope.files]
     if readable:
         statements.append(_allow(READ, readable, partition))
     statements += [_allow_list(bucket, keys, partition) for bucket, keys in _group(scope.folders)]

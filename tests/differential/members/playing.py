@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
-from tests.differential.checks.rows import check_head
+from tests.differential.checks.rows import Answer, check_head, check_rows
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.clients.writer import PyIcebergWriter
 from tests.differential.generator.maintenance import CleanUp, ExpireSnapshots
@@ -105,4 +105,5 @@ def prove_repository(lake: FreshLake, server: Server, history: RepositoryHistory
     with sessions.on_lake(lake) as session:
         for table in main.moments[-1].lake.tables.values():
             check_head(table, main.reader)
-            check_head(table, session)
+            answer = Answer(session, f"{table.ident} without branches", session.read(table.ident), table.may_be_wide)
+            check_rows(table.plain_rows(), table.columns, answer)

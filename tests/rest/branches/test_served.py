@@ -141,22 +141,6 @@ def test_a_deleted_branch_is_not_served_and_a_new_one_is(lake: FreshLake) -> Non
         assert server.get("/readyz").status == 200
 
 
-def test_a_server_with_accounts_refuses_branches(lake: FreshLake) -> None:
-    """Branches have no grants yet, so nobody gets one there; the message says why."""
-    make_branch(lake, "dev")
-    with serve(make_settings(lake, require_auth=True, oauth_clients="me:hunter22|*", sts_role_arn=lake.store.role_arn)) as server:
-        body = b"grant_type=client_credentials&client_id=me&client_secret=hunter22&scope=catalog"
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        token = server.ask("POST", "/v1/oauth/tokens", headers, body).json["access_token"]
-        asked = {"Authorization": f"Bearer {token}"}
-        for path in ("/v1/config?warehouse=lake%40dev", "/v1/lake%40dev/namespaces", "/v1/lake@dev/namespaces/main/tables"):
-            answer = server.get(path, asked)
-            assert answer.error == (501, "UnsupportedOperationException")
-            assert "require_auth" in answer.json["error"]["message"]
-            assert server.get(path).status == 401
-        assert server.get("/v1/lake/namespaces", asked).status == 200
-
-
 def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
     """Files of the lake's location that its own rows name no more are a branch's: nothing is removed as unreferenced."""
     with serve(make_settings(lake)) as server:
