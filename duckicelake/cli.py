@@ -326,6 +326,28 @@ def branch_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption
         typer.echo(line)
 
 
+def branch_protect(
+    name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
+) -> None:
+    """Let no account change the lake itself (main) over REST; its branches are changed, and merged."""
+    _protect(name, warehouse, {"home": home, "config": config}, is_on=True)
+
+
+def branch_unprotect(
+    name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
+) -> None:
+    """End the protection of the lake itself (main)."""
+    _protect(name, warehouse, {"home": home, "config": config}, is_on=False)
+
+
+def _protect(name: str, warehouse: str | None, given: dict[str, Any], *, is_on: bool) -> None:
+    settings, _ = read_joined(given)
+    from duckicelake.commands.branches import protect  # noqa: PLC0415  as above
+
+    for line in protect(settings, warehouse, name, is_on=is_on):
+        typer.echo(line)
+
+
 class ListFormat(StrEnum):
     """The forms of a list."""
 
@@ -368,7 +390,15 @@ def branch_diff(
         typer.echo(line)
 
 
-BRANCH_COMMANDS = {"create": branch_create, "list": branch_list, "log": branch_log, "diff": branch_diff, "delete": branch_delete}
+BRANCH_COMMANDS = {
+    "create": branch_create,
+    "list": branch_list,
+    "log": branch_log,
+    "diff": branch_diff,
+    "delete": branch_delete,
+    "protect": branch_protect,
+    "unprotect": branch_unprotect,
+}
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
 Securable = Annotated[

@@ -3,6 +3,7 @@
 `catalog/access_rules.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
 Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`);
 the same in another catalog: `route:<name>` and `route:<name>/namespace:<levels>`.
+`branch:<pattern>` names branches of the lake; `*` in it stands for any text.
 Principals and roles of an OIDC issuer are `<issuer>:<name>`; names in settings and in lakes have no colon.
 """
 
@@ -12,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
 from duckicelake.access.clients import Client
-from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_name
+from duckicelake.access.grants import BROKEN_ESCAPE, CHANGE, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_name
 
 WAREHOUSE, NAMESPACE, TABLE, VIEW = "warehouse", "namespace", "table", "view"
 ROUTE = "route"
+BRANCH = "branch"
+BRANCH_PATTERN = re.compile(r"[A-Za-z0-9*][A-Za-z0-9._*-]*")
 ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 KINDS = frozenset({WAREHOUSE, NAMESPACE, TABLE, VIEW})
 PRIVILEGES: Mapping[str, Rights] = {
@@ -33,6 +36,7 @@ ISSUER_NAME = re.compile(r"(?!role$)[a-z][a-z0-9_-]{0,31}")
 SAFE_IN_ISSUER_NAME = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
 LONGEST_ISSUER_NAME = 512
 ON_OBJECTS = frozenset(PRIVILEGES) - {"create"}
+ON_BRANCHES = frozenset({"create", "write", "drop"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Securable:
     route: str = ""
 
     def __str__(self) -> str:
+        if self.kind == BRANCH:
+            return f"{BRANCH}:{self.levels[0]}"
         named = "" if self.kind == WAREHOUSE else f"{self.kind}:{format_name(self.levels)}"
         if self.route:
             return f"{ROUTE}:{self.route}{'/' + named if named else ''}"
@@ -54,8 +60,15 @@ class Securable:
 
     @property
     def stored_kind(self) -> str:
-        """The kind of the object in `iceberg_grant`; objects of other catalogs have no uuid here, so it holds their names, case-folded."""
+        """The kind of the object in `iceberg_grant`. It names what has no uuid here: branches, and objects of other catalogs, folded."""
+        if self.kind == BRANCH:
+            return str(self)
         return str(replace(self, levels=fold_levels(self.levels))) if self.route else self.kind
+
+    @property
+    def has_uuid(self) -> bool:
+        """True for a namespace, table or view of the lake."""
+        return not self.route and self.kind not in (WAREHOUSE, BRANCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +83,45 @@ class Grantee:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchGrant:
+    """Rights on the branches whose names match a pattern. `Rights.WRITE`: to change there what one may read."""
+
+    pattern: str
+    rights: Rights
+
+    def reaches(self, name: str) -> bool:
+        """True if the pattern matches the name."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), name) is not None
+
+
+BranchGrants = tuple[BranchGrant, ...]
+
+
+def get_branch_rights(grants: BranchGrants, name: str) -> Rights:
+    """Return the rights on a branch."""
+    found = Rights.NONE
+    for grant in grants:
+        if grant.reaches(name):
+            found |= grant.rights
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class HeldRights:
     """The rights of a principal or role in a lake: grants on warehouse and namespaces; rights on tables and views by `build_object_key`."""
 
     grants: Grants = field(default_factory=Grants)
     objects: Mapping[tuple[str, Levels], Rights] = field(default_factory=dict[tuple[str, Levels], Rights])
+    branches: BranchGrants = ()
+
+    def on_branch(self, name: str) -> "HeldRights":
+        """Return the rights on a branch: whoever may write there may change what it may read."""
+        if Rights.WRITE not in get_branch_rights(self.branches, name):
+            return self
+        each = (Grant(grant.levels, grant.rights | CHANGE if Rights.READ in grant.rights else grant.rights) for grant in self.grants.each)
+        changed = CHANGE & ~Rights.CREATE
+        objects = {key: rights | changed if Rights.READ in rights else rights for key, rights in self.objects.items()}
+        return HeldRights(Grants(tuple(each)), objects, self.branches)
 
 
 NO_RIGHTS = HeldRights()
@@ -84,13 +131,14 @@ NO_RIGHTS = HeldRights()
 class LakePolicy:
     """A lake's accounts by client id, the rights of each principal (those of its roles included), and the rights of each role.
 
-    `routes`: the rights that the lake gives in other catalogs, by the name of the route.
+    `routes`: the rights that the lake gives in other catalogs, by the name of the route. `is_protected`: nobody changes the lake itself.
     """
 
     accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])
     held: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
     roles: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
     routes: Mapping[str, "LakePolicy"] = field(default_factory=dict[str, "LakePolicy"])
+    is_protected: bool = False
 
     def get_rights(self, client_id: str, roles: Iterable[str] = ()) -> HeldRights:
         """Return the rights of a principal and of the roles in its token; roles that the lake does not have are ignored."""
@@ -104,7 +152,8 @@ def join_rights(*each: HeldRights) -> HeldRights:
     for held in each:
         for key, rights in held.objects.items():
             objects[key] = objects.get(key, Rights.NONE) | rights
-    return HeldRights(Grants(tuple(grant for held in each for grant in held.grants.each)), objects)
+    branches = tuple(grant for held in each for grant in held.branches)
+    return HeldRights(Grants(tuple(grant for held in each for grant in held.grants.each)), objects, branches)
 
 
 def parse_securable(text: str) -> Securable:
@@ -112,6 +161,8 @@ def parse_securable(text: str) -> Securable:
     if text.startswith(f"{ROUTE}:"):
         return parse_route_securable(text)
     kind, colon, name = text.partition(":")
+    if kind == BRANCH:
+        return parse_branches(name)
     if kind not in KINDS or bool(colon) == (kind == WAREHOUSE) or BROKEN_ESCAPE.search(name):
         raise BadGrant(f"{text[:100]!r} is nothing to have rights on; write `warehouse`, `namespace:a.b`, `table:a.b.t` or `view:a.b.v`.")
     if kind == WAREHOUSE:
@@ -125,10 +176,17 @@ def parse_securable(text: str) -> Securable:
     return Securable(kind, levels)
 
 
+def parse_branches(pattern: str) -> Securable:
+    """Return the branches whose names match a pattern. Raises: BadGrant."""
+    if BRANCH_PATTERN.fullmatch(pattern) is None:
+        raise BadGrant(f"{pattern[:100]!r} is no pattern of branches: write a name, or a part of it with `*`, as in `branch:dev-*`.")
+    return Securable(BRANCH, (pattern,))
+
+
 def parse_route_securable(text: str) -> Securable:
     """Return the other catalog that a text names (`route:NAME`), or an object of it (`route:NAME/namespace:a.b`). Raises: BadGrant."""
     route, slash, rest = text.removeprefix(f"{ROUTE}:").partition("/")
-    if ROUTE_NAME.fullmatch(route) is None or bool(slash) != bool(rest) or rest.partition(":")[0] in (WAREHOUSE, ROUTE):
+    if ROUTE_NAME.fullmatch(route) is None or bool(slash) != bool(rest) or rest.partition(":")[0] in (WAREHOUSE, ROUTE, BRANCH):
         raise BadGrant(f"{text[:100]!r} is no object of another catalog; write `route:NAME` or `route:NAME/namespace:a.b`.")
     return replace(parse_securable(rest or WAREHOUSE), route=route)
 
@@ -138,7 +196,7 @@ def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
 
     Raises: BadGrant: the list is empty, or has a name that is not a privilege on this kind of object
     """
-    allowed = frozenset(PRIVILEGES) if kind in (WAREHOUSE, NAMESPACE) else ON_OBJECTS
+    allowed = ON_BRANCHES if kind == BRANCH else frozenset(PRIVILEGES) if kind in (WAREHOUSE, NAMESPACE) else ON_OBJECTS
     named = [text.strip() for text in texts]
     found = tuple(dict.fromkeys(word for text in named for word in (sorted(allowed) if text == EVERY_PRIVILEGE else [text])))
     odd = [text for text in found if text not in allowed]
@@ -173,7 +231,9 @@ def parse_route_grants(texts: Iterable[str]) -> LakePolicy:
 
 
 def build_held(what: Securable, rights: Rights) -> HeldRights:
-    """Return rights on one object."""
+    """Return rights on one object. Raises: BadGrant: it is a branch, which settings give no rights on."""
+    if what.kind == BRANCH:
+        raise BadGrant(f"{what} is of the lake: routes have no branches.")
     if what.kind in (WAREHOUSE, NAMESPACE):
         return HeldRights(Grants((Grant(fold_levels(what.levels), rights),)))
     return HeldRights(objects={build_object_key(what.kind, what.levels): rights})

@@ -7,15 +7,19 @@ import hashlib
 import operator
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, Grants, Levels, Rights, fold_levels, parse_grants
-from duckicelake.access.policy import HeldRights, LakePolicy, build_object_key, join_rights
+from duckicelake.access.grants import ALL_GRANTS, CHANGE, NO_GRANTS, Grants, Levels, Rights, fold_levels, parse_grants
+from duckicelake.access.policy import BranchGrants, HeldRights, LakePolicy, build_object_key, join_rights
 
 MOST_CACHED_PATHS = 4096
 WHOLE_SCOPES = frozenset({"", "*", "catalog", "sign", "PRINCIPAL_ROLE:ALL"})
 """Scopes that clients send by default; each means all rights of the principal. `*` is also a grant."""
 
+PROTECTED = (
+    "The lake is protected: it is changed by merging a branch alone. Work on a branch (the warehouse `lake@branch`), "
+    "or end the protection with `duckicelake branch unprotect main`."
+)
 NO_OBJECTS: Mapping[tuple[str, Levels], Rights] = {}
 
 
@@ -24,7 +28,8 @@ class Session:
     """The rights of a principal by one of its tokens; `Bearer.within` returns those in one lake, by the lake's grants.
 
     `objects`: rights on single tables and views. `lake_name`: the only lake that the rights hold in; empty: rights of the settings, which
-    hold in every lake. `expires_at_s`: when the token must be verified again. `decided` caches the rights by raw request path, which saves
+    hold in every lake. `branches`: rights on branches as wholes. `read_only`: why nothing may be changed here, empty if it may.
+    `expires_at_s`: when the token must be verified again. `decided` caches the rights by raw request path, which saves
     decoding the path.
     """
 
@@ -33,6 +38,8 @@ class Session:
     expires_at_s: float
     objects: Mapping[tuple[str, Levels], Rights] = field(default_factory=lambda: NO_OBJECTS)
     lake_name: str = ""
+    branches: BranchGrants = ()
+    read_only: str = ""
     decided: dict[bytes, Rights] = field(default_factory=dict[bytes, Rights], compare=False, repr=False)
 
     @property
@@ -42,12 +49,15 @@ class Session:
 
     def rights_on(self, levels: Levels) -> Rights:
         """Return the rights in a namespace."""
-        return self.grants.on(levels)
+        return self._limit(self.grants.on(levels))
 
     def rights_at(self, kind: str, levels: Levels, name: str) -> Rights:
         """Return the rights on a table or view (`kind`): those in its namespace, and its own."""
         rights = self.grants.on(levels)
-        return rights | self.objects.get(build_object_key(kind, (*levels, name)), Rights.NONE) if self.objects else rights
+        return self._limit(rights | self.objects.get(build_object_key(kind, (*levels, name)), Rights.NONE) if self.objects else rights)
+
+    def _limit(self, rights: Rights) -> Rights:
+        return rights & ~CHANGE if self.read_only else rights
 
     def shows(self, levels: Levels) -> bool:
         """True if the principal may know that the namespace exists: it has a right on it, on an object in it or on a nested namespace."""
@@ -64,7 +74,7 @@ class Session:
     def limited_to(self, scope: Grants) -> "Session":
         """Return the session with its rights inside the namespaces of a scope only."""
         objects = {key: left for key, rights in self.objects.items() if (left := rights & scope.on(key[1][:-1])) is not Rights.NONE}
-        return Session(self.client_id, self.grants.within(scope), self.expires_at_s, objects, self.lake_name)
+        return replace(self, grants=self.grants.within(scope), objects=objects, branches=(), decided={})
 
     def remember(self, raw_path: bytes, rights: Rights) -> Rights:
         """Cache the rights for a raw path; they do not change while the session lives."""
@@ -111,17 +121,20 @@ class Bearer:
         known = self.bound.get(lake_name)
         if known is not None and known[0] is policy:
             return known[1]
-        session = self._join(lake_name, policy) if self.lake_name in ("", repository or lake_name) else self.session
+        session = self._join(lake_name, policy, repository) if self.lake_name in ("", repository or lake_name) else self.session
+        if policy.is_protected:
+            session = replace(session, read_only=PROTECTED, decided={})
         self.bound[lake_name] = policy, session
         return session
 
-    def _join(self, lake_name: str, policy: LakePolicy) -> Session:
-        return self._add(policy.get_rights(self.session.client_id, self.roles), lake_name)
+    def _join(self, lake_name: str, policy: LakePolicy, repository: str) -> Session:
+        held = policy.get_rights(self.session.client_id, self.roles)
+        return self._add(held.on_branch(lake_name.removeprefix(f"{repository}@")) if repository else held, lake_name)
 
     def _add(self, held: HeldRights, lake_name: str) -> Session:
         mine = self.session
         if self.scope is None:
-            return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name)
+            return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name, held.branches)
         more = held.grants.within(self.scope)
         objects = {key: left for key, rights in held.objects.items() if (left := rights & self.scope.on(key[1][:-1])) is not Rights.NONE}
         return Session(mine.client_id, join_grants(mine.grants, more), mine.expires_at_s, objects, lake_name)

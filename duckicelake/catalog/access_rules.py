@@ -10,10 +10,13 @@ import psycopg
 from duckicelake.access.clients import Client, make_secret
 from duckicelake.access.grants import NO_GRANTS, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_object
 from duckicelake.access.policy import (
+    BRANCH,
     NAMESPACE,
+    PRIVILEGES,
     ROUTE,
     TABLE,
     WAREHOUSE,
+    BranchGrant,
     Grantee,
     HeldRights,
     LakePolicy,
@@ -36,6 +39,7 @@ from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFo
 from duckicelake.lake import access_rules
 from duckicelake.lake.access_rules import GrantRow, PrincipalRow, RuleRows, read_rules
 from duckicelake.lake.audit_log import AuditContext
+from duckicelake.lake.branches.protection import is_protected
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.registration import find_live_table_name
@@ -44,6 +48,8 @@ from duckicelake.translate.namespaces import to_levels
 WAREHOUSE_UUID = UUID(int=0)
 IN_ROUTE = f"{ROUTE}:"
 """The beginning of the kind of a grant on another catalog, or on an object of it."""
+OF_BRANCHES = f"{BRANCH}:"
+"""The beginning of the kind of a grant on branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,7 @@ def read_access_rules(lake: Lake) -> AccessRules:
 
 
 def _to_securable(row: GrantRow) -> Securable:
-    if row.kind.startswith(IN_ROUTE):
+    if row.kind.startswith((IN_ROUTE, OF_BRANCHES)):
         return parse_securable(row.kind)
     levels = () if row.schema_name is None else to_levels(row.schema_name)
     return Securable(row.kind, levels if row.name is None else (*levels, row.name))
@@ -204,7 +210,7 @@ def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
 
 def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID:
     """Return the uuid that grants refer to. With `alone`, refuse a uuid that two tables share: a grant could not distinguish them."""
-    if what.kind == WAREHOUSE or what.route:
+    if not what.has_uuid:
         return WAREHOUSE_UUID
     if what.kind == NAMESPACE:
         schema = find_schema(conn, what.levels)
@@ -228,7 +234,7 @@ def with_asker(lake: Lake, audit_context: AuditContext, objects: Sequence[str]) 
 def list_audit_objects(given: GrantText) -> tuple[str, ...]:
     """Return the grantee and the object that the audit log names for a change of grants. Raises: BadRequest."""
     what, _, to = parse_grant_text(given)
-    return (str(to), what.stored_kind if what.kind == WAREHOUSE or what.route else format_object(what.levels))
+    return (str(to), format_object(what.levels) if what.has_uuid else what.stored_kind)
 
 
 Key = TypeVar("Key")
@@ -238,7 +244,8 @@ def read_policy(warehouse: Warehouse) -> tuple[LakePolicy, Position]:
     """Return the policy of a lake and the position that it was read at."""
     with reading(warehouse.lake) as conn:
         rows = read_rules(conn)
-    return to_policy(warehouse.name, rows), rows.position
+        policy = to_policy(warehouse.name, rows)
+        return replace(policy, is_protected=is_protected(conn)), rows.position
 
 
 def to_policy(lake_name: str, rows: RuleRows) -> LakePolicy:
@@ -287,14 +294,19 @@ def to_object_rights(rows: Sequence[GrantRow]) -> HeldRights:
     """Return the rights that grants give."""
     spaces: dict[Levels, Rights] = {}
     objects: dict[tuple[str, Levels], Rights] = {}
+    branches: dict[str, Rights] = {}
     for row in rows:
+        if row.kind.startswith(OF_BRANCHES):
+            add_rights(branches, row.kind.removeprefix(OF_BRANCHES), PRIVILEGES.get(row.privilege, Rights.NONE))
+            continue
         rights = to_rights(row.privilege, row.kind)
         levels = () if row.schema_name is None else to_levels(row.schema_name)
         if row.kind in (WAREHOUSE, NAMESPACE):
             add_rights(spaces, fold_levels(levels), rights)
         elif row.name is not None:
             add_rights(objects, build_object_key(row.kind, (*levels, row.name)), rights)
-    return HeldRights(Grants(tuple(Grant(levels, rights) for levels, rights in spaces.items())), objects)
+    grants = Grants(tuple(Grant(levels, rights) for levels, rights in spaces.items()))
+    return HeldRights(grants, objects, tuple(BranchGrant(pattern, rights) for pattern, rights in branches.items()))
 
 
 def add_rights(found: dict[Key, Rights], key: Key, rights: Rights) -> None:

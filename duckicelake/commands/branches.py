@@ -10,6 +10,7 @@ from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, Forbidden
+from duckicelake.lake.branches import protection
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.registry import MAIN, list_branches
@@ -60,6 +61,20 @@ def list_lines(settings: Settings, warehouse: str | None) -> Sequence[str]:
         f"made {branch.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, METADATA_SCHEMA '{branch.schema_name}'"
         for branch in branches
     ]
+
+
+def protect(settings: Settings, warehouse: str | None, name: str, *, is_on: bool) -> Sequence[str]:
+    """Turn the protection of a lake on or off, and return what to print. Raises: BadRequest: it is a branch."""
+    if name != MAIN:
+        raise BadRequest(
+            f"Only {MAIN!r}, the lake itself, is protected; rights on `branch:{name}` say who changes a branch."
+        )
+    lake = choose_lake(settings, warehouse)
+    with connecting(lake) as conn:
+        protection.protect(conn, is_on=is_on)
+    if not is_on:
+        return (f"{lake.name} may be changed by every account that has the right to",)
+    return (f"{lake.name} is protected: over REST, servers with require_auth change it by merges alone",)
 
 
 @contextmanager

@@ -251,9 +251,9 @@ SELECT g.principal_id, g.kind, g.privilege, n.schema_name, v.view_name
         """
  WHERE g.kind = 'view' AND n.schema_name IS NOT NULL AND s.schema_id NOT IN (SELECT schema_id FROM hidden) AND v.end_snapshot IS NULL
  UNION ALL
--- objects of other catalogs, whose names the kind holds
+-- branches, and objects of other catalogs, whose names the kind holds
 SELECT g.principal_id, g.kind, g.privilege, NULL, NULL
-  FROM iceberg_grant g WHERE starts_with(g.kind, 'route:')
+  FROM iceberg_grant g WHERE starts_with(g.kind, 'route:') OR starts_with(g.kind, 'branch:')
 """,
     )
 )

@@ -259,6 +259,17 @@ def _get_live_connection(
 
 
 @contextmanager
+def connecting(lake: Lake) -> Generator[psycopg.Connection]:
+    """Yield a connection outside the pool, for work that changes its settings. The caller begins transactions.
+
+    Raises: ServiceUnavailable, Forbidden
+    """
+    with mapped_errors(lake.name), psycopg.connect(lake.dsn, autocommit=True, **CONNECT_OPTIONS) as conn:
+        conn.execute(format_search_path(lake.metadata_schema))
+        yield conn
+
+
+@contextmanager
 def mapped_errors(lake_name: str) -> Generator[None]:
     """Turn psycopg's errors into `CatalogError`s whose messages never contain a connection string."""
     try:

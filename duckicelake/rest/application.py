@@ -30,6 +30,7 @@ from duckicelake.rest.metrics import build_counter, build_gauge, build_gauges
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
+from duckicelake.rest.routes.branches import BranchRoutes
 from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
@@ -142,7 +143,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
-    routes += (RepositoryRoutes(context),)
+    routes += (RepositoryRoutes(context), BranchRoutes(context))
     routes += (UndropRoutes(context),)
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:

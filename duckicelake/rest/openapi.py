@@ -208,6 +208,8 @@ PRINCIPAL = object_of({"name": NAME}, {"has-secret": FLAG})
 GRANT = object_of({"privileges": array_of(one_of(list(PRIVILEGES))), "on": NAME, "to": NAME})
 
 
+BRANCH = object_of({"name": NAME}, {"from": NAME, "at": {"anyOf": [{"type": "integer"}, TEXT]}})
+
 VALUE: JsonSchema = {"anyOf": [{"type": "boolean"}, {"type": "number"}, TEXT]}
 TERM: JsonSchema = {"anyOf": [TEXT, object_of({"type": one_of(["transform"]), "transform": TEXT, "term": TEXT})]}
 COMPARISON_TYPES = ("lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq", "starts-with", "not-starts-with")

@@ -117,6 +117,9 @@ REPOSITORY_PATH = "/management/v1/repositories/{prefix}"
 REPOSITORIES = (
     Operation("logRef", "GET", REPOSITORY_PATH + "/refs/{ref}/log"),
     Operation("diffRefs", "GET", REPOSITORY_PATH + "/diff"),
+    Operation("listBranches", "GET", REPOSITORY_PATH + "/branches"),
+    Operation("createBranch", "POST", REPOSITORY_PATH + "/branches"),
+    Operation("deleteBranch", "DELETE", REPOSITORY_PATH + "/branches/{branch}"),
 )
 """Operations on a lake with its branches, outside the specification."""
 

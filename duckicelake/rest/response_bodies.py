@@ -51,6 +51,19 @@ class LogResponse(TypedDict):
     entries: list[dict[str, Any]]
 
 
+BranchResponse = TypedDict(
+    "BranchResponse",
+    {"name": str, "from": str | None, "snapshot-id": int, "created-at": str, "warehouse": str, "metadata-schema": str},
+)
+"""A branch: what it was made from (null: a deleted branch), at which snapshot, and how Iceberg clients and DuckDB reach it."""
+
+
+class BranchesResponse(TypedDict):
+    """The branches of a lake, oldest first."""
+
+    branches: list[BranchResponse]
+
+
 class JsonWebKeys(TypedDict):
     """Public keys of tokens (RFC 7517)."""
 

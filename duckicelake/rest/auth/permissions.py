@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from duckicelake.access.grants import Levels, Rights, format_name, format_object
-from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW
+from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW, get_branch_rights
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT, REPOSITORIES
@@ -97,9 +97,21 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "listWarehouses": OPEN,
     "listDropped": OPEN,
     "undrop": OPEN,
+    "listBranches": OPEN,
+    "createBranch": OPEN,
+    "deleteBranch": OPEN,
     "grant": OPEN,
     "revoke": OPEN,
 }
+
+CHANGING = frozenset(
+    {
+        *("createNamespace", "dropNamespace", "updateProperties", "createTable", "registerTable", "updateTable", "dropTable"),
+        *("unregisterTable", "renameTable", "commitTransaction", "createView", "registerView", "replaceView", "dropView", "renameView"),
+        *("adoptManifests", "dropUnchangedTable", "undrop"),
+    }
+)
+"""Operations that change a lake; those on accounts and branches do not."""
 
 UNGUARDED = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_OPERATIONS = tuple(operation for operation in ALL_OPERATIONS if PERMISSIONS.get(operation.name, OPEN).is_public)
@@ -127,6 +139,8 @@ async def check_permission(request: Request) -> None:
     prefix = request.path_params.get("prefix")
     if session.lake_name and prefix is not None and decode_segment(prefix, "prefix") != session.lake_name:
         raise Forbidden(f"What {session.client_id!r} may do in one warehouse is nothing in another.")
+    if session.read_only and operation in CHANGING:
+        raise Forbidden(session.read_only)
     if rule.is_whole:
         check_manages_warehouse(session)
     elif not rule.is_open:
@@ -176,6 +190,21 @@ def check_manages_warehouse(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
     if not session.may_choose_locations:
         raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse. It needs `manage` on `warehouse`.")
+
+
+def check_branch(session: Session, name: str, need: Rights) -> None:
+    """Raise Forbidden unless the session may manage the warehouse, or has a right on branches of that name."""
+    if session.may_choose_locations or need in get_branch_rights(session.branches, name):
+        return
+    word = next(word for word, right in PRIVILEGES.items() if right is need)
+    named = f"The principal {session.client_id!r} has no right to do this with the branch {name[:64]!r}."
+    raise Forbidden(f"{named} It needs `{word}` on `branch:{name[:64]}`, on a pattern that matches it, or `manage` on `warehouse`.")
+
+
+def check_sees_branches(session: Session) -> None:
+    """Raise Forbidden unless the session has any right in the warehouse."""
+    if not (session.branches or session.objects or any(grant.rights is not Rights.NONE for grant in session.grants.each)):
+        raise Forbidden(f"The principal {session.client_id!r} has no right in the warehouse.")
 
 
 def check_reads_anything(session: Session) -> None:

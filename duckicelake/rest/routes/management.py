@@ -6,7 +6,7 @@ from fastapi import Path, Request, Response
 from fastapi.responses import JSONResponse
 
 from duckicelake.access.grants import Rights
-from duckicelake.access.policy import NAMESPACE, TABLE, WAREHOUSE, Securable
+from duckicelake.access.policy import NAMESPACE, TABLE, Securable
 from duckicelake.access.sessions import Session
 from duckicelake.catalog import access_rules
 from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
@@ -150,7 +150,7 @@ def check_manages(session: Session, what: Securable) -> None:
 
     Raises: Forbidden: a right is missing. NoSuchNamespace, NoSuchTable, NoSuchView: the object is hidden
     """
-    if what.kind == WAREHOUSE or what.route:
+    if not what.has_uuid:
         check_manages_warehouse(session)
     elif what.kind == NAMESPACE:
         check_rule(session, PermissionRule(Rights.MANAGE, NoSuchNamespace), what.levels)

@@ -1,0 +1,116 @@
+"""Rights on branches: who makes, changes and deletes them, and a lake that is changed by merges alone."""
+
+from tests.cli.test_branches import ask
+from tests.cli.test_commands import settings_for
+from tests.lake.branches.repository import make_branch, read_rows
+from tests.rest.auth.principals import guard
+from tests.rest.auth.rules.managed import Managed
+from tests.rest.serving import make_settings, serve
+from tests.support.lakes import FreshLake
+
+BRANCHES = "/management/v1/repositories/lake/branches"
+DEV, OTHER, MAIN = (f"/v1/{warehouse}/namespaces" for warehouse in ("lake%40dev-1", "lake%40other", "lake"))
+DENIED = (403, "NotAuthorizedException")
+NEW_TABLE = {"name": "made", "schema": {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "long", "required": False}]}}
+PROPERTY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+
+
+def test_branches_are_made_listed_and_deleted_over_rest(lake: FreshLake) -> None:
+    """Without accounts everybody may; what cannot be made is refused, and a name that is taken is a conflict."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    with serve(make_settings(lake)) as server:
+
+        def post(body: str) -> tuple[int, str]:
+            answer = server.ask("POST", BRANCHES, {"Content-Type": "application/json"}, body.encode())
+            return (answer.status, answer.json["name"]) if answer.status == 200 else answer.error
+
+        assert server.get(BRANCHES).json == {"branches": []}
+        assert post('{"name": "dev"}') == (200, "dev")
+        assert post('{"name": "child", "from": "dev"}') == (200, "child")
+        assert post('{"name": "old", "at": 0}') == (200, "old")
+        assert post('{"name": "dev"}') == (409, "AlreadyExistsException")
+        for wrong in ('{"name": "a b"}', '{"name": "x", "at": "noon"}', '{"name": "x", "from": "none"}', "{}", '{"name": "x", "at": true}'):
+            assert post(wrong) == (400, "BadRequestException"), wrong
+        listed = server.get(BRANCHES).json["branches"]
+        assert [(each["name"], each["from"], each["warehouse"]) for each in listed] == [
+            ("dev", "main", "lake@dev"),
+            ("child", "dev", "lake@child"),
+            ("old", "main", "lake@old"),
+        ]
+        assert listed[2]["snapshot-id"] == 0
+        assert server.get("/v1/lake@child/namespaces/main/tables/t").status == 200
+        assert server.ask("DELETE", f"{BRANCHES}/dev").status == 204
+        assert server.ask("DELETE", f"{BRANCHES}/dev").error == (404, "NotFoundException")
+        assert server.ask("DELETE", f"{BRANCHES}/CHILD").error == (404, "NotFoundException")
+        assert [each["from"] for each in server.get(BRANCHES).json["branches"]] == [None, "main"]
+        assert server.get("/management/v1/repositories/lake%40child/branches").error == (400, "BadRequestException")
+
+
+def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> None:
+    """Who may create, write and drop on `dev-*` does so there alone; to write is to change what one may read."""
+    with guard(lake) as guarded:
+        managed = Managed(guarded)
+        for name in ("ann", "bob"):
+            managed.add(name)
+        managed.give("read", "namespace:a", "ann")
+        make_branch(lake, "other")
+        assert managed.ask("ann", "POST", BRANCHES, {"name": "dev-1"}).error == DENIED
+        managed.give("create,write", "branch:dev-*", "ann")
+        assert managed.ask("ann", "POST", BRANCHES, {"name": "prod"}).error == DENIED
+        assert managed.ask("ann", "POST", BRANCHES, {"name": "dev-1"}).status == 200
+        assert [each["name"] for each in managed.ask("ann", "GET", BRANCHES).json["branches"]] == ["other", "dev-1"]
+        assert managed.ask("bob", "GET", BRANCHES).error == DENIED
+        assert managed.ask("ann", "POST", f"{DEV}/a/tables", NEW_TABLE).status == 200
+        assert managed.ask("ann", "POST", f"{DEV}/a/tables/t", PROPERTY).status == 200
+        assert managed.ask("ann", "POST", f"{DEV}/b/tables", NEW_TABLE).error == (404, "NoSuchNamespaceException")
+        for place in (MAIN, OTHER):
+            assert managed.ask("ann", "POST", f"{place}/a/tables", NEW_TABLE).error == DENIED
+            assert managed.ask("ann", "POST", f"{place}/a/tables/t", PROPERTY).error == DENIED
+        narrow = managed.token("ann", "ns:a:r")
+        assert guarded.server.get(f"{DEV}/a/tables/made", narrow).status == 200
+        assert guarded.server.ask("DELETE", f"{DEV}/a/tables/made", narrow).error == DENIED
+        assert guarded.server.ask("DELETE", f"{BRANCHES}/dev-1", narrow).error == DENIED
+        assert managed.ask("ann", "DELETE", f"{BRANCHES}/dev-1").error == DENIED
+        managed.give("drop", "branch:dev-1", "ann")
+        assert {"privileges": ["create", "write"], "on": "branch:dev-*", "to": "ann"} in managed.manage("GET", "grants").json["grants"]
+        managed.take("write", "branch:dev-*", "ann")
+        assert managed.ask("ann", "DELETE", f"{DEV}/a/tables/made").error == DENIED
+        assert managed.ask("ann", "DELETE", f"{BRANCHES}/dev-1").status == 204
+        assert guarded.ask("admin", "DELETE", f"{BRANCHES}/other").status == 204
+
+
+def test_what_is_no_right_on_branches_is_refused(lake: FreshLake) -> None:
+    """Nobody reads or manages by a pattern, and a pattern is a name with stars."""
+    with guard(lake) as guarded:
+        managed = Managed(guarded)
+        managed.add("ann")
+        for privileges, on in (("read", "branch:dev"), ("manage", "branch:*"), ("write", "branch:"), ("write", "branch:a b")):
+            body = {"privileges": [privileges], "on": on, "to": "ann"}
+            assert managed.manage("POST", "grants", body).error == (400, "BadRequestException"), on
+        assert managed.manage("POST", "grants", {"privileges": ["write"], "on": "branch:*", "to": "ann"}, who="owner").error == DENIED
+
+
+def test_a_protected_lake_is_not_changed(lake: FreshLake) -> None:
+    """By nobody, until the protection ends; its branches are, and its accounts are managed."""
+    settings = settings_for(lake)
+    with guard(lake) as guarded:
+        make_branch(lake, "dev-1")
+        assert "protected" in ask(settings, "branch", "protect", "main")
+        for method, path, body in (
+            ("POST", "a/tables", NEW_TABLE),
+            ("POST", "a/tables/t", PROPERTY),
+            ("DELETE", "a/tables/t", None),
+            ("DELETE", "a/views/v", None),
+            ("POST", "a/properties", {"updates": {"k": "v"}}),
+        ):
+            answer = guarded.ask("admin", method, f"{MAIN}/{path}", body)
+            assert answer.error == DENIED and "protected" in answer.json["error"]["message"], path
+        rename = {"source": {"namespace": ["a"], "name": "t"}, "destination": {"namespace": ["a"], "name": "u"}}
+        assert guarded.ask("admin", "POST", "/v1/lake/tables/rename", rename).error == DENIED
+        assert guarded.get("reader", f"{MAIN}/a/tables/t").status == 200
+        assert guarded.ask("writer", "POST", f"{DEV}/a/tables", NEW_TABLE).status == 200
+        Managed(guarded).add("ann")
+        assert guarded.ask("admin", "POST", BRANCHES, {"name": "more"}).status == 200
+        ask(settings, "branch", "unprotect", "main")
+        assert guarded.ask("writer", "POST", f"{MAIN}/a/tables", NEW_TABLE).status == 200
+    assert len(read_rows(lake, "a.t")) == 10
