@@ -161,7 +161,7 @@ class ObjectMonitor:
                 self._log.exception("Published objects of table %d could not be looked after", table_id)
 
     def _check_table(self, table_id: int, cache: TableCache) -> None:
-        published = cache.published
+        published = cache.table.published
         lost = [] if published is None else _list_lost(self.warehouse.objects, published, cache)
         if published is None or not lost:
             return
@@ -179,7 +179,7 @@ def _list_lost(objects: Objects, published: PublishedTable, cache: TableCache) -
 
     Clients may delete what is theirs: missing objects that no metadata needs are only removed from the cache.
     """
-    known, location = (cache.known_uris or set[str]()).copy(), published.metadata.location
+    known, location = (cache.files.known_uris or set[str]()).copy(), published.metadata.location
     gone = known - {uri for uri, _ in objects.list_under(location)} if known else set[str]()
     if not gone:
         return []

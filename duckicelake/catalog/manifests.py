@@ -8,8 +8,9 @@ from itertools import zip_longest
 import psycopg
 
 from duckicelake.catalog.manifest_import.imported import ImportedManifests
+from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.row_files import FileDeriver
-from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.table_cache import NO_LIST, FileCache, NewestList
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, build_manifest_list_encoder
@@ -62,7 +63,7 @@ class DataFiles:
     folder: str
     schemas: Schemas
     partitioning: Partitioning
-    cache: TableCache
+    cache: FileCache
     objects: Objects
     mapping: NameMapping
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
@@ -242,6 +243,7 @@ class ManifestWriter:
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
     hidden: frozenset[int] = frozenset()
     adopted: ImportedManifests | None = None
+    newest_list: NewestList = NO_LIST
     maker: ManifestBuilder = field(init=False)
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
 
@@ -301,13 +303,13 @@ class ManifestWriter:
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
-        newest = self.deriver.cache.newest_list = (self._write_list(header, files), files)
+        self.newest_list = self._write_list(header, files), files
         return Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent,
             sequence_number=header.sequence_number,
             timestamp_ms=plan.step.timestamp_ms,
-            manifest_list=newest[0],
+            manifest_list=self.newest_list[0],
             summary=with_client_summary(summary, note, count_manifests(plan), is_combined=plan.step.is_combined),
             schema_id=schema_id if note is None else self.files.schemas.get_snapshot_schema_id(snapshot_id, note.schema_id),
             first_row_id=first_row_id,
@@ -348,14 +350,13 @@ class ManifestWriter:
         self.written[plan.content, plan.number] = found.described
         return True
 
-    def verify(self, plan: ManifestPlan) -> ParsedManifest:
+    def verify(self, plan: ManifestPlan, submission: Submission) -> ParsedManifest:
         """Return a manifest that is offered for a plan, after it was looked at, and made again if it is a sample.
 
         Raises: BadRequest: it is not what it should be
         """
         assert self.adopted is not None
-        assert self.deriver.cache.submission is not None
-        found = self.adopted.check_submitted(plan, self.deriver.cache.submission)
+        found = self.adopted.check_submitted(plan, submission)
         if self.adopted.is_sample(plan):
             self._check_sample(plan, found)
         return found

@@ -14,7 +14,7 @@ import psycopg
 
 from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.snapshot_building import TableReading, build_snapshots, read_changes
-from duckicelake.catalog.table_cache import PublishedTable, TableCache
+from duckicelake.catalog.table_cache import BuiltHistory, CachedTable, FileCache, PublishedTable, TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
@@ -40,12 +40,13 @@ HINT_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class MetadataDraft:
-    """A state in Iceberg's words, without its number; the objects that it names are on their way."""
+    """A state in Iceberg's words, without its number; the objects that it names are on their way. `built` is how to go on from it."""
 
     state: TableState
     metadata: TableMetadata
     wanted: VersionRequest
     uploads: UploadQueue
+    built: BuiltHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,19 @@ class PublishContext:
         return writing(self.warehouse.lake) if self.turn is None else nullcontext(self.turn)
 
 
-def publish(reader: PublishContext, table: TableRow, cache: TableCache, known: TableReading | None = None) -> PublishedTable:
+def publish(reader: PublishContext, table: TableRow, cache: TableCache, known: TableReading | None = None) -> CachedTable:
     """Publish the state that is read, or is `known` already: write its objects, number it, write its metadata file.
 
+    Returns what the cache is to have from now on.
     Raises: Unsupported: something in the table is not published. LakeMoved: a newer state was published meanwhile
     """
     objects = reader.warehouse.objects
     try:
-        draft = build_draft(reader.conn, objects, known or read_changes(reader.conn, objects, table, cache), cache)
+        reading = known or read_changes(reader.conn, objects, table, cache)
+        draft = build_draft(reader.conn, objects, reading, cache)
         reader.end_reading()
-        if cache.submission is not None:
-            record_submission(reader.warehouse, draft, cache.submission)
+        if reading.submission is not None:
+            record_submission(reader.warehouse, draft, reading.submission)
         draft.uploads.flush()
         update_ref_snapshots(reader, draft.state, draft.metadata)
         return publish_numbered(objects, draft, assign_metadata_version(reader, draft), cache, answers_commit=False)
@@ -101,46 +104,46 @@ def build_draft(conn: psycopg.Connection, objects: Objects, reading: TableReadin
     """
     state = reading.state
     note = upgrade_note(state.notes.table or build_first_note(objects, state), reading.schemas.format_version, state.position)
-    if cache.location not in (None, note.location):
+    files = cache.files
+    if files.location not in (None, note.location):
         raise LakeMoved("The table has another location now; try again.")
-    cache.location = note.location
-    snapshots, uploads = build_snapshots(conn, objects, reading, note, cache)
+    files.location = note.location
+    built, uploads = build_snapshots(conn, objects, reading, note, files)
+    snapshots = built.snapshots
     if snapshots:
         note = replace(note, current_snapshot_id=snapshots[-1].snapshot_id)
-    built = cache.built
-    assert built is not None
     orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)
     orders = with_client_orders(orders, bool(state.sort_keys), reading.schemas.current, state.notes)
     partitioning = without_unused_spec(reading.partitioning, built.has_unproven)
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or built.breaks_vectors)
     shape = TableShape(schemas, partitioning, orders, reading.mapping)
     add_branch_snapshots(conn, uploads, state)
-    earlier_log = list_earlier_log(reading, cache)
+    earlier_log = list_earlier_log(reading, cache.table.published)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
     draft = with_registered_log(draft, state.notes.refs.registered)
-    token = digest_metadata(draft, cache.history)
-    return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads)
+    token = digest_metadata(draft, files.encoded)
+    return MetadataDraft(state, draft, VersionRequest(state.position, token, note, *shape.new_notes()), uploads, built)
 
 
-def publish_numbered(
-    objects: Objects, draft: MetadataDraft, notes: TableNotes, cache: TableCache, *, answers_commit: bool
-) -> PublishedTable:
-    """Write the metadata file of a state that has its number and whose other objects are there."""
+def publish_numbered(objects: Objects, draft: MetadataDraft, notes: TableNotes, cache: TableCache, *, answers_commit: bool) -> CachedTable:
+    """Write the metadata file of a state that has its number and whose other objects are there; return what the cache is to have."""
     log = notes.metadata_log
     metadata = with_version(draft.metadata, log)
     location = metadata_uri(draft.wanted.note.location, log[-1].metadata_version)
     state = replace(draft.state, notes=notes, spans=(), snapshots=(), delete_files=(), inlined_tables=(), inlined_deletes=())
-    encoded, digest = encode_with_digest(metadata, cache.history)
-    is_new = write_metadata_file(objects, MetadataFile(metadata.location, location, log[-1].metadata_version, encoded), cache)
+    encoded, digest = encode_with_digest(metadata, cache.files.encoded)
+    file = MetadataFile(metadata.location, location, log[-1].metadata_version, encoded)
+    is_new, hint_etag = write_metadata_file(objects, file, cache.files, cache.table.hint_etag)
     is_unanswered = is_new and bool(state.aliases) and not answers_commit
-    return PublishedTable(state.position, metadata, location, encoded, digest, state, cache.newest_list, is_unanswered)
+    published = PublishedTable(state.position, metadata, location, encoded, digest, state, draft.built.newest_list, is_unanswered)
+    return CachedTable(published, None, draft.built, cache.table.repair_id, hint_etag)
 
 
-def list_earlier_log(reading: TableReading, cache: TableCache) -> Sequence[tuple[int, int]]:
+def list_earlier_log(reading: TableReading, known: PublishedTable | None) -> Sequence[tuple[int, int]]:
     """Return the log of the snapshots that an earlier load has left, as it was published then, if it surely is theirs."""
-    if reading.earlier is None or cache.published is None or not reading.earlier.snapshots:
+    if reading.earlier is None or known is None or not reading.earlier.snapshots:
         return ()
-    log, last = cache.published.metadata.snapshot_log, reading.earlier.snapshots[-1]
+    log, last = known.metadata.snapshot_log, reading.earlier.snapshots[-1]
     is_theirs = len(log) == len(reading.earlier.snapshots) and log[-1] == (last.timestamp_ms, last.snapshot_id)
     return log if is_theirs else ()
 
@@ -216,17 +219,20 @@ class MetadataFile(NamedTuple):
     content: bytes
 
 
-def write_metadata_file(objects: Objects, file: MetadataFile, cache: TableCache) -> bool:
-    """Write a metadata version and let the version hint name it, unless it names a newer one. True if the file was not there."""
+def write_metadata_file(objects: Objects, file: MetadataFile, cache: FileCache, hint_etag: str | None) -> tuple[bool, str | None]:
+    """Write a metadata version and let the version hint name it, unless it names a newer one.
+
+    Returns True if the file was not there, and the tag of the hint if it was written now or is as `hint_etag` says.
+    """
     known = cache.known_uris if cache.known_uris is not None else set[str]()
     hint, is_new = version_hint_uri(file.table_location), False
     if file.uri not in known:
         is_new = objects.put_new(file.uri, file.content)
         known.discard(hint)
     if hint not in known:
-        cache.hint_etag = update_version_hint(objects, hint, file.version, cache.hint_etag)
+        hint_etag = update_version_hint(objects, hint, file.version, hint_etag)
         known |= {file.uri, hint}
-    return is_new
+    return is_new, hint_etag
 
 
 def update_version_hint(objects: Objects, uri: str, version: int, last_etag: str | None) -> str | None:

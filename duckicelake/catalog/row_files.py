@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 
-from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.table_cache import FileCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
@@ -66,7 +66,7 @@ class RowFiles:
     visibility: Mapping[FileKey, Visibility]
 
 
-def collect_row_files(objects: Objects, folder: str, state: TableState, cache: TableCache) -> RowFiles:
+def collect_row_files(objects: Objects, folder: str, state: TableState, cache: FileCache) -> RowFiles:
     """Return a state's sources; delete files and rewritten files under `folder` are read once and remembered.
 
     A file that flush or merge wrote appears at that lake snapshot; before it stand the files it was made from, restored.
@@ -116,7 +116,7 @@ def _list_snapshots_between(state: TableState, begin_snapshot: int, end_snapshot
     return [row.snapshot_id for row in state.snapshots[first:end]]
 
 
-def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cache: TableCache) -> TableState:
+def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cache: FileCache) -> TableState:
     """Return a state without the snapshots of refs whose rows were in a rewritten file alone, when a client removed that file.
 
     The notes show them as they were published last. What else needs the file is not left out: `collect_row_files` says that it is missing.
@@ -137,7 +137,7 @@ def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cac
     return replace(state, snapshots=[row for row in state.snapshots if row.snapshot_id not in lost]) if lost else state
 
 
-def _is_readable_rewrite(objects: Objects, folder: str, row: PartialFileRow, cache: TableCache) -> bool:
+def _is_readable_rewrite(objects: Objects, folder: str, row: PartialFileRow, cache: FileCache) -> bool:
     try:
         _read_embedded(objects, folder, row, cache)
     except NotFound:
@@ -192,7 +192,7 @@ def _list_columns(state: TableState, version: SchemaVersionRow) -> Sequence[Inli
     return to_inlined_columns(columns_at(state.columns, (), version.begin_snapshot), None)
 
 
-def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], cache: TableCache) -> None:
+def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], cache: FileCache) -> None:
     """Read the delete files that are not remembered yet, side by side."""
     unread = [row for row in rows if row.delete_file_id not in cache.deleted_rows]
     uris = {row.delete_file_id: file_uri(folder, row.path, row.path_is_relative) for row in unread}
@@ -223,7 +223,7 @@ def naming_file(kind: str, path: str) -> Generator[None]:
         raise Unsupported(f"{kind} {path!r} of the lake cannot be read: {error.message.rstrip('.')}. {COPY_ADVICE}") from error
 
 
-def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, cache: TableCache) -> EmbeddedLineage:
+def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, cache: FileCache) -> EmbeddedLineage:
     found = cache.embedded.get(row.data_file_id)
     if found is None:
         uri = file_uri(folder, row.path, row.path_is_relative)
@@ -241,7 +241,7 @@ class FileDeriver:
 
     state: TableState
     location: str
-    cache: TableCache
+    cache: FileCache
     uploads: UploadQueue
     schemas: Schemas
 

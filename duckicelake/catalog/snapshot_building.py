@@ -11,9 +11,10 @@ from operator import attrgetter
 import psycopg
 
 from duckicelake.catalog.manifest_import.imported import ImportedManifests
+from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.manifests import DataFiles, ManifestWriter
 from duckicelake.catalog.row_files import FileDeriver, RowFiles, collect_row_files, without_lost_snapshots
-from duckicelake.catalog.table_cache import BuiltHistory, SchemaCache, TableCache
+from duckicelake.catalog.table_cache import BuiltHistory, FileCache, SchemaCache, TableCache
 from duckicelake.catalog.upload_queue import UploadQueue
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshots
@@ -58,18 +59,28 @@ AFTER_ALL_SNAPSHOTS = 2**63 - 1
 @dataclass(frozen=True, slots=True)
 class TableReading:
     """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on; `layout` is all that
-    its manifests are, if they were planned before.
+    its manifests are, if they were planned before. `submission` are manifests that are offered for it.
     """
 
     state: TableState
     sources: RowFiles
-    schemas: Schemas
+    schema_cache: SchemaCache
     partitioning: Partitioning
-    mapping: NameMapping
     oldest_row: int
     earlier: BuiltHistory | None
     foreseen: PredictedState | None = None
     layout: ManifestLayout | None = None
+    submission: Submission | None = None
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of the table."""
+        return self.schema_cache.schemas
+
+    @property
+    def mapping(self) -> NameMapping:
+        """The names of columns in the table's files."""
+        return self.schema_cache.mapping
 
 
 def read_changes(conn: psycopg.Connection, objects: Objects, table: TableRow, cache: TableCache) -> TableReading:
@@ -77,13 +88,11 @@ def read_changes(conn: psycopg.Connection, objects: Objects, table: TableRow, ca
 
     Raises: Unsupported: something in the table is not published, by name and remedy. NotFound: a file is missing
     """
-    if cache.built is not None:
-        reading = _build_reading(objects, read_table(conn, table, cache.built.since), cache, cache.built)
-        if reading is not None:
-            _check_repeated(conn, reading)
-            return reading
-        cache.built = None
-    reading = _build_reading(objects, read_table(conn, table, SINCE_THE_BEGINNING), cache, None)
+    built, reading = cache.table.built, None
+    if built is not None:
+        reading = _build_reading(objects, read_table(conn, table, built.since), cache, built)
+    if reading is None:
+        reading = _build_reading(objects, read_table(conn, table, SINCE_THE_BEGINNING), cache, None)
     assert reading is not None
     _check_repeated(conn, reading)
     return reading
@@ -109,14 +118,14 @@ def _build_reading(objects: Objects, state: TableState, cache: TableCache, earli
     state = with_nullable(state, compute_default_ends(state.columns, required), earlier.nullable if earlier else ())
     if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
         state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
-    state = without_lost_snapshots(objects, folder, state, cache)
-    sources = collect_row_files(objects, folder, state, cache)
+    state = without_lost_snapshots(objects, folder, state, cache.files)
+    sources = collect_row_files(objects, folder, state, cache.files)
     first = min(map(attrgetter("begin_snapshot"), sources.files), default=AFTER_ALL_SNAPSHOTS)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
-    schemas = _get_schemas(state, oldest_row, bool(sources.visibility), cache)
+    schema_cache = _get_schema_cache(state, oldest_row, bool(sources.visibility), cache)
+    schemas, mapping = schema_cache.schemas, schema_cache.mapping
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     partitioning = with_client_specs(partitioning, state.partitions, schemas.current, state.notes)
-    mapping = _get_schema_cache(schemas, state, cache).mapping
     shape = (schemas.format_version, schemas.hidden, mapping.format())
     if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
         return None
@@ -124,25 +133,19 @@ def _build_reading(objects: Objects, state: TableState, cache: TableCache, earli
         return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _has_late_deletes(sources, earlier)):
         return None
-    return TableReading(state, sources, schemas, partitioning, mapping, oldest_row, earlier)
+    return TableReading(state, sources, schema_cache, partitioning, oldest_row, earlier)
 
 
-def _get_schemas(state: TableState, oldest_row: int, has_deletes: bool, cache: TableCache) -> Schemas:
+def _get_schema_cache(state: TableState, oldest_row: int, has_deletes: bool, cache: TableCache) -> SchemaCache:
     """Return the table's schemas, those made last where all that they are made of is as it was then."""
     notes, note = state.notes, state.notes.table
     numbers = None if note is None else (note.format_version, note.last_column_id)
     told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked, state.nullable)
     source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
-    if cache.schemas is None or cache.schemas[0] != source:
-        cache.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))
-    return cache.schemas[1]
-
-
-def _get_schema_cache(schemas: Schemas, state: TableState, cache: TableCache) -> SchemaCache:
-    """Return the cache of these schemas, a new one for other schemas: they are the same as long as all that they are made of."""
-    if cache.by_schema is None or cache.by_schema.schemas is not schemas:
-        cache.by_schema = SchemaCache(schemas, to_name_mapping(state.name_mappings, state.columns))
-    return cache.by_schema
+    built = cache.table.built
+    if built is not None and built.schema_cache.source == source:
+        return built.schema_cache
+    return SchemaCache(source, to_schemas(state, oldest_row, has_deletes=has_deletes), to_name_mapping(state.name_mappings, state.columns))
 
 
 def _is_continuation(state: TableState, earlier: BuiltHistory) -> bool:
@@ -171,10 +174,11 @@ def read_own_commit(conn: psycopg.Connection, objects: Objects, known: TableStat
 
     Only for commits of plain rows: see `lake.writing.read_back`.
     """
-    if cache.built is None:
+    built = cache.table.built
+    if built is None:
         return None
-    state = read_back(conn, known, cache.built.since)
-    reading = None if state is None else _build_reading(objects, state, cache, cache.built)
+    state = read_back(conn, known, built.since)
+    reading = None if state is None else _build_reading(objects, state, cache, built)
     if reading is not None:
         _check_repeated(conn, reading)
     return reading
@@ -182,15 +186,15 @@ def read_own_commit(conn: psycopg.Connection, objects: Objects, known: TableStat
 
 def build_foreseen_reading(objects: Objects, foreseen: PredictedState, cache: TableCache) -> TableReading | None:
     """Return the reading that a commit foresees of its table, None when more must be read."""
-    reading = None if cache.built is None else _build_reading(objects, foreseen.state, cache, cache.built)
+    built = cache.table.built
+    reading = None if built is None else _build_reading(objects, foreseen.state, cache, built)
     return None if reading is None else replace(reading, foreseen=foreseen)
 
 
 def build_snapshots(
-    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: TableCache
-) -> tuple[Snapshots, UploadQueue]:
-    """Return all snapshots of the table that was read, and their objects, not shipped yet; memory holds how to go on."""
-    cache.built = None
+    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: FileCache
+) -> tuple[BuiltHistory, UploadQueue]:
+    """Return all snapshots of the table that was read and how to go on from them, and their objects, not shipped yet."""
     earlier, state = reading.earlier, reading.state
     before = earlier.snapshots if earlier else Snapshots(())
     after_ms = before[-1].timestamp_ms if before else 0
@@ -206,7 +210,7 @@ def build_snapshots(
         snapshots = before.with_added(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
     manifest_sets = layout.manifest_sets
     written = _select_listed(writer.written, manifest_sets)
-    cache.built = BuiltHistory(
+    built = BuiltHistory(
         since=LastRead(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
         oldest_row=reading.oldest_row,
@@ -226,8 +230,10 @@ def build_snapshots(
         visibility=_select_live(writer.visibility, manifest_sets),
         has_unproven=writer.files.has_unproven,
         breaks_vectors=writer.files.breaks_vectors,
+        newest_list=writer.newest_list,
+        schema_cache=reading.schema_cache,
     )
-    return snapshots, writer.deriver.uploads
+    return built, writer.deriver.uploads
 
 
 def plan_layout(history: TableHistory, files: DataFiles, manifest_sets: ManifestSets | None = None) -> ManifestLayout:
@@ -253,7 +259,7 @@ def _get_first_snapshot_id(history: TableHistory) -> int:
 
 
 def build_manifest_writer(
-    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: TableCache
+    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: FileCache
 ) -> ManifestWriter:
     """Return what writes the manifests of the table that was read."""
     state, earlier = reading.state, reading.earlier
@@ -268,17 +274,17 @@ def build_manifest_writer(
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, cache, objects, reading.mapping)
     files.foreseen = reading.foreseen
-    files.maker.known_types = _get_schema_cache(reading.schemas, state, cache).leaf_types
+    files.maker.known_types = reading.schema_cache.leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     hidden = frozenset(move.lake_snapshot_id for move in state.notes.refs.moves)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, hidden=hidden)
-    writer.adopted = ImportedManifests(conn, state, writer.maker, objects, cache, reading.sources.files)
+    writer.adopted = ImportedManifests(conn, state, writer.maker, objects, cache, reading.sources.files, reading.submission)
     if reading.layout is not None:
         writer.adopted.digests.update(reading.layout.digests)
     if earlier is not None:
         files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}
-        writer.totals, writer.written = earlier.totals, dict(earlier.written)
+        writer.totals, writer.written, writer.newest_list = earlier.totals, dict(earlier.written), earlier.newest_list
     return writer
 
 

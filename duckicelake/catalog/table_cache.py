@@ -1,14 +1,17 @@
-"""The caches of published tables. They only save work: every value can be derived again."""
+"""The caches of published tables. They only save work: every value can be derived again.
+
+What a server knows of a table is one `CachedTable`, which is replaced whole when a load or a commit has published a new state, under the
+table's lock. `FileCache` has facts that no later state changes: what files hold, and which objects are in the store.
+"""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from threading import Lock
 from time import monotonic
 from typing import cast
 
-from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.upload_queue import HeldObject
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
@@ -52,11 +55,21 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaCache:
+    """Values derived from a table's columns and the names in its files, valid as long as all that they are made of, `source`."""
+
+    source: tuple[object, ...]
+    schemas: Schemas
+    mapping: NameMapping
+    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltHistory:
     """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow.
 
     `held` are objects that the next snapshot may name, and nothing names yet. `required` are the columns whose NULLs were looked for,
-    in all files.
+    in all files. Going on from it changes `manifest_sets`, so it is used once.
     """
 
     since: LastRead
@@ -78,6 +91,8 @@ class BuiltHistory:
     visibility: Mapping[FileKey, Visibility]
     has_unproven: bool
     breaks_vectors: bool
+    newest_list: NewestList
+    schema_cache: SchemaCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +104,6 @@ class CachedName:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaCache:
-    """Values derived from a table's columns and the names in its files, valid as long as its `schemas`."""
-
-    schemas: Schemas
-    mapping: NameMapping
-    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
-
-
-@dataclass(frozen=True, slots=True)
 class CachedRefusal:
     """The reason why the state of a table at a position is not published."""
 
@@ -105,19 +111,29 @@ class CachedRefusal:
     error: Unsupported
 
 
-@dataclass(slots=True)
-class TableCache:
-    """One table's; `lock` is held while the table is published, so that one thread does the work for all.
+@dataclass(frozen=True, slots=True)
+class CachedTable:
+    """The state of a table that was published last, or the reason why the newest one is not, and the history to go on from.
 
-    `is_invalid`: threads that waited for it take a new one. `submission`: manifests for the running load.
+    `repair_id` is the newest repair of an operator that it includes, None before the first load. `hint_etag` is that of the version hint.
     """
 
-    lock: Lock = field(default_factory=Lock)
     published: PublishedTable | None = None
     refusal: CachedRefusal | None = None
-    repair_id: int | None = None
-    scope: tuple[Position, CredentialScope] | None = None
     built: BuiltHistory | None = None
+    repair_id: int | None = None
+    hint_etag: str | None = None
+
+
+@dataclass(slots=True)
+class FileCache:
+    """Facts about the files and objects of a table at one location, which are true of all its states. Used under the table's lock.
+
+    `known_uris` are objects that are in the store, None before they were listed.
+    """
+
+    location: str | None = None
+    known_uris: set[str] | None = None
     deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
     embedded: dict[int, EmbeddedLineage] = field(default_factory=dict[int, EmbeddedLineage])
     derived_rows: dict[Identity, DataFile] = field(default_factory=dict[Identity, DataFile])
@@ -126,38 +142,49 @@ class TableCache:
     data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
     sequence_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
-    schemas: tuple[tuple[object, ...], Schemas] | None = None
-    by_schema: SchemaCache | None = None
-    history: EncodedHistory = field(default_factory=EncodedHistory)
-    known_uris: set[str] | None = None
-    newest_list: NewestList = NO_LIST
-    location: str | None = None
-    named: CachedName | None = None
-    hint_etag: str | None = None
-    is_invalid: bool = False
-    submission: Submission | None = None
+    encoded: EncodedHistory = field(default_factory=EncodedHistory)
 
-    def forget_missing(self, gone: Collection[str]) -> None:
-        """Forget objects that the store does not have any more: what is made of them again is written again."""
-        self.known_uris = None if self.known_uris is None else self.known_uris.difference(gone)
-        derived = (file.file_path for made in (self.derived_rows, self.delete_files) for file in made.values())
-        manifests = () if self.built is None else (manifest.manifest_path for manifest in self.built.written.values())
-        if any(uri in gone for uri in (*derived, *manifests)):
-            self.forget_written()
-
-    def forget_written(self) -> None:
+    def forget_derived(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
-        self.built = None
-        self.newest_list = NO_LIST
         for made in (self.derived_rows, self.derived_files, self.delete_files, self.embedded):
             made.clear()
 
 
+@dataclass(slots=True)
+class TableCache:
+    """One table's. `lock` is held while the table is published, so that one thread does the work for all, and `table` is replaced.
+
+    `is_invalid`: `files` may hold what was never committed; threads that waited for the lock take a new cache.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    table: CachedTable = CachedTable()
+    files: FileCache = field(default_factory=FileCache)
+    scope: tuple[Position, CredentialScope] | None = None
+    named: CachedName | None = None
+    is_invalid: bool = False
+
+    def forget_missing(self, gone: Collection[str]) -> None:
+        """Forget objects that the store does not have any more: what is made of them again is written again."""
+        files, built = self.files, self.table.built
+        files.known_uris = None if files.known_uris is None else files.known_uris.difference(gone)
+        derived = (file.file_path for made in (files.derived_rows, files.delete_files) for file in made.values())
+        manifests = () if built is None else (manifest.manifest_path for manifest in built.written.values())
+        if any(uri in gone for uri in (*derived, *manifests)):
+            self.forget_written()
+
+    def forget_written(self) -> None:
+        """Forget the objects that were made, and the history that names them."""
+        self.table = replace(self.table, built=None)
+        self.files.forget_derived()
+
+
 def count_cached(cache: TableCache) -> tuple[int, int]:
     """Return how many large and small things a table's memory holds: as long as these stay about the same, so does its size."""
-    large = (cache.deleted_rows, cache.embedded, cache.derived_rows, cache.delete_files)
-    encoded_bytes = 0 if cache.published is None else len(cache.published.encoded)
-    return sum(map(len, large)), len(cache.data_files) + len(cache.known_uris or ()) + encoded_bytes // OBJECT_BYTES
+    files, published = cache.files, cache.table.published
+    large = (files.deleted_rows, files.embedded, files.derived_rows, files.delete_files)
+    encoded_bytes = 0 if published is None else len(published.encoded)
+    return sum(map(len, large)), len(files.data_files) + len(files.known_uris or ()) + encoded_bytes // OBJECT_BYTES
 
 
 SAMPLE = 2
@@ -256,9 +283,10 @@ class TableCaches:
         """Return the memory of the table that a name stood for, if it was published not long ago, or None."""
         with self._lock:
             cache = self._by_table.get(self._by_name.get(name, -1))
-            if cache is None or cache.published is None or cache.named is None or cache.named.name != name:
+            published = None if cache is None else cache.table.published
+            if cache is None or published is None or cache.named is None or cache.named.name != name:
                 return None
-            position = cache.published.position.lake_snapshot_id
+            position = published.position.lake_snapshot_id
             self._newest = max(self._newest, position)
             return cache if position > self._newest - RECENT_SNAPSHOTS else None
 

@@ -157,8 +157,8 @@ def note_answer(warehouse: Warehouse, loaded: LoadedTable) -> None:
     # Do not wait: the thread that holds the lock probably publishes a newer state.
     if cache.lock.acquire(blocking=False):
         try:
-            if cache.published is loaded.published:
-                cache.published = replace(loaded.published, is_unanswered=False)
+            if cache.table.published is loaded.published:
+                cache.table = replace(cache.table, published=replace(loaded.published, is_unanswered=False))
         finally:
             cache.lock.release()
 

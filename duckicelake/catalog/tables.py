@@ -133,9 +133,9 @@ def _load(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None, *, l
         query_once(warehouse.lake, lambda conn: read_live_table(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
     )
     cache = warehouse.caches.of(table.table_id)
-    published = cache.published
-    if published is not None and published.position == seen.position and cache.repair_id == seen.repair_id:
-        return table, published
+    known = cache.table
+    if known.published is not None and known.published.position == seen.position and known.repair_id == seen.repair_id:
+        return table, known.published
     with cache.lock, ExitStack() as held:
         turn = held.enter_context(writing(warehouse.lake)) if locks_numbering else None
         if turn is not None:
@@ -159,10 +159,10 @@ def check_cache(
     now, seen = read_live_table(conn, ident)
     if now.table_id != table.table_id:
         raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
-    if cache.repair_id not in (None, seen.repair_id):
+    if cache.table.repair_id not in (None, seen.repair_id):
         warehouse.caches.forget(table.table_id, cache)
         raise LakeMoved(f"The table {ident} is being repaired; try again.")
-    cache.repair_id = seen.repair_id
+    cache.table = replace(cache.table, repair_id=seen.repair_id)
     return now, seen
 
 
@@ -176,20 +176,21 @@ def read_live_table(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, T
 
 def _publish(reader: PublishContext, cache: TableCache, table: TableRow, position: Position) -> PublishedTable:
     """Return the published state of a table, or refuse it again, doing what was done before only once."""
-    refusal, known = cache.refusal, cache.published
+    refusal, known = cache.table.refusal, cache.table.published
     if known is not None and (known.position == position or not is_touched(reader.conn, table.table_id, known.position, position)):
-        cache.published = replace(known, position=position)
-        return cache.published
+        known = replace(known, position=position)
+        cache.table = replace(cache.table, published=known)
+        return known
     if refusal is not None and not is_touched(reader.conn, table.table_id, refusal.position, position):
-        cache.refusal = CachedRefusal(position, refusal.error)
+        cache.table = replace(cache.table, refusal=CachedRefusal(position, refusal.error))
         raise type(refusal.error)(refusal.error.message)
     try:
-        cache.published = publish(reader, table, cache)
+        cache.table = publish(reader, table, cache)
     except (Damaged, PostgresRefused):
         # A repair by hand makes no lake snapshot, so the refusal must not be cached.
         raise
     except Unsupported as error:
-        cache.refusal = CachedRefusal(position, error)
+        cache.table = replace(cache.table, refusal=CachedRefusal(position, error))
         raise
     except TableVanished:
         raise
@@ -197,9 +198,9 @@ def _publish(reader: PublishContext, cache: TableCache, table: TableRow, positio
         # Another server assigned the version; objects made for ours must not be published under it.
         reader.warehouse.caches.forget(table.table_id, cache)
         raise
-    cache.refusal = None
     reader.warehouse.caches.estimate_size(table.table_id, cache)
-    return cache.published
+    assert cache.table.published is not None
+    return cache.table.published
 
 
 def get_table(conn: psycopg.Connection, ident: Ident) -> TableRow:

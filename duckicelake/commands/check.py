@@ -244,7 +244,7 @@ def _list_findings_of_table(
         # A savepoint: an error of Postgres for one table must not end the checks of the others.
         with conn.transaction():
             reading = read_changes(conn, objects, table, memory)
-            build_snapshots(conn, objects, reading, reading.state.notes.table or build_first_note(objects, reading.state), memory)
+            build_snapshots(conn, objects, reading, reading.state.notes.table or build_first_note(objects, reading.state), memory.files)
     except (Unsupported, TableVanished) as error:
         return [LakeFinding("warning", name, "Iceberg clients cannot read it yet", error.message)]
     except NotFound:

@@ -45,19 +45,19 @@ def test_a_refusal_is_remembered_until_the_table_changes(lake: FreshLake, wareho
     with pytest.raises(Unsupported, match="full name") as refused:
         load(warehouse)
     table_id = next(iter(warehouse.caches.table_ids()))
-    remembered = warehouse.caches.of(table_id).refusal
+    remembered = warehouse.caches.of(table_id).table.refusal
     assert remembered is not None
     conn.execute("INSERT INTO u VALUES (1)")
     with pytest.raises(Unsupported) as again:
         load(warehouse)
     assert again.value.message == refused.value.message
-    later = warehouse.caches.of(table_id).refusal
+    later = warehouse.caches.of(table_id).table.refusal
     assert later is not None
     assert later.error is remembered.error
     assert later.position > remembered.position
     conn.execute('ALTER TABLE t RENAME "a.b" TO plain')
     assert load(warehouse).metadata
-    assert warehouse.caches.of(table_id).refusal is None
+    assert warehouse.caches.of(table_id).table.refusal is None
 
 
 def test_what_nobody_needs_may_be_deleted(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
@@ -76,11 +76,11 @@ def test_what_nobody_needs_may_be_deleted(lake: FreshLake, warehouse: Warehouse,
     load(late)
     rounds = ObjectMonitor(late, 1, forgotten.append)
     [(table_id, cache)] = late.caches.items()
-    assert left_over in (cache.known_uris or ())
+    assert left_over in (cache.files.known_uris or ())
     late.objects.delete(left_over)
     rounds.check_all()
     assert forgotten == []
-    assert left_over not in (cache.known_uris or ())
+    assert left_over not in (cache.files.known_uris or ())
     late.objects.delete(needed)
     rounds.check_all()
     assert forgotten == [table_id]

@@ -160,13 +160,14 @@ def prepare_from_cache(warehouse: Warehouse, request: TableCommit, manifests: Cl
     The check under the lake's lock shows whether the table is still so.
     """
     cache = warehouse.caches.find_named(request.ident.stored)
-    if cache is None or cache.named is None or cache.published is None or request.creates:
+    known = None if cache is None else cache.table
+    if cache is None or cache.named is None or known is None or known.published is None or request.creates:
         return None
-    past, published = cache.named.past, cache.published
+    past, published = cache.named.past, known.published
     if published.state.table != past.current.table:
         # The table was renamed; another table may have this name.
         return None
-    seen = TableAtPosition(past.current.table, published.position, past.current.repair_id if cache.repair_id is None else cache.repair_id)
+    seen = TableAtPosition(past.current.table, published.position, past.current.repair_id if known.repair_id is None else known.repair_id)
     try:
         check_still_required(request, published.metadata, NONE_COMMITTED)
         base = _read_base(warehouse, request, replace(past, current=seen))
@@ -185,7 +186,7 @@ def is_newest(warehouse: Warehouse, prepared: Prepared) -> bool:
 def find_published(warehouse: Warehouse, request: TableCommit) -> PublishedTable | None:
     """Return the newest state of a request's table that this server has published, or None."""
     cache = warehouse.caches.find_named(request.ident.stored)
-    return None if cache is None else cache.published
+    return None if cache is None else cache.table.published
 
 
 def find_landed(warehouse: Warehouse, request: TableCommit) -> TableRow | None:

@@ -125,7 +125,8 @@ def _locked_cache(warehouse: Warehouse, locked: Locked, planned: Planned) -> Gen
     if not cache.lock.acquire(blocking=False):
         yield None
         return
-    is_known = not cache.is_invalid and cache.published is published and cache.known_uris is not None and cache.built is not None
+    known = cache.table
+    is_known = not cache.is_invalid and known.published is published and known.built is not None and cache.files.known_uris is not None
     try:
         yield CachedBase(warehouse, prepared.request.ident, published.state, cache) if is_known else None
     finally:
@@ -144,11 +145,11 @@ class _OneStatement:
 
 def _write_in_one_statement(base: CachedBase, commit: Commit, planned: Planned) -> _OneStatement | None:
     """Write a small commit and the number of the state that it makes by one statement; None if the state cannot be predicted."""
-    cache, step = base.cache, planned.steps[0]
-    if commit.locked_check is None or len(planned.steps) > 1 or len(step.rows) > MOST_ROWS or cache.built is None:
+    built, step = base.cache.table.built, planned.steps[0]
+    if commit.locked_check is None or len(planned.steps) > 1 or len(step.rows) > MOST_ROWS or built is None:
         return None
-    foreseen = predict_state(commit, base.state, step, cache.built.since)
-    reading = None if foreseen is None else build_foreseen_reading(base.warehouse.objects, foreseen, cache)
+    foreseen = predict_state(commit, base.state, step, built.since)
+    reading = None if foreseen is None else build_foreseen_reading(base.warehouse.objects, foreseen, base.cache)
     draft = None if reading is None else _build_draft(base, commit.conn, reading)
     if foreseen is None or draft is None or foreseen.state.changed_at is None:
         return None
@@ -203,11 +204,13 @@ def _publish(warehouse: Warehouse, numbered: NumberedState) -> LoadedTable:
     cache, table_id = base.cache, base.state.table.table_id
     try:
         draft.uploads.flush()
-        published = publish_numbered(warehouse.objects, draft, numbered.notes, cache, answers_commit=True)
+        cache.table = publish_numbered(warehouse.objects, draft, numbered.notes, cache, answers_commit=True)
     except CatalogError as error:
         raise to_state_unknown(base.ident, error) from error
-    cache.published, cache.is_invalid = published, False
+    cache.is_invalid = False
     warehouse.caches.estimate_size(table_id, cache)
+    published = cache.table.published
+    assert published is not None
     local_file = warehouse.objects.find_local_path(published.metadata_location)
     parts = published.metadata_location, published.encoded, dict[str, str](), table_id, published.position, local_file
     return LoadedTable(*parts, digest=published.digest, published=published)

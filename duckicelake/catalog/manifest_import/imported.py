@@ -11,7 +11,7 @@ from operator import attrgetter
 import psycopg
 
 from duckicelake.catalog.manifest_import.submissions import Submission
-from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.table_cache import FileCache
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.imported_manifests import ImportedManifestRow, read_imported_manifests
 from duckicelake.lake.rows import TableState
@@ -46,8 +46,9 @@ class ImportedManifests:
     state: TableState
     maker: ManifestBuilder
     objects: Objects
-    cache: TableCache
+    cache: FileCache
     files: Sequence[TrackedFile]
+    submission: Submission | None = None
     recipe: Recipe | None = None
     obstacle: str | None = None
     found: dict[tuple[int, int], ParsedManifest | None] = field(default_factory=dict[tuple[int, int], ParsedManifest | None])
@@ -68,7 +69,7 @@ class ImportedManifests:
         """Return True if a manifest is submitted now and belongs to the sample to compute again: some at random, and the first of
         each schema, spec and kinds of entries.
         """
-        digest, submission = self.digest(plan), self.cache.submission
+        digest, submission = self.digest(plan), self.submission
         if submission is None or digest not in submission.manifests or submission.verified.find(digest, submission.manifests[digest]):
             return False
         kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(map(STATUS_OF, plan.entries)))
@@ -79,7 +80,7 @@ class ImportedManifests:
     def _look_up(self, plan: ManifestPlan) -> ParsedManifest | None:
         if self.recorded is None:
             self.recorded = {row.digest: row for row in read_imported_manifests(self.conn, self.state.table.table_id)}
-        submission = self.cache.submission
+        submission = self.submission
         if not self.recorded and submission is None:
             return None
         digest = self.digest(plan)
@@ -152,7 +153,7 @@ class ImportedManifests:
 
     def _read(self, uri: str, most_bytes: int) -> bytes:
         """Return an object. Those offered next are read with it, side by side, unless they are large."""
-        submission = self.cache.submission
+        submission = self.submission
         if self.unread is None and submission is not None:
             fresh = [found for digest, found in submission.manifests.items() if submission.verified.find(digest, found) is None]
             self.unread = [manifest_uri(self.maker.note.location, found.name) for found in fresh][::-1]

@@ -17,7 +17,7 @@ from duckicelake.catalog.manifest_import.plan_cache import CachedPlan
 from duckicelake.catalog.manifest_import.submissions import Submission, SubmittedManifest, VerifiedManifests
 from duckicelake.catalog.publish import PublishContext, build_first_note, publish, upgrade_note
 from duckicelake.catalog.snapshot_building import ManifestLayout, build_manifest_writer, plan_layout, read_changes
-from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.table_cache import FileCache, TableCache
 from duckicelake.catalog.tables import LOAD_TRIES, Ident, check_cache, read_live_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed, LakeMoved
@@ -79,11 +79,11 @@ def verify_manifests(
 def _verify(conn: psycopg.Connection, warehouse: Warehouse, cached_plan: CachedPlan, manifests: Mapping[str, SubmittedManifest]) -> None:
     submission = Submission(manifests, cached_plan.verified)
     submission.check_known(cached_plan.manifests.keys())
-    cache = TableCache(known_uris=set(), submission=submission)
-    writer = build_manifest_writer(conn, warehouse.objects, cached_plan.reading, cached_plan.note, cache)
+    reading = replace(cached_plan.reading, submission=submission)
+    writer = build_manifest_writer(conn, warehouse.objects, reading, cached_plan.note, FileCache(known_uris=set()))
     with closing(writer.files):
         for digest, submitted in manifests.items():
-            cached_plan.verified.found[digest] = submitted, writer.verify(cached_plan.manifests[digest])
+            cached_plan.verified.found[digest] = submitted, writer.verify(cached_plan.manifests[digest], submission)
 
 
 def _take_plan(conn: psycopg.Connection, warehouse: Warehouse, table_id: int, position: Position) -> CachedPlan | None:
@@ -112,18 +112,15 @@ def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: M
         _check_untouched(conn, ident, now.table_id, (planned, seen.position))
         cached_plan = _take_plan(conn, warehouse, now.table_id, seen.position)
         # what has been published is not forgotten for this
-        own = cache if cache.published is None and cache.built is None else TableCache()
-        own.submission = Submission(
+        own = cache if cache.table.published is None and cache.table.built is None else TableCache()
+        submission = Submission(
             manifests,
             cached_plan.verified if cached_plan else VerifiedManifests(draw_lot(random.choice(sorted(manifests))) if manifests else 0),
         )
-        try:
-            published = publish(PublishContext(warehouse, conn, read.close), now, own, cached_plan.reading if cached_plan else None)
-        finally:
-            own.submission = None
-    if own is cache:
-        cache.published, cache.refusal = published, None
-        warehouse.caches.estimate_size(now.table_id, cache)
+        known = cached_plan.reading if cached_plan else read_changes(conn, warehouse.objects, now, own)
+        own.table = publish(PublishContext(warehouse, conn, read.close), now, own, replace(known, submission=submission))
+        if own is cache:
+            warehouse.caches.estimate_size(now.table_id, cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +152,7 @@ def _plan(conn: psycopg.Connection, warehouse: Warehouse, table: TableRow, posit
     found = read_changes(conn, objects, table, cache)
     state = found.state
     note = upgrade_note(state.notes.table or build_first_note(objects, state), found.schemas.format_version, state.position)
-    writer = build_manifest_writer(conn, objects, found, note, cache)
+    writer = build_manifest_writer(conn, objects, found, note, cache.files)
     recipe = build_recipe(state, writer.maker)
     obstacle = explain_obstacle(state, recipe)
     adopted = writer.adopted

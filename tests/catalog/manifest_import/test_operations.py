@@ -85,7 +85,7 @@ def test_the_same_bytes_by_the_same_code(
     assert {row[1] for row in read_rows(lake)} >= {name.removesuffix("-m0.avro") for name in list_manifests(lake, last)} & {
         item["name"] for item in batch.made
     }
-    read = last.caches.of(again.table_id).data_files.keys()
+    read = last.caches.of(again.table_id).files.data_files.keys()
     # what is in smaller manifests, or has deletes
     assert len(read) < FILES // 2
     assert make(lake, last).made == []
