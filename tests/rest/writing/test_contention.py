@@ -10,6 +10,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from duckicelake.catalog.commits import write
+from duckicelake.errors import CommitFailed
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -284,3 +286,24 @@ def test_two_servers_take_turns_for_one_table(lake: FreshLake, client: Client, p
         assert wanted <= client.load()["properties"].keys()
         assert wanted <= other.load()["properties"].keys()
     wait_for(lambda: lake.psycopg().execute(COUNT_TURNS).fetchall() == [(0,)], "the turns to be given back")
+
+
+def test_a_commit_that_failed_leaves_no_file_in_the_cache(client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next file has the id that the file of the failed commit would have had, and is shown under its own path."""
+    base = client.load()
+    assert client.commit(client.append(base, SNAPSHOT, [data_file(base, "first")])).status == 200
+    base = client.load()
+
+    def fail(*_: Any) -> None:
+        raise CommitFailed("The statement failed.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write, "write_single_statement", fail)
+        assert client.commit(client.append(base, SNAPSHOT + 1, [data_file(base, "lost")])).status == 409
+    kept = data_file(base, "kept")
+    with serve(make_settings(lake)) as other:
+        second = open_client(other, lake)
+        assert second.commit(second.append(base, SNAPSHOT + 2, [kept])).status == 200
+        shown = second.load()
+    assert client.load() == shown
+    assert kept.file_path in [entry.data_file.file_path for entry in client.read_entries(shown["snapshots"][-1])]
