@@ -18,7 +18,7 @@ from duckicelake.catalog.commits.prepare import (
     prepare_from_cache,
     prepare_request,
 )
-from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction
+from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction, to_request
 from duckicelake.catalog.commits.write import Committed, load_committed, show, writing
 from duckicelake.catalog.incoming.client_manifests import ClientManifests
 from duckicelake.catalog.table_changes import load_committed_table
@@ -43,7 +43,7 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: the outcome is unknown, or the new state cannot be published
     """
-    return commit_prepared(warehouse, TableCommit(ident, asked))
+    return commit_prepared(warehouse, to_request(ident, asked))
 
 
 def commit_prepared(warehouse: Warehouse, request: TableCommit, prepared: Prepared | None = None) -> LoadedTable:

@@ -105,7 +105,7 @@ def _choose_members(
     ident, refusals = table.prepared.request.ident, dict[int, CommitFailed]()
     for number, member in enumerate(members):
         try:
-            check_still_required(TableCommit(ident, member.body), table.prepared.base.metadata, table.committed_ids)
+            check_still_required(member.request, table.prepared.base.metadata, table.committed_ids)
         except CommitFailed as error:
             refusals[number] = error
     chosen = [member for number, member in enumerate(members) if number not in refusals]

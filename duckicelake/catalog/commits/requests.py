@@ -5,7 +5,7 @@ Pure. `rest` makes these values of bodies; every step of a commit reads them.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from duckicelake.catalog.tables import Ident
@@ -24,33 +24,30 @@ class TableCommit:
     """A client's commit request for one table."""
 
     ident: Ident
-    body: CommitTable
-
-    @property
-    def requirements(self) -> Sequence[Requirement]:
-        """The requirements of the request."""
-        return self.body.requirements
-
-    @property
-    def updates(self) -> Sequence[TableUpdate]:
-        """The updates of the request, in order."""
-        return self.body.updates
+    requirements: tuple[Requirement, ...]
+    updates: tuple[TableUpdate, ...]
 
     @property
     def creates(self) -> bool:
         """True if the request creates its table. Raises: BadRequest: it also requires something of the table."""
-        return is_create(self.body.requirements)
+        return is_create(self.requirements)
+
+    @property
+    def only_sets_properties(self) -> bool:
+        """True if the request changes only properties of an existing table; no requirement depends on a property."""
+        are_properties = [isinstance(update, SetProperties | RemoveProperties) for update in self.updates]
+        return bool(self.updates) and not self.creates and all(are_properties)
 
     def list_added(self) -> list[Snapshot]:
         """Return the snapshots that the request adds, in order."""
-        return list_added(self.body.updates)
+        return list_added(self.updates)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
     """A request that changes only properties, and who sends it."""
 
-    body: CommitTable
+    request: TableCommit
     audit_context: AuditContext
 
 
@@ -72,24 +69,20 @@ class CommitBatch:
         return [join_members(self.requests[0].ident, self.members)] if self.members else self.requests
 
 
-def may_be_grouped(body: CommitTable) -> bool:
-    """Return True if a request changes only properties of an existing table: no requirement depends on a property."""
-    return bool(body.updates) and not is_create(body.requirements) and all(map(_changes_properties, body.updates))
-
-
-def _changes_properties(update: TableUpdate) -> bool:
-    return isinstance(update, SetProperties | RemoveProperties)
+def to_request(ident: Ident, body: CommitTable) -> TableCommit:
+    """Return what a body asks of a table."""
+    return TableCommit(ident, body.requirements, body.updates)
 
 
 def join_members(ident: Ident, members: Sequence[GroupMember]) -> TableCommit:
     """Return the requirements and updates of all members, in order, as one request."""
-    requirements = tuple(requirement for member in members for requirement in member.body.requirements)
-    return TableCommit(ident, CommitTable(None, requirements, tuple(update for member in members for update in member.body.updates)))
+    requirements = tuple(requirement for member in members for requirement in member.request.requirements)
+    return replace(join_updates(ident, members), requirements=requirements)
 
 
 def join_updates(ident: Ident, members: Sequence[GroupMember]) -> TableCommit:
     """Return the updates of all members, in order, as one request without requirements."""
-    return TableCommit(ident, CommitTable(None, (), tuple(update for member in members for update in member.body.updates)))
+    return TableCommit(ident, (), tuple(update for member in members for update in member.request.updates))
 
 
 def build_group(ident: Ident, members: Sequence[GroupMember]) -> CommitBatch:

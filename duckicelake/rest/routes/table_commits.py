@@ -16,7 +16,7 @@ from duckicelake.access.policy import TABLE
 from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
 from duckicelake.catalog.commits.prepare import Prepared
-from duckicelake.catalog.commits.requests import GroupMember, TableCommit, may_be_grouped
+from duckicelake.catalog.commits.requests import GroupMember, TableCommit, to_request
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import load_committed_table
 from duckicelake.catalog.tables import Ident, LoadedTable
@@ -60,7 +60,7 @@ class CommitRequest:
     @property
     def may_be_grouped(self) -> bool:
         """True if other requests that change only properties may be committed with this one."""
-        return self.context.key is None and may_be_grouped(self.commit.body)
+        return self.context.key is None and self.commit.only_sets_properties
 
     @property
     def table_key(self) -> TableKey:
@@ -168,7 +168,7 @@ def parse_commit(context: ServerContext, target: RequestTarget, ident: Ident, bo
     if asked.identifier is not None and to_ident(asked.identifier) != ident:
         raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
     check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-    return CommitRequest(target, context.get_warehouse(target), TableCommit(ident, asked), key)
+    return CommitRequest(target, context.get_warehouse(target), to_request(ident, asked), key)
 
 
 def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestContext) -> list[TableCommit]:
@@ -178,7 +178,7 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
         assert asked.identifier is not None
         ident = to_ident(check_identifier(asked.identifier))
         check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-        requests.append(TableCommit(ident, add_to_summaries(asked, key.summary)))
+        requests.append(to_request(ident, add_to_summaries(asked, key.summary)))
     return requests
 
 
@@ -214,7 +214,7 @@ def commit_each(requests: Sequence[CommitRequest]) -> list[Response | CatalogErr
     """
     if len(requests) == 1:
         return [_try_alone(requests[0])]
-    members = [GroupMember(request.commit.body, request.context.audit_context) for request in requests]
+    members = [GroupMember(request.commit, request.context.audit_context) for request in requests]
     roots = {request.warehouse.roots for request in requests}
     try:
         if len(roots) > 1:

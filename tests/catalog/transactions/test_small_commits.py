@@ -11,7 +11,7 @@ import pytest
 from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit, write
 from duckicelake.catalog.commits.commit import commit_table
-from duckicelake.catalog.commits.requests import TableCommit
+from duckicelake.catalog.commits.requests import to_request
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CommitFailed, LakeBusy
@@ -176,7 +176,7 @@ def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
         {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4711},
     ]
     asked = parse_commit_table({"requirements": [], "updates": updates})
-    assert commit.prepare_from_cache(loaded, TableCommit(ident, asked), None) is not None
+    assert commit.prepare_from_cache(loaded, to_request(ident, asked), None) is not None
     first = commit_table(open_server(lake), ident, asked)
     monkeypatch.setattr(commit, "COMMIT_S", 0.0)
     again = commit_table(loaded, ident, asked)
