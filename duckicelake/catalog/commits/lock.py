@@ -8,15 +8,17 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.commits.prepare import (
+from duckicelake.catalog.commits.prepare import Prepared, read_committed_ids
+from duckicelake.catalog.commits.requests import (
+    CommitBatch,
     CommittedIds,
-    Prepared,
+    GroupMember,
+    TableCommit,
     check_still_required,
     is_committed,
+    join_updates,
     list_unknown_ids,
-    read_committed_ids,
 )
-from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, join_updates
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CommitFailed
 from duckicelake.lake.read import find_table

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.commits.lock import Locked, LockedTable
-from duckicelake.catalog.commits.prepare import Prepared, SnapshotFiles, build_id_translator, check_still_required, list_own_ids
-from duckicelake.catalog.commits.requests import TableCommit, check_uuids
+from duckicelake.catalog.commits.prepare import Prepared, SnapshotFiles
+from duckicelake.catalog.commits.requests import TableCommit, build_id_translator, check_still_required, check_uuids, list_own_ids
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.branch_snapshots import WITHOUT_INHERITANCE, BranchSnapshot, LakeNumbers, to_kept_snapshot, write_lake_ids
 from duckicelake.catalog.incoming.column_names import ColumnNames, build_column_names

@@ -4,14 +4,22 @@ Delete files, and copies of data files with row ids, are written then too. No lo
 `commits.lock` checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
 import psycopg
 
-from duckicelake.catalog.commits.requests import TableCommit
+from duckicelake.catalog.commits.requests import (
+    NONE_COMMITTED,
+    CommittedIds,
+    TableCommit,
+    build_id_translator,
+    check_still_required,
+    is_committed,
+    list_unknown_ids,
+)
 from duckicelake.catalog.incoming.branch_snapshots import (
     BranchSnapshot,
     compute_new_specs,
@@ -41,9 +49,8 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
-from duckicelake.iceberg.requests.requirements import check_removed_refs, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
-from duckicelake.iceberg.snapshots import Snapshot, select_known_ids
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import query_once, reading
 from duckicelake.lake.read import TableAtPosition, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
@@ -61,19 +68,13 @@ from duckicelake.translate.name_mapping import FileColumns
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
     find_main_target,
-    is_replay,
-    list_client_ids,
     list_off_main,
-    map_requirements,
     map_updates,
     removes_main,
 )
 
 NO_LOCATIONS = AllowedLocations()
 NO_POSITION = Position(-1, -1)
-CommittedIds = Mapping[int, int]
-"""The lake snapshots of those of a client's snapshot ids that have been committed."""
-NONE_COMMITTED: CommittedIds = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,38 +465,3 @@ def read_committed_ids(conn: psycopg.Connection, request: TableCommit, base: Bas
     """Return the lake snapshots of those of the request's ids that have been committed to its table."""
     client_ids = list_unknown_ids(request, base.metadata)
     return read_client_snapshots(conn, base.row.table_id, client_ids) if base.row is not None and client_ids else NONE_COMMITTED
-
-
-def list_unknown_ids(request: TableCommit, metadata: TableMetadata | None) -> list[int]:
-    """Return the ids of a request that are not the table's own, or should not be."""
-    added = {snapshot.snapshot_id for snapshot in request.list_added()}
-    others = set(list_client_ids(request.requirements, request.updates)) - added
-    return [*(others - list_own_ids(metadata, others)), *added]
-
-
-def list_own_ids(metadata: TableMetadata | None, ids: Collection[int]) -> set[int]:
-    """Return those of the ids that snapshots of the table have."""
-    return set() if metadata is None else select_known_ids(metadata.snapshots, ids)
-
-
-def build_id_translator(metadata: TableMetadata | None, committed_ids: CommittedIds) -> Callable[[int], int]:
-    """Return what gives the id that the lake has for a snapshot which a client may know by its own."""
-    ours = list_own_ids(metadata, committed_ids.keys())
-    return lambda snapshot_id: snapshot_id if snapshot_id in ours else committed_ids.get(snapshot_id, snapshot_id)
-
-
-def check_still_required(request: TableCommit, metadata: TableMetadata | None, committed_ids: CommittedIds) -> None:
-    """Raise CommitFailed when a requirement does not hold."""
-    to_lake_id = build_id_translator(metadata, committed_ids)
-    requirements = map_requirements(request.requirements, to_lake_id)
-    check_requirements(metadata, requirements)
-    if any([isinstance(update, RemoveSnapshots) for update in request.updates]):
-        check_removed_refs(metadata, requirements, map_updates(request.updates, to_lake_id))
-
-
-def is_committed(request: TableCommit, table: TableRow, committed_ids: CommittedIds) -> bool:
-    """Return True if a request has landed: all snapshots that it adds are known, or the table that it makes is there under its uuid."""
-    if request.list_added():
-        return is_replay(request.updates, committed_ids)
-    uuids = [update.uuid.lower() for update in request.updates if isinstance(update, AssignUuid)]
-    return request.creates and str(table.table_uuid) in uuids

@@ -1,22 +1,29 @@
 """The requests that one transaction commits: one for one table or several, or a group that changes properties of one table.
 
-Pure. `rest` makes these values of bodies; every step of a commit reads them.
+Also what a request requires of its table, and if the table shows that it has landed. Pure: `rest` makes these values of bodies, and
+every step of a commit asks them.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CommitTable
-from duckicelake.iceberg.requests.requirements import Requirement, is_create
-from duckicelake.iceberg.requests.updates import AssignUuid, RemoveProperties, SetProperties, TableUpdate
-from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.iceberg.requests.requirements import Requirement, check_removed_refs, check_requirements, is_create
+from duckicelake.iceberg.requests.updates import AssignUuid, RemoveProperties, RemoveSnapshots, SetProperties, TableUpdate
+from duckicelake.iceberg.snapshots import Snapshot, select_known_ids
 from duckicelake.lake.audit_log import AuditContext
+from duckicelake.lake.rows import TableRow
 from duckicelake.translate.namespaces import fold_name
-from duckicelake.translate.to_ducklake.commits import list_added
+from duckicelake.translate.to_ducklake.commits import is_replay, list_added, list_client_ids, map_requirements, map_updates
+
+CommittedIds = Mapping[int, int]
+"""The lake snapshots of those of a client's snapshot ids that have been committed."""
+NONE_COMMITTED: CommittedIds = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +132,38 @@ def check_uuids(requests: Sequence[TableCommit]) -> None:
     twice = [uuid for uuid, count in wanted.items() if count > 1]
     if twice:
         raise BadRequest(f"Cannot commit: two tables are to have the uuid {twice[0]}; give each its own.")
+
+
+def list_unknown_ids(request: TableCommit, metadata: TableMetadata | None) -> list[int]:
+    """Return the ids of a request that are not the table's own, or should not be."""
+    added = {snapshot.snapshot_id for snapshot in request.list_added()}
+    others = set(list_client_ids(request.requirements, request.updates)) - added
+    return [*(others - list_own_ids(metadata, others)), *added]
+
+
+def list_own_ids(metadata: TableMetadata | None, ids: Collection[int]) -> set[int]:
+    """Return those of the ids that snapshots of the table have."""
+    return set() if metadata is None else select_known_ids(metadata.snapshots, ids)
+
+
+def build_id_translator(metadata: TableMetadata | None, committed_ids: CommittedIds) -> Callable[[int], int]:
+    """Return what gives the id that the lake has for a snapshot which a client may know by its own."""
+    ours = list_own_ids(metadata, committed_ids.keys())
+    return lambda snapshot_id: snapshot_id if snapshot_id in ours else committed_ids.get(snapshot_id, snapshot_id)
+
+
+def check_still_required(request: TableCommit, metadata: TableMetadata | None, committed_ids: CommittedIds) -> None:
+    """Raise CommitFailed when a requirement does not hold."""
+    to_lake_id = build_id_translator(metadata, committed_ids)
+    requirements = map_requirements(request.requirements, to_lake_id)
+    check_requirements(metadata, requirements)
+    if any([isinstance(update, RemoveSnapshots) for update in request.updates]):
+        check_removed_refs(metadata, requirements, map_updates(request.updates, to_lake_id))
+
+
+def is_committed(request: TableCommit, table: TableRow, committed_ids: CommittedIds) -> bool:
+    """Return True if a request has landed: all snapshots that it adds are known, or the table that it makes is there under its uuid."""
+    if request.list_added():
+        return is_replay(request.updates, committed_ids)
+    uuids = [update.uuid.lower() for update in request.updates if isinstance(update, AssignUuid)]
+    return request.creates and str(table.table_uuid) in uuids
