@@ -12,7 +12,13 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace, ServiceUnavailable, Unsupported
 from duckicelake.lake.connect import reading
 from duckicelake.lake.lake_format import V1_0, LakeFormat
-from duckicelake.lake.locations import find_overlapping_table, find_overlapping_view, find_owning_location, read_last_version
+from duckicelake.lake.locations import (
+    find_overlapping_table,
+    find_overlapping_view,
+    find_owning_location,
+    list_earlier_locations,
+    read_last_version,
+)
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.lake.writing.registration import has_uuid
@@ -166,6 +172,22 @@ def check_new_location(conn: psycopg.Connection, location: str, default: str, ro
 def get_last_version(conn: psycopg.Connection, location: str) -> int:
     """Return the last metadata version of the dropped tables that were at a location: a new one goes on from there."""
     return read_last_version(conn, to_canonical(location))
+
+
+def check_still_own(conn: psycopg.Connection, table_id: int, location: str, last_version: int) -> None:
+    """Raise BadRequest if a dropped table cannot come back because another table is, or was since, at its locations.
+
+    `last_version`: the table's own last metadata version. One that another table wrote there is never given out again.
+    """
+    for own in (location, *list_earlier_locations(conn, table_id)):
+        neighbour = find_overlapping_table(conn, table_id, to_canonical(own))
+        if neighbour is not None:
+            raise BadRequest(f"The dropped table's location {own!r} has been taken over by a table at {neighbour!r}; drop that first.")
+    if get_last_version(conn, location) > last_version:
+        raise BadRequest(
+            f"The dropped table's location {location!r} was another table's since, which has written newer metadata files there. "
+            "DuckDB's time travel still reads its rows, with AT (VERSION => …) before the drop."
+        )
 
 
 def check_files(conn: psycopg.Connection, table_id: int, allowed: AllowedLocations, uris: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from duckicelake.catalog.location_rules import (
     AllowedLocations,
     check_free,
     check_path_properties,
+    check_still_own,
     check_store,
     check_table_location,
     get_last_version,
@@ -33,7 +34,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import find_field
 from duckicelake.lake.changes import kinds_of_table
 from duckicelake.lake.connect import reading
-from duckicelake.lake.locations import find_overlapping_table, find_owning_location
+from duckicelake.lake.locations import find_owning_location
 from duckicelake.lake.note_rows import (
     PLACEHOLDER_ID,
     FileSequenceNumber,
@@ -193,9 +194,7 @@ def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> LocatedTa
     table = next((table for table in found if match and table.metadata_version == int(match[2])), None)
     if match is None or table is None or table.end_snapshot is None:
         return None
-    neighbour = find_overlapping_table(conn, table.table_id, to_canonical(match[1]))
-    if neighbour is not None:
-        raise BadRequest(f"The location {neighbour!r} has been taken over by another table; drop that first.")
+    check_still_own(conn, table.table_id, match[1], table.metadata_version)
     drop = find_drop_snapshot(conn, table.end_snapshot)
     if drop is None or not drop[1]:
         return None

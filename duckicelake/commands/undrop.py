@@ -55,7 +55,7 @@ def undrop(settings: Settings, warehouse: str | None, names: tuple[str, str | No
             done = undrop_namespace(opened, wanted)
         tables = f", with its tables {', '.join(done.tables)}" if done.tables else ""
         return (f"namespace {done.text} is back{tables}",)
-    asked = UndropTable(to_ident(levels), uuid, None if target is None else to_ident(target), with_namespace)
+    asked = UndropTable(to_ident(levels), uuid, None if target is None else to_ident(target), with_namespace, may_manage_all=True)
     with _opening(settings, warehouse, "undrop", asked.objects) as opened:
         return (f"table {undrop_table(opened, asked).text} is back",)
 

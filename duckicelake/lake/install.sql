@@ -710,8 +710,15 @@ BEGIN
         RETURN NULL;
     END IF;
     EXECUTE format('
-        INSERT INTO %1$I.ducklake_schema
-        SELECT g.* FROM gone g WHERE EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.schema_id = g.schema_id)', TG_TABLE_SCHEMA);
+        WITH RECURSIVE kept AS (
+            SELECT g.* FROM gone g
+             WHERE EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.schema_id = g.schema_id)
+                -- A nested schema needs its parents; only DuckLake 1.1 has the column.
+                OR EXISTS (SELECT FROM %1$I.ducklake_schema c WHERE (to_jsonb(c) ->> ''parent_schema_id'')::bigint = g.schema_id)
+             UNION
+            SELECT p.* FROM gone p JOIN kept k ON p.schema_id = (to_jsonb(k) ->> ''parent_schema_id'')::bigint
+        )
+        INSERT INTO %1$I.ducklake_schema SELECT * FROM kept', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $$;

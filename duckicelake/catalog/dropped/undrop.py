@@ -5,22 +5,21 @@ so files, snapshots, ids and notes are those of before, and the lake has one mor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import psycopg
 
 from duckicelake.access.grants import format_name, format_object
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
-from duckicelake.catalog.location_rules import NO_TABLE, check_free, get_place
+from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_still_own, get_place
 from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NoSuchTable
 from duckicelake.lake.branches.registry import is_shared
 from duckicelake.lake.changes import kinds_of_table
 from duckicelake.lake.connect import reading
-from duckicelake.lake.locations import find_overlapping_table
 from duckicelake.lake.note_rows import UnpinnedFile
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.writing.apply import write_steps
@@ -34,7 +33,7 @@ from duckicelake.lake.writing.dropped import (
 )
 from duckicelake.lake.writing.registration import delete_purge, find_live_table_name, find_scheduled_path, list_data_paths
 from duckicelake.lake.writing.transaction import Commit, committing
-from duckicelake.translate.locations import metadata_uri, table_folder, to_canonical
+from duckicelake.translate.locations import metadata_uri, table_folder
 from duckicelake.translate.namespaces import Levels, ParentSchema, RestoredSchema, fold_name, restore_schema, to_levels, to_schema_name
 from duckicelake.translate.to_ducklake.tables import TableStep, TableTarget, revive_table
 
@@ -122,7 +121,7 @@ class UndropTable:
     uuid: UUID | None = None
     target: Ident | None = None
     with_namespace: bool = False
-    may_manage_all: bool = True
+    may_manage_all: bool = False
 
     @property
     def objects(self) -> Sequence[str]:
@@ -163,17 +162,17 @@ def undrop_table(warehouse: Warehouse, asked: UndropTable) -> Undropped:
     """Bring a dropped table back, with its history, uuid, properties, refs and grants.
 
     Raises: NoSuchTable: DuckLake has no dropped table of that name. AlreadyExists: the name is taken. NoSuchNamespace: its namespace is
-    gone. BadRequest: it cannot come back whole. Forbidden: the caller may not bring it back
+    gone. BadRequest: it cannot come back whole
     """
-    target = asked.target or asked.ident
     with reading(warehouse.lake) as conn:
         _check_metadata_file(warehouse, _get_table(conn, asked))
     with committing(warehouse.lake) as commit:
         _check_lake(commit.conn)
         table = _get_table(commit.conn, asked)
+        target = asked.target or Ident(to_levels(table.schema_name), table.table_name)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         step = TableStep(changes_catalog=True)
-        place = _get_target(commit, asked, table, (step, ids))
+        place = _get_target(commit, replace(asked, target=target), table, (step, ids))
         if place.schema_id < commit.head.next_catalog_id:
             check_free_name(commit.conn, target, place)
         _add_table(commit.conn, step, table, place)
@@ -192,7 +191,7 @@ def check_free_name(conn: psycopg.Connection, target: Ident, place: TableTarget)
 
 
 def _get_table(conn: psycopg.Connection, asked: UndropTable) -> DroppedTable:
-    """Return the dropped table that a request names. Raises: NoSuchTable, Forbidden."""
+    """Return the dropped table that a request names. Raises: NoSuchTable."""
     name = to_schema_name(asked.ident.namespace)
     found = [
         table
@@ -200,17 +199,14 @@ def _get_table(conn: psycopg.Connection, asked: UndropTable) -> DroppedTable:
         if fold_name(table.schema_name) == fold_name(name) and asked.uuid in (None, table.table_uuid)
     ]
     if not asked.may_manage_all:
-        found = [table for table in found if table.has_schema] or found
+        # Grants on a namespace that is gone, or back under another name, are not those on a namespace of this name.
+        found = [table for table in found if table.has_schema]
     if not found:
         with_uuid = "" if asked.uuid is None else f" with the uuid {asked.uuid}"
         raise NoSuchTable(
             f"No dropped table {asked.ident}{with_uuid} is left: DuckLake forgets a dropped table when it expires the lake snapshots that "
-            "had it. List what is left with GET dropped."
-        )
-    if not asked.may_manage_all and not found[0].has_schema:
-        raise Forbidden(
-            f"The namespace that {asked.ident} was dropped from is gone, and grants on it with it. Only a principal with `manage` on "
-            "`warehouse` may bring the table back."
+            "had it. If its namespace is gone, or back under another name, only a principal with `manage` on `warehouse` sees it. "
+            "List what is left with GET dropped."
         )
     return found[0]
 
@@ -222,7 +218,12 @@ def _check_lake(conn: psycopg.Connection) -> None:
 
 
 def _check_metadata_file(warehouse: Warehouse, table: DroppedTable) -> None:
-    """Raise BadRequest if the newest metadata file of a published table is gone: what deleted it deleted other objects too."""
+    """Raise BadRequest if the newest metadata file of a published table is gone: what deleted it deleted other objects too.
+
+    A purge deletes its note last, so a table without a note and with its file is not being purged.
+    """
+    if table.is_purged:
+        raise BadRequest(f"{_name_refused(table)}: {PURGED}.")
     if table.location is None or not table.metadata_version:
         return
     uri = metadata_uri(table.location, table.metadata_version)
@@ -231,6 +232,10 @@ def _check_metadata_file(warehouse: Warehouse, table: DroppedTable) -> None:
             f"The table's newest metadata file {uri!r} is missing: the table was dropped with its files (purgeRequested), or its location "
             "was emptied. DuckDB's time travel still reads its rows, with AT (VERSION => …) before the drop."
         )
+
+
+def _name_refused(table: DroppedTable) -> str:
+    return f"The dropped table {format_levels(to_levels(table.schema_name))}.{table.table_name} cannot come back"
 
 
 def _get_target(commit: Commit, asked: UndropTable, table: DroppedTable, made: tuple[TableStep, IdAllocator]) -> TableTarget:
@@ -256,16 +261,15 @@ def _add_table(conn: psycopg.Connection, step: TableStep, table: DroppedTable, p
 
     Raises: BadRequest: it cannot come back whole. AlreadyExists: another live table has its uuid
     """
-    named = f"The dropped table {format_levels(to_levels(table.schema_name))}.{table.table_name} cannot come back"
+    named = _name_refused(table)
     obstacle = _find_obstacle(table)
     if obstacle is not None:
         raise BadRequest(f"{named}: {obstacle}.")
     other = find_live_table_name(conn, table.table_uuid, table.table_id)
     if other is not None:
         raise AlreadyExists(f"{named}: the table {'.'.join(other)} has its uuid {table.table_uuid}, because it was registered again.")
-    neighbour = None if table.location is None else find_overlapping_table(conn, table.table_id, to_canonical(table.location))
-    if neighbour is not None:
-        raise BadRequest(f"{named}: another table has been made at its location, {neighbour!r}; drop that first.")
+    if table.location is not None:
+        check_still_own(conn, table.table_id, table.location, table.metadata_version)
     folder = table_folder(read_data_path(conn), table)
     paths = [folder + path if is_relative else path for path, is_relative in list_data_paths(conn, table.table_id)]
     scheduled = find_scheduled_path(conn, paths)
@@ -304,13 +308,13 @@ def undrop_namespace(warehouse: Warehouse, asked: UndropNamespace) -> Undropped:
     Raises: NoSuchNamespace: DuckLake has no dropped namespace of that name, or its parent is gone. AlreadyExists: the name is taken.
     BadRequest: it, or one of the tables, cannot come back whole
     """
-    levels = asked.target or asked.levels
     with reading(warehouse.lake) as conn:
         for table in _list_tables(conn, _get_schema(conn, asked)):
             _check_metadata_file(warehouse, table)
     with committing(warehouse.lake) as commit:
         _check_lake(commit.conn)
         schema = _get_schema(commit.conn, asked)
+        levels = asked.target or to_levels(schema.schema_name)
         if find_schema(commit.conn, levels) is not None:
             raise AlreadyExists(
                 f"Namespace already exists: {format_levels(levels)}. Name another one to bring the dropped namespace back under, "

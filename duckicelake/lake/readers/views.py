@@ -99,10 +99,16 @@ WITH RECURSIVE shown(schema_id) AS (
              UNION SELECT t.schema_id FROM {own}.iceberg_table t
              UNION SELECT v.schema_id FROM {own}.iceberg_view v) x
      UNION
-    -- DuckDB finds a nested schema by its parents; only DuckLake 1.1 has the column
-    SELECT (to_jsonb(s) ->> 'parent_schema_id')::bigint
+    SELECT x.schema_id
       FROM shown c JOIN {lake}.ducklake_schema s ON s.schema_id = c.schema_id
-     WHERE to_jsonb(s) ->> 'parent_schema_id' IS NOT NULL
+      CROSS JOIN LATERAL (
+          -- DuckDB finds a nested schema by its parents; only DuckLake 1.1 has the column
+          SELECT (to_jsonb(s) ->> 'parent_schema_id')::bigint AS schema_id
+           UNION ALL
+          -- the former rows of a table of an undropped namespace name the schema that was dropped
+          SELECT d.schema_id FROM {lake}.ducklake_schema d WHERE d.schema_uuid = s.schema_uuid
+      ) x
+     WHERE x.schema_id IS NOT NULL
 )
 SELECT c.schema_id FROM shown c
 """,

@@ -17,20 +17,34 @@ from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import TableRow
 
 PAST_NAMES: LiteralString = SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", "")
-"""The names of a schema `s` and its parents, dropped or not. DuckLake gives a schema one row."""
+"""The names of a schema `s` and its parents, dropped or not. DuckLake gives a schema one row. NULL if a parent's row has expired."""
+
+PAST_NAME: LiteralString = "array_to_string(" + PAST_NAMES + ", '\u241f')"
+
+LIVE_NAME: LiteralString = "array_to_string(" + SCHEMA_NAMES.format(lake="").replace("(s)", "(l)").replace("[s.", "[l.") + ", '\u241f')"
+"""The name of a live schema `l` with those of its parents."""
 
 SCHEMA_COLUMNS: LiteralString = "".join(
     (
-        """s.schema_id, s.schema_uuid, array_to_string(""",
-        PAST_NAMES,
-        """, '\u241f') AS schema_name, s.path AS schema_path,
+        """s.schema_id, s.schema_uuid, """,
+        PAST_NAME,
+        """ AS schema_name, s.path AS schema_path,
        coalesce(s.path_is_relative, true) AS schema_path_is_relative,
-       EXISTS (SELECT FROM ducklake_schema l WHERE l.schema_uuid = s.schema_uuid AND l.end_snapshot IS NULL) AS has_schema""",
+       -- Grants go by uuid and requests by name: a namespace that is back under another name may have a successor under this one.
+       EXISTS (SELECT FROM ducklake_schema l
+                WHERE l.schema_uuid = s.schema_uuid AND l.end_snapshot IS NULL
+                  AND lower(""",
+        LIVE_NAME,
+        """ COLLATE "C") = lower(""",
+        PAST_NAME,
+        """ COLLATE "C")) AS has_schema""",
     )
 )
 
 DROP_COLUMNS: LiteralString = """
-       p.snapshot_time AS dropped_time, coalesce(c.changes_made, '') AS changes_made,
+       -- Python has no times outside of these years.
+       CASE WHEN p.snapshot_time BETWEEN '1970-01-01Z' AND '9999-12-31Z' THEN p.snapshot_time END AS dropped_time,
+       coalesce(c.changes_made, '') AS changes_made,
        c.snapshot_id IS NOT NULL AND EXISTS (SELECT FROM ducklake_snapshot b WHERE b.snapshot_id = d.end_snapshot - 1) AS is_complete
 """
 """What is left of the lake snapshot that dropped `d`. It is complete while the snapshot before it has not expired."""
@@ -40,7 +54,8 @@ DROP_COLUMNS: LiteralString = """
 class DroppedTable(TableRow):
     """A dropped table under its last name, with its namespace, which may be dropped too, and the drop.
 
-    `has_schema`: the namespace that it was dropped from is there, or back. `is_complete`: no row that was live at the drop has expired.
+    `has_schema`: the namespace that it was dropped from is there, or back, under the same name.
+    `is_complete`: no row that was live at the drop has expired.
     `metadata_version`: the last one published at `location`; 0 for a table that was never published.
     """
 
@@ -77,7 +92,10 @@ SELECT d.table_id, d.table_uuid, d.table_name, d.path, coalesce(d.path_is_relati
   LEFT JOIN ducklake_snapshot p ON p.snapshot_id = d.end_snapshot
   LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = d.end_snapshot
   LEFT JOIN iceberg_table n ON n.table_id = d.table_id
- WHERE (%(schema_id)s::bigint IS NULL OR d.schema_id = %(schema_id)s::bigint)
+ WHERE """,
+        PAST_NAMES,
+        """ IS NOT NULL
+   AND (%(schema_id)s::bigint IS NULL OR d.schema_id = %(schema_id)s::bigint)
    AND (%(table_name)s::text IS NULL OR lower(d.table_name COLLATE "C") = lower(%(table_name)s::text COLLATE "C"))
    AND (%(before)s::bigint IS NULL OR (d.end_snapshot, d.table_id) < (%(before)s::bigint, %(before_id)s::bigint))
  ORDER BY d.end_snapshot DESC, d.table_id DESC
@@ -134,7 +152,9 @@ SELECT """,
  CROSS JOIN LATERAL (SELECT s.end_snapshot) d
   LEFT JOIN ducklake_snapshot p ON p.snapshot_id = d.end_snapshot
   LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = d.end_snapshot
- WHERE d.end_snapshot IS NOT NULL AND s.schema_id <> %(placeholder_id)s
+ WHERE d.end_snapshot IS NOT NULL AND s.schema_id <> %(placeholder_id)s AND """,
+        PAST_NAMES,
+        """ IS NOT NULL
    AND NOT EXISTS (SELECT FROM ducklake_schema l
                     -- One that is back has another row with its uuid, and may have been dropped again.
                     WHERE l.schema_uuid = s.schema_uuid AND (l.end_snapshot IS NULL OR l.end_snapshot > d.end_snapshot))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -112,13 +113,13 @@ def check_undrops_table(session: Session, asked: UndropTable) -> UndropTable:
     Raises: Forbidden: a right is missing. NoSuchNamespace: the namespace is hidden
     """
     if session.may_choose_locations:
-        return asked
+        return replace(asked, may_manage_all=True)
     check_rule(session, PermissionRule(MANAGE, NoSuchNamespace), asked.ident.namespace)
     if asked.with_namespace:
         check_creates_namespace(session, asked.ident.namespace)
     if asked.target is not None:
         check_rule(session, PermissionRule(CREATE, NoSuchNamespace), asked.target.namespace)
-    return UndropTable(asked.ident, asked.uuid, asked.target, asked.with_namespace, may_manage_all=False)
+    return asked
 
 
 def decode_undrop(body: bytes) -> Request:

@@ -290,7 +290,7 @@ def test_who_manages_the_namespace_brings_tables_back(managed: Managed) -> None:
     path, table = f"{MANAGEMENT}/undrop", {"namespace": ["a"], "name": "t"}
     assert managed.ask("other", "POST", path, table).error == (403, "NotAuthorizedException")
     assert managed.ask("heir", "POST", path, table).error == (404, "NoSuchNamespaceException")
-    assert managed.ask("heir", "POST", path, {"namespace": ["b"], "name": "t"}).error == (403, "NotAuthorizedException")
+    assert managed.ask("heir", "POST", path, {"namespace": ["b"], "name": "t"}).error == (404, "NoSuchTableException")
     assert managed.ask("keeper", "POST", path, {"namespace": ["b"]}).error == (403, "NotAuthorizedException")
     assert managed.ask("keeper", "POST", path, {**table, "to": {"namespace": ["b"]}}).error == (404, "NoSuchNamespaceException")
     assert managed.ask("other", "GET", f"{MANAGEMENT}/dropped").json["dropped"] == []
@@ -335,3 +335,70 @@ def test_a_lake_with_branches_keeps_what_they_read(server: Server, lake: FreshLa
         session.execute("DROP TABLE t")
     assert undrop(server, namespace=["main"], name="t").error == (400, "BadRequestException")
     assert len(read_rows(branch, "t")) == 20
+
+
+def test_the_heir_of_a_namespaces_name_gets_none_of_its_tables(managed: Managed) -> None:
+    """The namespace is back under another name, and somebody manages a new one of the old name."""
+    managed.add("heir")
+    with closing(managed.guarded.lake.duckdb()) as session:
+        session.execute("DROP TABLE b.t")
+        session.execute("DROP SCHEMA b CASCADE")
+    assert managed.manage("POST", "undrop", {"namespace": ["b"], "to": {"namespace": ["b2"]}}).status == 200
+    with closing(managed.guarded.lake.duckdb()) as session:
+        session.execute("CREATE SCHEMA b")
+    managed.give("manage", "namespace:b", "heir")
+    assert managed.ask("heir", "GET", f"{MANAGEMENT}/dropped").json["dropped"] == []
+    refused = managed.ask("heir", "POST", f"{MANAGEMENT}/undrop", {"namespace": ["b"], "name": "t"})
+    assert refused.error == (404, "NoSuchTableException")
+    assert managed.manage("POST", "undrop", {"namespace": ["b"], "name": "t", "to": {"namespace": ["b2"]}}).status == 200
+
+
+def test_a_location_that_was_another_tables_since_is_refused(server: Server, lake: FreshLake) -> None:
+    """Its next metadata files would have the names of the other table's."""
+    client = open_client(server, lake)
+    client.create("t")
+    location = client.load("t")["location"]
+    assert server.ask("DELETE", "namespaces/main/tables/t").status == 204
+    assert client.create("u", location=location).status == 200
+    assert server.ask("DELETE", "namespaces/main/tables/u").status == 204
+    refused = undrop(server, namespace=["main"], name="t")
+    assert refused.error == (400, "BadRequestException")
+    assert "was another table's since" in refused.body.decode()
+    assert undrop(server, namespace=["main"], name="u").status == 200
+
+
+def test_an_earlier_location_that_another_table_has_is_refused(server: Server, lake: FreshLake) -> None:
+    """Older metadata files of the dropped table lie there, and a purge of the other table would take them."""
+    client = open_client(server, lake)
+    client.create("t")
+    location = client.load("t")["location"]
+    assert client.commit([{"action": "set-location", "location": location + "-moved"}], name="t").status == 200
+    assert server.ask("DELETE", "namespaces/main/tables/t").status == 204
+    assert client.create("u", location=location).status == 200
+    refused = undrop(server, namespace=["main"], name="t")
+    assert refused.error == (400, "BadRequestException")
+    assert "has been taken over" in refused.body.decode()
+
+
+def test_a_time_that_python_lacks_is_no_time(server: Server, lake: FreshLake) -> None:
+    """A lake may have a snapshot at any time that Postgres has."""
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t AS SELECT 1 AS i")
+        session.execute("DROP TABLE t")
+    lake.psycopg().execute("UPDATE ducklake_snapshot SET snapshot_time = 'infinity' WHERE snapshot_id = 2")
+    [found] = list_dropped(server)
+    assert found["dropped-at-ms"] is None
+    assert undrop(server, namespace=["main"], name="t").status == 200
+
+
+def test_names_come_back_as_they_were_spelled(server: Server, lake: FreshLake) -> None:
+    """A request may spell them in any case."""
+    with closing(lake.duckdb()) as session:
+        session.execute('CREATE SCHEMA "Sales"; CREATE TABLE "Sales"."Orders" AS SELECT 1 AS i; DROP SCHEMA "Sales" CASCADE')
+    assert undrop(server, namespace=["sales"]).json["namespace"] == ["Sales"]
+    with closing(lake.duckdb()) as session:
+        session.execute('DROP TABLE "Sales"."Orders"')
+    assert undrop(server, namespace=["SALES"], name="ORDERS").json["name"] == "Orders"
+    with closing(lake.duckdb()) as session:
+        found = session.execute("SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = 'lake'").fetchall()
+    assert ("Sales", "Orders") in found
