@@ -223,7 +223,7 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     """Return a lake with its connection pool and its watch, which `opened` closes. `vends`: requests are authenticated and may get keys."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
-    warehouse = with_roots(warehouse, settings.allowed_locations)
+    warehouse = replace(with_roots(warehouse, settings.allowed_locations), purge_grace_hours=settings.purge_grace_hours)
     if vends:
         warehouse = with_signer(warehouse, read_store_settings(settings))
     if vends and settings.sts_role_arn is not None:

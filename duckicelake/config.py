@@ -84,6 +84,7 @@ class LakeSettings(BaseModel):
     vended_lifetime_s: VendedLifetime = 3600
     restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
+    purge_grace_hours: int = Field(default=0, ge=0, le=87_600)
 
     @model_validator(mode="after")
     def check_paths_and_keys(self) -> Self:
@@ -124,6 +125,7 @@ class LakeSection(BaseModel):
     vended_lifetime_s: VendedLifetime | None = None
     restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
+    purge_grace_hours: int | None = Field(default=None, ge=0, le=87_600)
 
 
 class IssuerSettings(BaseModel):
@@ -227,6 +229,7 @@ class Settings(BaseSettings):
     vended_lifetime_s: VendedLifetime = 3600
     restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
+    purge_grace_hours: int = Field(default=0, ge=0, le=87_600)
     cache_max: int = Field(1024, ge=0)
     cache_max_bytes: int = Field(256 * 1024 * 1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)

@@ -54,6 +54,10 @@ class AlreadyExists(CatalogError):
     """A namespace, table or view of that name exists."""
 
 
+class DropProtected(CatalogError):
+    """A property protects the table or namespace from being dropped."""
+
+
 class NamespaceNotEmpty(CatalogError):
     """The namespace still holds tables or views."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from duckicelake.catalog.dropped.protection import check_may_drop_namespace
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoSuchNamespace, Unprocessable
 from duckicelake.lake.connect import reading
@@ -149,7 +150,7 @@ def drop_namespace(warehouse: Warehouse, levels: Levels) -> None:
     """Drop an empty namespace.
 
     Raises: NoSuchNamespace: it does not exist. NamespaceNotEmpty: tables, views or namespaces are in it.
-    BadRequest: it is DuckLake's own default
+    BadRequest: it is DuckLake's own default. DropProtected: a property protects it
     """
     with committing(warehouse.lake) as commit:
         schema = find_schema(commit.conn, levels)
@@ -159,6 +160,7 @@ def drop_namespace(warehouse: Warehouse, levels: Levels) -> None:
             raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
         if schema.schema_name == MAIN:
             raise BadRequest(f"Namespace {MAIN!r} is where DuckDB starts in every lake; it stays.")
+        check_may_drop_namespace(commit.conn, schema)
         write_steps(commit, [drop_schema(commit.head, schema.schema_id)])
 
 

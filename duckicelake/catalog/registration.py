@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from duckicelake.catalog.commits.plan import FileWriter, PlannedTable
+from duckicelake.catalog.dropped.protection import check_may_drop_table
 from duckicelake.catalog.external_metadata import ExternalTable, prepare_external_table, read_metadata_file
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.delete_resolution import SequencedFile
@@ -109,7 +110,7 @@ def _check_place(conn: psycopg.Connection, roots: Roots, uri: str) -> None:
 def _find_replaced(conn: psycopg.Connection, ident: Ident, *, overwrite: bool) -> TableRow | None:
     """Return the table that has the name and is to go.
 
-    Raises: NoSuchNamespace. AlreadyExists: the name is taken, and is to stay
+    Raises: NoSuchNamespace. AlreadyExists: the name is taken, and is to stay. DropProtected: a property protects the table
     """
     place = get_place(conn, ident)
     if not overwrite:
@@ -117,7 +118,10 @@ def _find_replaced(conn: psycopg.Connection, ident: Ident, *, overwrite: bool) -
         return None
     if has_view(conn, place.schema_id, ident.name):
         raise AlreadyExists(f"View with same name already exists: {ident}")
-    return find_table(conn, to_schema_name(ident.namespace), ident.name)
+    found = find_table(conn, to_schema_name(ident.namespace), ident.name)
+    if found is not None:
+        check_may_drop_table(conn, found)
+    return found
 
 
 def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
@@ -405,6 +409,7 @@ def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
             table = get_table(commit.conn, ident)
             if table.table_id != loaded.table_id or is_touched(commit.conn, table.table_id, loaded.position):
                 raise _TableChanged
+            check_may_drop_table(commit.conn, table)
             _drop_and_pin(commit, table)
             commit.write_object(table.table_uuid)
             return loaded

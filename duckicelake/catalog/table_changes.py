@@ -10,6 +10,7 @@ import psycopg
 
 from duckicelake.catalog.cleanup import list_table_objects, purge_objects
 from duckicelake.catalog.credentials.scopes import check_exclusive
+from duckicelake.catalog.dropped.protection import check_may_drop_table
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.location_rules import (
     NO_TABLE,
@@ -172,7 +173,8 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False, show
     """Drop a table; `purged`: with what only Iceberg readers need of it; `shown`: while it is as that metadata file shows it.
 
     Its data stays, for DuckLake's time travel, until DuckLake expires the lake snapshots that name it.
-    Raises: NoSuchTable: it does not exist. CommitFailed: something concerned it since it was shown so
+    Raises: NoSuchTable: it does not exist. CommitFailed: something concerned it since it was shown so.
+    DropProtected: a property protects it
     """
     table_objects = None
     seen = None if shown is None else _get_shown_state(warehouse, ident, shown)
@@ -184,12 +186,13 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False, show
         table = get_table(commit.conn, ident)
         if seen is not None and (table.table_id != seen.table_id or is_touched(commit.conn, table.table_id, seen.position)):
             raise _cannot_drop(ident)
+        check_may_drop_table(commit.conn, table)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         write_steps(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
         commit.write_object(table.table_uuid)
         if table_objects is not None and table_objects.table.table_id == table.table_id and table_objects.locations:
-            write_purge(commit.conn, table, table_objects.locations)
-    if table_objects is not None and table_objects.table.table_id == table.table_id:
+            write_purge(commit.conn, table, table_objects.locations, warehouse.purge_grace_hours)
+    if table_objects is not None and table_objects.table.table_id == table.table_id and not warehouse.purge_grace_hours:
         purge_objects(warehouse, table_objects)
 
 

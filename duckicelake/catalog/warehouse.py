@@ -64,6 +64,7 @@ class Warehouse:
     `roots` are where clients may put files, in addition to ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
     `signer` None: nothing is signed. `repository`: the metadata schema of the lake if this is a branch of it. `neighbours`: the other
     lakes that are served, in whose DATA_PATH no folder is a table's alone.
+    `purge_grace_hours`: how long the files of a table that was dropped with them stay.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Warehouse:
     scans: ScanCache = field(default_factory=ScanCache)
     plans: PlanCache = field(default_factory=PlanCache)
     binder: FunctionBinder = field(default_factory=FunctionBinder)
+    purge_grace_hours: int = 0
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: WarehouseLimits | None = None) -> Warehouse:

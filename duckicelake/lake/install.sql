@@ -261,6 +261,9 @@ CREATE TABLE IF NOT EXISTS iceberg_purge (
     begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Until then the files of such a table stay, and it may come back.
+ALTER TABLE iceberg_purge ADD COLUMN IF NOT EXISTS due_at timestamptz NOT NULL DEFAULT clock_timestamp();
+
 -- Where tables that were staged were to lie: their clients may have died before the commit. A line goes when the table is there, or
 -- nothing is left.
 CREATE TABLE IF NOT EXISTS iceberg_staged (

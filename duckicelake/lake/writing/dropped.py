@@ -86,7 +86,7 @@ SELECT d.table_id, d.table_uuid, d.table_name, d.path, coalesce(d.path_is_relati
         """, d.end_snapshot, """,
         DROP_COLUMNS,
         """, n.location, coalesce(n.metadata_version, 0) AS metadata_version,
-       EXISTS (SELECT FROM iceberg_purge u WHERE u.table_id = d.table_id) AS is_purged
+       EXISTS (SELECT FROM iceberg_purge u WHERE u.table_id = d.table_id AND u.due_at <= clock_timestamp()) AS is_purged
   FROM d
   JOIN ducklake_schema s ON s.schema_id = d.schema_id
   LEFT JOIN ducklake_snapshot p ON p.snapshot_id = d.end_snapshot
@@ -185,3 +185,17 @@ def read_ended_tags(conn: psycopg.Connection, schema: DroppedSchema) -> dict[str
     """Return the tags that a schema had when it was dropped."""
     parameters = {"schema_id": schema.schema_id, "end_snapshot": schema.end_snapshot}
     return {row[0]: row[1] for row in conn.execute(SELECT_ENDED_TAGS, parameters)}
+
+
+SELECT_PROTECTED = """
+SELECT DISTINCT g.object_id
+  FROM ducklake_tag g
+ WHERE g.object_id = ANY(%(object_ids)s::bigint[] || ARRAY(SELECT t.schema_id FROM ducklake_table t
+                                                           WHERE t.table_id = ANY(%(object_ids)s::bigint[]) AND t.end_snapshot IS NULL))
+   AND g.key = %(key)s AND lower(g.value) = 'true' AND g.end_snapshot IS NULL
+"""
+
+
+def list_protected(conn: psycopg.Connection, object_id: int, key: str) -> set[int]:
+    """Return which of an object and, for a table, its schema has a property that is true."""
+    return {row[0] for row in conn.execute(SELECT_PROTECTED, {"object_ids": [object_id], "key": key})}

@@ -71,27 +71,29 @@ class Purge:
 
 
 INSERT_PURGE = """
-INSERT INTO iceberg_purge (table_id, table_uuid, locations) VALUES (%(table_id)s, %(table_uuid)s, %(locations)s::text[])
-ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = excluded.begun_at
+INSERT INTO iceberg_purge (table_id, table_uuid, locations, due_at)
+VALUES (%(table_id)s, %(table_uuid)s, %(locations)s::text[], clock_timestamp() + %(grace_hours)s * interval '1 hour')
+ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = excluded.begun_at, due_at = excluded.due_at
 """
 
 
-def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str]) -> None:
-    """Note, in the transaction that drops a table, that its files are to be deleted."""
-    conn.execute(INSERT_PURGE, {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations)})
+def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str], grace_hours: int) -> None:
+    """Note, in the transaction that drops a table, that its files are to be deleted after so many hours."""
+    parameters = {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations), "grace_hours": grace_hours}
+    conn.execute(INSERT_PURGE, parameters)
 
 
 SELECT_PURGES = """
 SELECT p.table_id, p.locations, p.begun_at
   FROM iceberg_purge p
- WHERE (%(table_uuid)s::uuid IS NULL OR p.table_uuid = %(table_uuid)s::uuid)
+ WHERE (%(table_uuid)s::uuid IS NULL OR p.table_uuid = %(table_uuid)s::uuid) AND p.due_at <= clock_timestamp()
    AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = p.table_id AND t.end_snapshot IS NULL)
  ORDER BY p.table_id
 """
 
 
 def list_purges(conn: psycopg.Connection, table_uuid: UUID | None = None) -> list[Purge]:
-    """Return the unfinished purges: all, or those of the table with that uuid."""
+    """Return the unfinished purges whose grace is over: all, or those of the table with that uuid."""
     return fetch_rows(conn, Purge, SELECT_PURGES, table_uuid=table_uuid)
 
 
@@ -99,7 +101,7 @@ SELECT_HAS_PURGE = """
 SELECT EXISTS (SELECT FROM iceberg_purge
                 WHERE (table_id = %(table_id)s OR %(location)s = ANY(locations))
                   -- An older purge was interrupted, or the store refuses to delete.
-                  AND begun_at > clock_timestamp() - interval '1 hour')
+                  AND due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp())
 """
 
 

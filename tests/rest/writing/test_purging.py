@@ -250,7 +250,7 @@ def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
 
 def let_pass(lake: FreshLake, time: timedelta) -> None:
     """Let the purges that are noted be that much older."""
-    lake.psycopg().execute("UPDATE iceberg_purge SET begun_at = begun_at - %(time)s", {"time": time})
+    lake.psycopg().execute("UPDATE iceberg_purge SET begun_at = begun_at - %(time)s, due_at = due_at - %(time)s", {"time": time})
 
 
 def drop_as_shown(client: Client, metadata_location: str, name: str = "t") -> int:

@@ -1,0 +1,32 @@
+"""Drop protection: the property by which a table or namespace refuses to be dropped over REST.
+
+The drops call this in their own transaction, under the lake's lock. It guards against mistakes: who may write properties can remove it.
+"""
+
+import psycopg
+
+from duckicelake.errors import DropProtected
+from duckicelake.lake.rows import SchemaRow, TableRow
+from duckicelake.lake.writing.dropped import list_protected
+from duckicelake.translate.namespaces import to_levels
+
+PROPERTY = "drop-protection"
+
+
+def check_may_drop_table(conn: psycopg.Connection, table: TableRow) -> None:
+    """Raise DropProtected if a table, or the namespace that it is in, has the property."""
+    protected = list_protected(conn, table.table_id, PROPERTY)
+    if not protected:
+        return
+    namespace = ".".join(to_levels(table.schema_name))
+    what = f"The table {namespace}.{table.table_name} is protected from being dropped"
+    if table.table_id in protected:
+        raise DropProtected(f"{what}; remove its property {PROPERTY!r} first.")
+    raise DropProtected(f"{what} by its namespace; remove the property {PROPERTY!r} of {namespace} first.")
+
+
+def check_may_drop_namespace(conn: psycopg.Connection, schema: SchemaRow) -> None:
+    """Raise DropProtected if a namespace has the property."""
+    if list_protected(conn, schema.schema_id, PROPERTY):
+        name = ".".join(to_levels(schema.schema_name))
+        raise DropProtected(f"The namespace {name} is protected from being dropped; remove its property {PROPERTY!r} first.")
