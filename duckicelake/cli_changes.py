@@ -1,4 +1,4 @@
-"""The commands of `duckicelake` for what was dropped: parses their arguments and calls `commands`."""
+"""The commands of `duckicelake` for what was changed and dropped: parses their arguments and calls `commands`."""
 
 from typing import Annotated
 
@@ -9,12 +9,16 @@ from duckicelake.config import read_settings
 
 
 def add_change_commands(cli: typer.Typer) -> None:
-    """Add the commands `dropped` and `undrop`."""
+    """Add the commands `dropped`, `undrop` and `events`."""
     dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
     dropped.callback()(describe_dropped)
     dropped.command("list")(dropped_list)
     cli.add_typer(dropped, name="dropped")
     cli.command("undrop")(undrop)
+    events = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What happened in a lake.")
+    events.callback()(describe_events)
+    events.command("tail")(events_tail)
+    cli.add_typer(events, name="events")
 
 
 def describe_dropped() -> None:
@@ -54,4 +58,23 @@ def undrop(
     from duckicelake.commands.undrop import undrop as bring_back  # noqa: PLC0415  the catalog takes a second to import
 
     for line in bring_back(settings, warehouse, (name, to), (uuid, with_namespace)):
+        typer.echo(line)
+
+
+def describe_events() -> None:
+    """What happened in a lake."""
+
+
+def events_tail(
+    after: Annotated[int | None, typer.Option(min=-1, help="A cursor: the last lake snapshot that was read.", show_default="none")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further events until the command is stopped.")] = False,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print what each lake snapshot changed, by whomever, as CloudEvents: one line of JSON each."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.events import tail  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in tail(settings, warehouse, after, follows=follow):
         typer.echo(line)

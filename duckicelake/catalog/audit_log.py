@@ -23,6 +23,7 @@ from duckicelake.lake.audit_log import (
     write_denied_lines,
 )
 from duckicelake.lake.connect import Lake, writing_on_new_connection
+from duckicelake.lake.events.outbox import delete_old_events
 
 __all__ = ["DENIED", "DONE", "HIDDEN", "UNKNOWN", "UNPROVEN", "AuditContext", "AuditLine", "AuditLog", "log_line"]
 
@@ -144,8 +145,9 @@ class AuditLog:
             write_denied_lines(conn, lines)
 
     def _forget(self) -> None:
-        """Remove old lines, a batch in a transaction."""
-        found = DELETE_BATCH
-        while found == DELETE_BATCH and not self._stopping.is_set():
-            with writing_on_new_connection(self.lake) as conn:
-                found = delete_old_lines(conn, self.days, DELETE_BATCH)
+        """Remove old lines and old copies of expired lake snapshots, a batch in a transaction."""
+        for delete in (delete_old_lines, delete_old_events):
+            found = DELETE_BATCH
+            while found == DELETE_BATCH and not self._stopping.is_set():
+                with writing_on_new_connection(self.lake) as conn:
+                    found = delete(conn, self.days, DELETE_BATCH)

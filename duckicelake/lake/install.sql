@@ -730,6 +730,67 @@ CREATE OR REPLACE TRIGGER iceberg_keep_schema
     AFTER DELETE ON ducklake_schema REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_keep_schema();
 
+-- Lake snapshots that have expired, for readers of events that are behind: as they were, with the names of what they changed.
+CREATE TABLE IF NOT EXISTS iceberg_event (
+    snapshot_id bigint PRIMARY KEY,
+    snapshot_time timestamptz NOT NULL,
+    changes_made text,
+    author text,
+    commit_message text,
+    objects jsonb NOT NULL,
+    kept_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- An expiry deletes the snapshots, then these rows, and afterwards what no snapshot shows any more, names of tables among it. The time of
+-- a snapshot is gone with its row by then, so it is kept first.
+CREATE OR REPLACE FUNCTION iceberg_keep_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_snapshot') THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('
+        INSERT INTO %1$I.iceberg_event (snapshot_id, snapshot_time, changes_made, author, commit_message, objects)
+        SELECT g.snapshot_id, g.snapshot_time, c.changes_made, c.author, c.commit_message, coalesce((
+            SELECT jsonb_agg(o.object ORDER BY o.kind, o.id, o.begins) FROM (
+                SELECT ''table'' AS kind, t.table_id AS id, t.begin_snapshot AS begins, jsonb_build_object(
+                           ''kind'', ''table'', ''id'', t.table_id, ''uuid'', t.table_uuid, ''namespace'', s.schema_name,
+                           ''name'', t.table_name, ''begin'', t.begin_snapshot, ''end'', t.end_snapshot, ''previous_end'',
+                           (SELECT max(e.end_snapshot) FROM %1$I.ducklake_table e
+                             WHERE e.table_id = t.table_id AND e.begin_snapshot < t.begin_snapshot)) AS object
+                  FROM %1$I.ducklake_table t JOIN %1$I.ducklake_schema s ON s.schema_id = t.schema_id
+                 WHERE (t.table_id = ANY(i.ids) AND t.begin_snapshot <= g.snapshot_id
+                        AND (t.end_snapshot IS NULL OR t.end_snapshot >= g.snapshot_id))
+                    OR t.begin_snapshot = g.snapshot_id
+                 UNION ALL
+                SELECT ''view'', v.view_id, v.begin_snapshot, jsonb_build_object(
+                           ''kind'', ''view'', ''id'', v.view_id, ''uuid'', v.view_uuid, ''namespace'', s.schema_name,
+                           ''name'', v.view_name, ''begin'', v.begin_snapshot, ''end'', v.end_snapshot)
+                  FROM %1$I.ducklake_view v JOIN %1$I.ducklake_schema s ON s.schema_id = v.schema_id
+                 WHERE (v.view_id = ANY(i.ids) AND v.begin_snapshot <= g.snapshot_id
+                        AND (v.end_snapshot IS NULL OR v.end_snapshot >= g.snapshot_id))
+                    OR v.begin_snapshot = g.snapshot_id
+                 UNION ALL
+                SELECT ''schema'', s.schema_id, s.begin_snapshot, jsonb_build_object(
+                           ''kind'', ''schema'', ''id'', s.schema_id, ''uuid'', s.schema_uuid, ''namespace'', s.schema_name,
+                           ''begin'', s.begin_snapshot, ''end'', s.end_snapshot)
+                  FROM %1$I.ducklake_schema s
+                 WHERE s.begin_snapshot = g.snapshot_id OR s.end_snapshot = g.snapshot_id) o), ''[]'')
+          FROM gone g
+          JOIN %1$I.ducklake_snapshot_changes c ON c.snapshot_id = g.snapshot_id
+         CROSS JOIN LATERAL (SELECT ARRAY(
+                SELECT m[1]::bigint FROM regexp_matches(c.changes_made, '':([0-9]{1,18})(?=,|$)'', ''g'') m) AS ids) i
+        ON CONFLICT (snapshot_id) DO NOTHING', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_keep_event
+    AFTER DELETE ON ducklake_snapshot REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_keep_event();
+
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
@@ -787,3 +848,4 @@ REVOKE ALL ON FUNCTION iceberg_note_merge() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_cleanup() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_gone() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_keep_schema() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_keep_event() FROM PUBLIC;

@@ -31,6 +31,7 @@ from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OP
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
 from duckicelake.rest.routes.branches import BranchRoutes
+from duckicelake.rest.routes.events import EventRoutes
 from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
@@ -144,7 +145,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
     routes += (RepositoryRoutes(context), BranchRoutes(context))
-    routes += (UndropRoutes(context),)
+    routes += (UndropRoutes(context), EventRoutes(context))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

@@ -110,6 +110,9 @@ UNDROP_OPERATIONS = (
 )
 """Operations on dropped tables and namespaces."""
 
+EVENTS = (Operation("listEvents", "GET", MANAGEMENT_PATH + "/events"),)
+"""What happened in a lake."""
+
 LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
 """Lakes and routes; the specification has no list of warehouses."""
 
@@ -123,7 +126,7 @@ REPOSITORIES = (
 )
 """Operations on a lake with its branches, outside the specification."""
 
-OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_OPERATIONS, *LIST_WAREHOUSES, *REPOSITORIES)
+OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_OPERATIONS, *EVENTS, *LIST_WAREHOUSES, *REPOSITORIES)
 ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *OWN_OPERATIONS)
 
 

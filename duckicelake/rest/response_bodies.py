@@ -129,6 +129,8 @@ class OAuthError(TypedDict):
     error_description: str
 
 
+ListEventsResponse = TypedDict("ListEventsResponse", {"events": list[dict[str, Any]], "cursor": int, "is-last": bool})
+"""CloudEvents in order. `cursor`: what the next request sends as `after`. `is-last`: there is nothing newer now."""
 DroppedEntry = TypedDict(
     "DroppedEntry",
     {

@@ -96,6 +96,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "dropUnchangedTable": PermissionRule(DROP),
     "listWarehouses": OPEN,
     "listDropped": OPEN,
+    "listEvents": MANAGE_WAREHOUSE,
     "undrop": OPEN,
     "listBranches": OPEN,
     "createBranch": OPEN,

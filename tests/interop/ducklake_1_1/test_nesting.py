@@ -7,6 +7,8 @@ from ducklakepy.schema import Column, Schema
 from ducklakepy.types import Int64Type
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyError, NoSuchTableError
 
+from tests.rest.undrop.test_undrop import undrop
+from tests.support.ducklake_1_1 import read_at
 from tests.support.readers import Served
 
 SCHEMA = Schema(Column("i", Int64Type()))
@@ -86,3 +88,25 @@ def test_a_namespace_is_dropped_when_nothing_is_nested_in_it(nested: tuple[Serve
         with pytest.raises(NoSuchTableError):
             catalog.load_table(("sales", "europe", "orders"))
         assert catalog.load_table(("europe", "orders")).scan().to_arrow() == rows(2)
+
+
+def test_dropped_namespaces_come_back_level_by_level(nested: tuple[Served, DuckLakeCatalog]) -> None:
+    """A parent first; each with its own tables, which ducklakepy reads again, now and before the drop."""
+    served, lake = nested
+    before = lake.current_snapshot().snapshot_id
+    lake.drop_namespace(("sales",), cascade=True)
+    refused = undrop(served.server, namespace=["sales", "europe"])
+    assert refused.error == (404, "NoSuchNamespaceException") and "sales" in refused.json["error"]["message"]
+    for levels in (("sales",), ("sales", "europe"), ("sales", "europe", "north")):
+        assert undrop(served.server, namespace=list(levels)).json["tables"] == ["orders"]
+    with served.pyiceberg().catalog as catalog:
+        for index, levels in enumerate(NAMESPACES):
+            ident = (*levels, "orders")
+            assert catalog.load_table(ident).scan().to_arrow() == rows(index)
+            assert lake.load_table(ident).to_arrow() == read_at(lake, ident, before) == rows(index)
+        catalog.load_table(("sales", "europe", "orders")).append(rows(9))
+    assert sorted(lake.load_table(("sales", "europe", "orders")).to_arrow()["i"].to_pylist()) == [1, 9]
+    listed = served.server.get("/management/v1/lake/events").json["events"]
+    assert [event["type"].rpartition(".")[2] for event in listed if event["subject"] == "sales.europe.orders"] == [
+        *("created", "changed", "dropped", "restored", "changed"),
+    ]

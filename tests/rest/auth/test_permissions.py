@@ -109,6 +109,7 @@ ASKED = [
     ("listBranches", "GET", f"{REPOSITORY_PATH}/branches", None, (200,) * 5),
     ("createBranch", "POST", f"{REPOSITORY_PATH}/branches", {"name": "b"}, (DENIED,) * 5),
     ("deleteBranch", "DELETE", f"{REPOSITORY_PATH}/branches/b", None, (DENIED,) * 5),
+    ("listEvents", "GET", f"{RULES_PATH}/events", None, (DENIED,) * 5),
     ("listDropped", "GET", f"{RULES_PATH}/dropped", None, (200,) * 5),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"], "name": "none"}, (DENIED, DENIED, DENIED, 404, HIDDEN)),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"]}, (DENIED,) * 5),

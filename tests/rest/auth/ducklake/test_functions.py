@@ -21,7 +21,7 @@ from tests.support.shared_stack import SharedStack
 TRIGGERS = (
     *("lake_readers.iceberg_show_rows", "lake_readers.iceberg_show_deletes"),
     *("lake.iceberg_note_expiry", "lake.iceberg_pin_files", "lake.iceberg_keep_file", "lake.iceberg_note_gone"),
-    *("lake.iceberg_note_merge", "lake.iceberg_note_cleanup", "lake.iceberg_keep_schema"),
+    *("lake.iceberg_note_merge", "lake.iceberg_note_cleanup", "lake.iceberg_keep_schema", "lake.iceberg_keep_event"),
 )
 OPEN = """
 SELECT p.proname FROM pg_proc p

@@ -1,0 +1,1 @@
+"""Events: what each lake snapshot changed, whoever made it, as CloudEvents."""

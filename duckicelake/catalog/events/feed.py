@@ -1,0 +1,151 @@
+"""The events of a lake: one CloudEvent for each object that a lake snapshot changed, in the order of the lake snapshots.
+
+The REST route and the command line call this. An event is derived from DuckLake's own record of the snapshot, so commits of DuckDB are
+events like those of Iceberg clients; the audit log adds who asked for it. Ids and order are the same at every reading.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from duckicelake.access.grants import format_name
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import BadRequest
+from duckicelake.lake.changes import DATA_KINDS, REWRITE_KINDS, TABLE_KINDS, parse_changes, quote_names
+from duckicelake.lake.connect import reading
+from duckicelake.lake.events.outbox import OutboxRow, read_outbox, read_pruned
+from duckicelake.translate.namespaces import Levels, to_levels
+
+MOST_SNAPSHOTS = 1000
+Event = Mapping[str, Any]
+FUNCTION_KINDS = frozenset({"created_scalar_macro", "created_table_macro", "dropped_scalar_macro", "dropped_table_macro"})
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events in order, and the cursor that the next page follows. `is_last`: the page reaches the newest lake snapshot."""
+
+    events: Sequence[Event]
+    cursor: int
+    is_last: bool
+
+
+def read_events(warehouse: Warehouse, after: int | None, most: int) -> EventPage:
+    """Return the events of the lake snapshots that follow `after`, at most `most` of them; None: from the oldest on.
+
+    Raises: BadRequest: events after the cursor have been deleted
+    """
+    with reading(warehouse.lake) as conn:
+        pruned = read_pruned(conn)
+        rows = read_outbox(conn, -1 if after is None else after, most)
+    if after is not None and after < pruned:
+        raise BadRequest(
+            f"Events up to {pruned} have been deleted, because they expired longer ago than audit_days; the cursor {after} is before that. "
+            f"Read the lake's state anew, and go on after {pruned}."
+        )
+    events = [event for row in rows for event in build_events(row, f"/v1/{warehouse.name}")]
+    return EventPage(events, rows[-1].snapshot_id if rows else (-1 if after is None else after), len(rows) < most)
+
+
+def build_events(row: OutboxRow, source: str) -> Iterator[Event]:
+    """Yield the events of a lake snapshot, one for each object that it changed."""
+    for number, (changed, kinds) in enumerate(group_changes(row)):
+        data: dict[str, Any] = {
+            "kind": changed.kind,
+            "namespace": list(changed.namespace),
+            "name": changed.name,
+            "uuid": changed.uuid,
+            "lake-snapshot-id": row.snapshot_id,
+            "changes": kinds,
+            "author": row.author,
+            "message": row.commit_message,
+            "principal": row.principal,
+            "operation": row.operation,
+            "request-id": row.request_id,
+        }
+        yield {
+            "specversion": "1.0",
+            "id": f"{row.snapshot_id}.{number}",
+            "source": source,
+            "type": f"duckicelake.{changed.kind}.{get_verb(kinds, changed, row.snapshot_id)}",
+            "subject": format_name(changed.namespace if changed.name is None else (*changed.namespace, changed.name)),
+            "time": row.snapshot_time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+            "datacontenttype": "application/json",
+            "data": {key: value for key, value in data.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedObject:
+    """What a lake snapshot changed: a table, view, namespace or function; by its name at the time. `uuid` None: functions have none.
+
+    `previous_end`: where a table's row before this one ended.
+    """
+
+    kind: str
+    namespace: Levels
+    name: str | None
+    uuid: str | None
+    previous_end: int | None = None
+
+
+def group_changes(row: OutboxRow) -> Sequence[tuple[ChangedObject, list[str]]]:
+    """Return the objects that a lake snapshot changed, each with its kinds of change, in the order of the record."""
+    found: dict[ChangedObject, list[str]] = {}
+    for change in parse_changes(row.changes_made):
+        changed = find_object(row, change.kind, change.value)
+        kinds = found.setdefault(changed, [])
+        if change.kind not in kinds:
+            kinds.append(change.kind)
+    return list(found.items())
+
+
+def find_object(row: OutboxRow, kind: str, value: str) -> ChangedObject:
+    """Return the object that an entry of `changes_made` names: by its id, or by its name in quotes."""
+    if kind in FUNCTION_KINDS:
+        return to_named("function", value)
+    what = "schema" if kind.endswith("_schema") else "view" if kind in ("created_view", "dropped_view") else "table"
+    candidates = [item for item in row.objects if item["kind"] == what]
+    if value.isdecimal():
+        candidates = [item for item in row.objects if item["id"] == int(value) and (item["kind"] == what or kind in TABLE_KINDS)]
+        # The row that begins here is the object after the change, and the one that ends here the dropped object.
+        candidates.sort(key=lambda item: item["begin"], reverse=True)
+    else:
+        candidates = [item for item in candidates if item["begin"] == row.snapshot_id and is_named(item, value)]
+    return to_changed(candidates[0]) if candidates else to_named("namespace" if what == "schema" else what, value)
+
+
+def is_named(item: Mapping[str, Any], value: str) -> bool:
+    """Return True if an entry's quoted name is that of an object."""
+    levels = to_levels(item["namespace"])
+    stored = (item["namespace"],) if item["kind"] == "schema" else (item["namespace"], item["name"])
+    nested = levels if item["kind"] == "schema" else (*levels, item["name"])
+    return value in (quote_names(*stored), quote_names(*nested))
+
+
+def to_changed(item: Mapping[str, Any]) -> ChangedObject:
+    """Return an object of the outbox."""
+    kind = "namespace" if item["kind"] == "schema" else item["kind"]
+    return ChangedObject(kind, to_levels(item["namespace"]), item.get("name"), item["uuid"], item.get("previous_end"))
+
+
+def to_named(kind: str, value: str) -> ChangedObject:
+    """Return an object of which only the entry is left: its quoted names, or its id in the place of a name."""
+    names = [part.replace('""', '"') for part in value.strip('"').split('"."')]
+    if kind == "namespace":
+        return ChangedObject(kind, tuple(level for name in names for level in to_levels(name)), None, None)
+    return ChangedObject(kind, tuple(level for name in names[:-1] for level in to_levels(name)), names[-1], None)
+
+
+def get_verb(kinds: Sequence[str], changed: ChangedObject, snapshot_id: int) -> str:
+    """Return what happened to an object, in one word: of several kinds of change, the one that says most."""
+    if any(kind.startswith("dropped_") for kind in kinds):
+        return "dropped"
+    if any(kind.startswith("created_") for kind in kinds):
+        if changed.previous_end is None:
+            return "created"
+        return "renamed" if changed.previous_end == snapshot_id else "restored"
+    if any(kind.startswith("altered_") for kind in kinds):
+        return "altered"
+    return "rewritten" if all(kind in REWRITE_KINDS for kind in kinds if kind in DATA_KINDS) else "changed"

@@ -1,0 +1,136 @@
+"""Lake snapshots with what they changed, in order: DuckLake's rows, and the copies that a trigger keeps of those that expire.
+
+`catalog.events` reads it in one read-only transaction. Nothing is written when a commit is made. A lake snapshot becomes visible after all
+before it, because the primary key of `ducklake_snapshot` lets one commit follow the other: a reader that goes on after the last id that
+it saw misses none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from duckicelake.lake.lake_format import SCHEMA_NAMES
+from duckicelake.lake.read import fetch_rows
+
+PRUNED = "events_pruned_to"
+"""The setting with the newest lake snapshot whose copy was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A lake snapshot. `objects`: the tables, views and schemas that it names, as JSON objects; with the audit line of its request, if any.
+
+    An object has `kind`, `id`, `uuid`, `namespace` (joined by `translate.namespaces.LEVEL_SEPARATOR`), `name`, `begin`, `end` and, for a
+    table, `previous_end`: where its row before this one ended.
+    """
+
+    snapshot_id: int
+    snapshot_time: datetime
+    changes_made: str | None
+    author: str | None
+    commit_message: str | None
+    objects: Sequence[dict[str, Any]]
+    principal: str | None
+    operation: str | None
+    request_id: str | None
+
+
+SELECT_OUTBOX = "".join(
+    (
+        """
+WITH live AS (
+    SELECT c.snapshot_id, s.snapshot_time, c.changes_made, c.author, c.commit_message,
+           ARRAY(SELECT m[1]::bigint FROM regexp_matches(c.changes_made, ':([0-9]{1,18})(?=,|$)', 'g') m) AS ids
+      FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
+     WHERE c.snapshot_id > %(after)s
+     ORDER BY c.snapshot_id LIMIT %(most)s
+), page AS (
+    SELECT l.snapshot_id, l.snapshot_time, l.changes_made, l.author, l.commit_message, coalesce((
+        SELECT jsonb_agg(o.object ORDER BY o.kind, o.id, o.begins) FROM (
+            SELECT 'table' AS kind, t.table_id AS id, t.begin_snapshot AS begins, jsonb_build_object(
+                       'kind', 'table', 'id', t.table_id, 'uuid', t.table_uuid, 'namespace', array_to_string(""",
+        SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", ""),
+        """, '\u241f'), 'name', t.table_name, 'begin', t.begin_snapshot, 'end', t.end_snapshot, 'previous_end',
+                       (SELECT max(e.end_snapshot) FROM ducklake_table e
+                         WHERE e.table_id = t.table_id AND e.begin_snapshot < t.begin_snapshot)) AS object
+              FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
+             WHERE (t.table_id = ANY(l.ids) AND t.begin_snapshot <= l.snapshot_id
+                    AND (t.end_snapshot IS NULL OR t.end_snapshot >= l.snapshot_id))
+                OR t.begin_snapshot = l.snapshot_id
+             UNION ALL
+            SELECT 'view', v.view_id, v.begin_snapshot, jsonb_build_object(
+                       'kind', 'view', 'id', v.view_id, 'uuid', v.view_uuid, 'namespace', array_to_string(""",
+        SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", ""),
+        """, '\u241f'), 'name', v.view_name, 'begin', v.begin_snapshot, 'end', v.end_snapshot)
+              FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id
+             WHERE (v.view_id = ANY(l.ids) AND v.begin_snapshot <= l.snapshot_id
+                    AND (v.end_snapshot IS NULL OR v.end_snapshot >= l.snapshot_id))
+                OR v.begin_snapshot = l.snapshot_id
+             UNION ALL
+            SELECT 'schema', s.schema_id, s.begin_snapshot, jsonb_build_object(
+                       'kind', 'schema', 'id', s.schema_id, 'uuid', s.schema_uuid, 'namespace', array_to_string(""",
+        SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", ""),
+        """, '\u241f'), 'begin', s.begin_snapshot, 'end', s.end_snapshot)
+              FROM ducklake_schema s
+             WHERE s.begin_snapshot = l.snapshot_id OR s.end_snapshot = l.snapshot_id) o), '[]') AS objects
+      FROM live l
+     UNION ALL
+    -- A lake snapshot that expired had its copy made in the transaction that expired it.
+    SELECT k.snapshot_id, k.snapshot_time, k.changes_made, k.author, k.commit_message, k.objects
+      FROM (SELECT * FROM iceberg_event WHERE snapshot_id > %(after)s ORDER BY snapshot_id LIMIT %(most)s) k
+), cut AS (
+    SELECT * FROM page ORDER BY snapshot_id LIMIT %(most)s
+)
+SELECT c.snapshot_id, c.snapshot_time, c.changes_made, c.author, c.commit_message, c.objects,
+       a.principal, a.operation, a.request_id
+  FROM cut c
+  LEFT JOIN LATERAL (
+        SELECT a.principal, a.operation, a.request_id FROM iceberg_audit a
+         -- The log has an index of times alone. A lake snapshot has the time of its commit, give or take what Postgres waits.
+         WHERE a.logged_at BETWEEN (SELECT min(snapshot_time) - interval '2 minutes' FROM cut)
+                               AND (SELECT max(snapshot_time) + interval '2 minutes' FROM cut)
+           AND a.lake_snapshot_id = c.snapshot_id AND a.outcome = 'done'
+         ORDER BY a.id LIMIT 1) a ON true
+ ORDER BY c.snapshot_id
+""",
+    )
+)
+
+
+def read_outbox(conn: psycopg.Connection, after: int, most: int) -> Sequence[OutboxRow]:
+    """Return lake snapshots that follow an id, in order, at most `most`."""
+    return fetch_rows(conn, OutboxRow, SELECT_OUTBOX, after=after, most=most)
+
+
+SELECT_PRUNED = """
+SELECT coalesce((SELECT value::bigint FROM iceberg_setting WHERE key = 'events_pruned_to'), -1)
+"""
+
+
+def read_pruned(conn: psycopg.Connection) -> int:
+    """Return the newest lake snapshot whose copy was deleted; -1 if none was."""
+    row = conn.execute(SELECT_PRUNED).fetchone()
+    return -1 if row is None else row[0]
+
+
+DELETE_OLD_EVENTS = """
+WITH gone AS (
+    DELETE FROM iceberg_event
+     WHERE snapshot_id IN (SELECT snapshot_id FROM iceberg_event WHERE kept_at < clock_timestamp() - %(days)s * interval '1 day'
+                            ORDER BY snapshot_id LIMIT %(most)s)
+ RETURNING snapshot_id
+), noted AS (
+    INSERT INTO iceberg_setting (key, value) SELECT 'events_pruned_to', max(snapshot_id)::text FROM gone HAVING count(*) > 0
+    ON CONFLICT (key) DO UPDATE SET value = greatest(iceberg_setting.value::bigint, excluded.value::bigint)::text
+)
+SELECT count(*) FROM gone
+"""
+
+
+def delete_old_events(conn: psycopg.Connection, days: float, most: int) -> int:
+    """Delete up to `most` copies of lake snapshots that expired before so many days, and return how many were deleted."""
+    row = conn.execute(DELETE_OLD_EVENTS, {"days": days, "most": most}).fetchone()
+    return 0 if row is None else row[0]

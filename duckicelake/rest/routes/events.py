@@ -1,0 +1,33 @@
+"""Handler of the cursor API of events."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from duckicelake.catalog.events.feed import MOST_SNAPSHOTS, read_events
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.operations import OperationHandler
+from duckicelake.rest.response_bodies import ListEventsResponse
+
+LARGEST_ID = 2**63 - 1
+
+
+class EventRoutes:
+    """Handler of `listEvents`."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return the handlers by operation name."""
+        return {"listEvents": OperationHandler(self.list_events)}
+
+    def list_events(
+        self,
+        target: Target,
+        after: Annotated[int | None, Query(ge=-1, le=LARGEST_ID, description="The cursor of the last page, if any.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MOST_SNAPSHOTS, description="Events of at most so many lake snapshots.")] = MOST_SNAPSHOTS,
+    ) -> ListEventsResponse:
+        """List what the lake snapshots after a cursor changed, in order, as CloudEvents."""
+        page = read_events(self._context.get_lake(target.prefix).warehouse, after, limit)
+        return {"events": [dict(event) for event in page.events], "cursor": page.cursor, "is-last": page.is_last}
