@@ -390,11 +390,34 @@ def branch_diff(
         typer.echo(line)
 
 
+def branch_merge(
+    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge.")],
+    into: Annotated[str, typer.Option(help="What to merge it into.")] = "main",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be merged, or what stands against it.")] = False,
+    strategy: Annotated[str, typer.Option(help="auto, ff (only if the lake has not changed since), or three-way.")] = "auto",
+    on_conflict: Annotated[str, typer.Option(help="cancel the merge, or keep ours: the lake's side of what is in conflict.")] = "cancel",
+    exceptions: Annotated[list[str] | None, typer.Option("--except", help="NAME=ours or NAME=cancel, for one object.")] = None,
+    message: Annotated[str | None, typer.Option(help="The message of the lake snapshot.")] = None,
+    form: FormatOption = ListFormat.text,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Merge a branch into the lake as one lake snapshot, or change nothing and name each conflict."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branch_merge import build_request, merge  # noqa: PLC0415  as above
+
+    request = build_request((name, into, strategy), on_conflict, exceptions or (), message)
+    for line in merge(settings, warehouse, request, dry_run=dry_run, as_json=form is ListFormat.json):
+        typer.echo(line)
+
+
 BRANCH_COMMANDS = {
     "create": branch_create,
     "list": branch_list,
     "log": branch_log,
     "diff": branch_diff,
+    "merge": branch_merge,
     "delete": branch_delete,
     "protect": branch_protect,
     "unprotect": branch_unprotect,

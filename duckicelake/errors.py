@@ -4,6 +4,9 @@ Each message says what is wrong, which object it concerns and what to do. Nothin
 its status and Iceberg error type.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class CatalogError(Exception):
     """An error with a message for the client.
@@ -60,6 +63,14 @@ class DropProtected(CatalogError):
 
 class NamespaceNotEmpty(CatalogError):
     """The namespace still holds tables or views."""
+
+
+class MergeConflicts(CatalogError):
+    """Changes of a branch and of its lake exclude each other, and nothing was written. `conflicts`: each of them."""
+
+    def __init__(self, message: str, conflicts: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.conflicts = conflicts
 
 
 class BadRequest(CatalogError):

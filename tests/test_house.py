@@ -111,6 +111,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli.py", "branch_diff"),
     ("duckicelake/cli.py", "branch_log"),
     ("duckicelake/cli_changes.py", "undrop"),
+    ("duckicelake/cli.py", "branch_merge"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

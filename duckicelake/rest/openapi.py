@@ -44,6 +44,17 @@ def array_of(items: JsonSchema) -> JsonSchema:
     return {"type": "array", "items": items}
 
 
+MERGE = object_of(
+    {"from": NAME},
+    {
+        "into": one_of(["main"]),
+        "strategy": one_of(["auto", "ff", "three-way"]),
+        "dry-run": FLAG,
+        "on-conflict": one_of(["cancel", "ours"]),
+        "except": TEXT_MAP,
+        "message": TEXT,
+    },
+)
 IDENTIFIER = object_of({"namespace": {"type": "array", "items": NAME, "minItems": 1}, "name": NAME})
 NESTED: JsonSchema = {"type": "object", "required": ["type"], "properties": {"type": one_of(["struct", "list", "map"])}}
 TYPE: JsonSchema = {"anyOf": [TEXT, NESTED]}

@@ -123,6 +123,7 @@ REPOSITORIES = (
     Operation("listBranches", "GET", REPOSITORY_PATH + "/branches"),
     Operation("createBranch", "POST", REPOSITORY_PATH + "/branches"),
     Operation("deleteBranch", "DELETE", REPOSITORY_PATH + "/branches/{branch}"),
+    Operation("mergeBranch", "POST", REPOSITORY_PATH + "/merges"),
 )
 """Operations on a lake with its branches, outside the specification."""
 

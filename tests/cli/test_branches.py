@@ -12,7 +12,7 @@ from duckicelake.cli import build_cli
 from duckicelake.config import SettingsError
 from duckicelake.errors import BadRequest
 from tests.cli.test_commands import settings_for
-from tests.lake.branches.repository import read_rows
+from tests.lake.branches.repository import make_branch, read_rows
 from tests.support.lakes import FreshLake
 
 
@@ -76,6 +76,25 @@ def test_connect_says_how_to_reach_a_branch(lake: FreshLake, tmp_path: Path, mon
     assert (facts["warehouse"], facts["ducklake"]["metadata_schema"]) == ("lake@dev", f"{lake.metadata_schema}@dev")
     with pytest.raises(SettingsError, match="branch list"):
         ask(settings, "connect", "--branch", "nothing", *home)
+
+
+def test_a_branch_is_merged(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan says what a merge would do; the merge is in the log under its message; then there is nothing to merge."""
+    monkeypatch.chdir(tmp_path)
+    settings, home = settings_for(lake), ("--home", str(tmp_path / "home"))
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    with closing(make_branch(lake, "dev").duckdb()) as session:
+        session.execute("INSERT INTO t SELECT range FROM range(30)")
+    planned = ask(settings, "branch", "merge", "dev", "--dry-run", *home)
+    assert planned.splitlines() == ["branch dev can be merged:", "  append main.t"]
+    merged = json.loads(ask(settings, "branch", "merge", "dev", "--message", "nightly", "--format", "json", *home))
+    assert merged["tables"] == {"main.t": ["append"]}
+    assert "duckicelake: nightly" in ask(settings, "branch", "log", "main", "--limit", "1", *home)
+    assert "nothing to merge" in ask(settings, "branch", "merge", "dev", *home)
+    with pytest.raises(BadRequest, match="no choice"):
+        ask(settings, "branch", "merge", "dev", "--except", "main.t=mine", *home)
+    assert len(read_rows(lake, "t")) == 50
 
 
 @pytest.mark.parametrize("at", ["yesterday", "12.5"])

@@ -198,10 +198,9 @@ class _Claim:
     @classmethod
     def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
         """Create everything that needs no lock."""
-        row = conn.execute("SELECT nextval('iceberg_branch_number')").fetchone()
-        paths_row = conn.execute(SELECT_PATHS).fetchone()
-        assert row is not None and paths_row is not None
-        number, schemas = row[0], Schemas(lake_schema, f"{lake_schema}@{request.name}")
+        number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
+        assert paths_row is not None
+        schemas = Schemas(lake_schema, f"{lake_schema}@{request.name}")
         paths = {"lake_data_path": paths_row[0], "lake_iceberg_path": paths_row[1]}
         paths |= {"data_path": build_branch_path(paths_row[0], number), "iceberg_path": build_branch_path(paths_row[1], number)}
         paths["source_iceberg_path"] = paths_row[1] if parent is None else parent.iceberg_path
@@ -220,6 +219,24 @@ class _Claim:
     def base(self) -> int:
         """The first id of the branch's own."""
         return self.number << STRIDE_BITS
+
+
+SELECT_NUMBER = """
+SELECT nextval('iceberg_branch_number'),
+       greatest((SELECT max(greatest(snapshot_id, next_catalog_id, next_file_id)) >> 32 FROM ducklake_snapshot),
+                (SELECT max(next_row_id) >> 40 FROM ducklake_table_stats), 0)
+"""
+
+
+def _assign_number(conn: psycopg.Connection) -> int:
+    """Return the number of a new branch. The lake's ids may lie in ranges of branches that were merged: its ranges are above them."""
+    row = conn.execute(SELECT_NUMBER).fetchone()
+    assert row is not None
+    number, taken = row
+    if number > taken:
+        return number
+    conn.execute("SELECT setval('iceberg_branch_number', %s)", (taken + 1,))
+    return taken + 1
 
 
 def build_branch_path(path: str, number: int) -> str:
@@ -288,8 +305,8 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
         "base": sql.Literal(claim.base),
         "row_base": sql.Literal(claim.number << ROW_ID_BITS),
         "message": sql.Literal(f"branch {claim.request.name} of {claim.request.parent} at snapshot {fork.snapshot_id}"),
-        "source_uri": sql.Literal(_to_uri(claim.paths["source_iceberg_path"])),
-        "branch_uri": sql.Literal(_to_uri(claim.paths["iceberg_path"])),
+        "source_uri": sql.Literal(to_uri(claim.paths["source_iceberg_path"])),
+        "branch_uri": sql.Literal(to_uri(claim.paths["iceberg_path"])),
         "data_path": sql.Literal(claim.paths["data_path"]),
         "folder": FOLDER.format(**identifiers),
         "moved_path": build_moved_path(sql.SQL("s"), claim.schemas.branch),
@@ -330,7 +347,8 @@ def _read_fork(conn: psycopg.Connection, claim: _Claim) -> Fork:
     return fork
 
 
-def _to_uri(path: str) -> str:
+def to_uri(path: str) -> str:
+    """Return a folder as clients of Iceberg call it."""
     return f"file://{path}" if path.startswith("/") else path
 
 
@@ -372,6 +390,8 @@ INSERT INTO {own} ({columns}) SELECT {shown} FROM {own_of_source} f JOIN root r 
 
 def _copy_own_rows(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, sql.Composable]) -> None:
     """Copy what the parent has of its own and what it hides of the lake. Relative paths of files become full ones."""
+    removed, removed_of_source = (sql.Identifier(schema, "branch_removed") for schema in (claim.schemas.branch, claim.source))
+    conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(removed, removed_of_source))
     resolved: Mapping[str, LiteralString] = {
         "path": "CASE WHEN coalesce(f.path_is_relative, true) THEN r.root || f.path ELSE f.path END",
         "path_is_relative": "false",
@@ -499,14 +519,15 @@ def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, s
             continue
         conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(copy, original))
         columns = read_columns(conn, claim.source, name)
-        conn.execute(_format_copying(columns, copy, original, names["fork"]))
+        conn.execute(format_copying(columns, copy, original, names["fork"]))
         if not has_deletes:
             registered = "INSERT INTO {branch}.ducklake_inlined_data_tables SELECT * FROM {source}.ducklake_inlined_data_tables"
             conn.execute(sql.SQL(registered + " WHERE table_name = {name}").format(**names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
 
 
-def _format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.Composable, fork: sql.Composable) -> sql.Composed:
+def format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.Composable, fork: sql.Composable) -> sql.Composed:
+    """Return the statement that copies the inlined rows or deletes of the fork point."""
     ended = sql.SQL("CASE WHEN end_snapshot > {0} THEN NULL ELSE end_snapshot END").format(fork)
     shown = sql.SQL(", ").join(ended if column == "end_snapshot" else sql.Identifier(column) for column in columns)
     return sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE begin_snapshot <= {}").format(copy, shown, original, fork)

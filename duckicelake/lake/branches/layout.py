@@ -3,7 +3,7 @@
 `create` calls it in the transaction that makes a branch, before that transaction takes the lake's lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -73,7 +73,9 @@ CREATE TABLE {branch}.branch_fork (
     iceberg_path text NOT NULL
 );
 -- The folders that the lake's tables had at the fork point, which relative paths of their files start from.
-CREATE TABLE {branch}.branch_root (table_id bigint PRIMARY KEY, root text NOT NULL)
+CREATE TABLE {branch}.branch_root (table_id bigint PRIMARY KEY, root text NOT NULL);
+-- The files of the fork point whose rows the branch has deleted: a merge must know them when the lake has deleted its rows too.
+CREATE TABLE {branch}.branch_removed (data_file_id bigint NOT NULL, table_id bigint NOT NULL)
 """)
 
 SELECT_COLUMNS = """
@@ -127,6 +129,9 @@ PASS_THROUGH = sql.SQL("""IF NOT EXISTS (SELECT FROM {own} o WHERE {is_old}) THE
         INSERT INTO {gone} VALUES ({old_key});
         INSERT INTO {own} VALUES ({old});
     END IF;""")
+NOTE_REMOVED = sql.SQL("""INSERT INTO {removed} SELECT OLD.data_file_id, OLD.table_id FROM {fork} k
+     WHERE OLD.data_file_id < k.next_file_id AND OLD.begin_snapshot <= k.fork_snapshot_id
+       AND (OLD.end_snapshot IS NULL OR OLD.end_snapshot > k.fork_snapshot_id);""")
 HIDE_MISSED = sql.SQL("""IF NOT FOUND THEN
         INSERT INTO {gone} VALUES ({old_key});
     END IF;""")
@@ -290,9 +295,16 @@ class _Parts:
             function=sql.Identifier(self.schemas.branch, "branch_write_" + self.table.name),
             new=self.of_record("NEW", self.columns),
             changed=sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(column)) for column in self.columns),
-            before_delete=PASS_THROUGH.format(**parts, old=self.of_record("OLD", self.columns)) if self.table.is_observed else nothing,
+            before_delete=self._format_before_delete(parts) if self.table.is_observed else nothing,
             after_delete=nothing if self.table.is_observed else HIDE_MISSED.format(**parts),
         )
+
+    def _format_before_delete(self, parts: Mapping[str, sql.Composable]) -> sql.Composed:
+        noting = sql.Composed([])
+        if self.table.name == "data_file":
+            branch = self.schemas.branch
+            noting = NOTE_REMOVED.format(removed=sql.Identifier(branch, "branch_removed"), fork=sql.Identifier(branch, "branch_fork"))
+        return noting + PASS_THROUGH.format(**parts, old=self.of_record("OLD", self.columns))
 
 
 def build_moved_path(row: sql.Composable, branch: str) -> sql.Composed:

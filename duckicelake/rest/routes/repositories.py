@@ -1,15 +1,22 @@
-"""Handlers for a lake with its branches: the log of a branch, and the difference between two. They need `manage` on the warehouse."""
+"""Handlers for a lake with its branches: logs, differences and merges. They need `manage` on the warehouse."""
 
 from typing import Annotated, Any
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Response
+from fastapi.responses import JSONResponse
 
-from duckicelake.catalog.repositories import history
+from duckicelake.catalog.repositories import history, merging
+from duckicelake.errors import MergeConflicts
+from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_text
 from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.errors import get_status_and_type
+from duckicelake.rest.openapi import MERGE
 from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import decode_segment
+from duckicelake.rest.request_bodies import Body, Key, describe_body
 from duckicelake.rest.response_bodies import LogResponse
 
+WHAT = "request to merge"
 RefName = Annotated[str, Path(alias="ref", description="`main` is the lake itself; other names are branches.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many lake snapshots.")]
 Before = Annotated[int, Query(description="Only lake snapshots with a smaller id.")]
@@ -25,7 +32,8 @@ class RepositoryRoutes:
 
     def operations(self) -> dict[str, OperationHandler]:
         """Return the handlers by operation name."""
-        return {"logRef": OperationHandler(self.log), "diffRefs": OperationHandler(self.diff)}
+        merge = OperationHandler(self.merge, body=describe_body(MERGE))
+        return {"logRef": OperationHandler(self.log), "diffRefs": OperationHandler(self.diff), "mergeBranch": merge}
 
     def log(self, target: Target, ref: RefName, limit: Limit = 100, before: Before = history.NEWEST) -> LogResponse:
         """List the lake snapshots of the lake or of a branch, newest first, with what each did to which table."""
@@ -36,3 +44,30 @@ class RepositoryRoutes:
     def diff(self, target: Target, old: From, new: To) -> dict[str, Any]:
         """Compare the newest states of two refs: namespaces, tables and views, and for each table its columns, files and rows."""
         return history.describe_diff(history.diff_refs(self._context.get_lake(target.prefix).warehouse, old, new))
+
+    def merge(self, target: Target, body: Body, key: Key) -> Response:
+        """Merge a branch into the lake as one lake snapshot. A conflict writes nothing, and the answer 409 lists all of them."""
+        request, is_dry_run = parse_merge(body)
+        warehouse = self._context.get_lake(target.prefix).warehouse
+        try:
+            done = merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, key.about(request.name), request)
+        except MergeConflicts as error:
+            listed = [merging.describe_conflict(each) for each in error.conflicts]
+            status, kind = get_status_and_type(MergeConflicts)
+            described = {"message": error.message, "type": kind, "code": status}
+            return JSONResponse({"error": described, "conflicts": listed}, status_code=status)
+        return JSONResponse(done)
+
+
+def parse_merge(body: bytes) -> tuple[merging.MergeRequest, bool]:
+    """Return the merge that a body asks for, and True if it is only to be planned. Raises: BadRequest."""
+    node = as_object(decode_json(body), WHAT)
+    resolution = merging.build_resolution(find_text(node, "on-conflict", WHAT) or "cancel", find_text_map(node, "except", WHAT) or {})
+    request = merging.MergeRequest(
+        get_text(node, "from", WHAT),
+        find_text(node, "into", WHAT) or "main",
+        find_text(node, "strategy", WHAT) or "auto",
+        resolution,
+        message=find_text(node, "message", WHAT),
+    )
+    return request, node.get("dry-run") is not None and get_flag(node, "dry-run", WHAT)

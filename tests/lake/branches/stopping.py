@@ -1,6 +1,8 @@
-"""A process that makes or deletes a branch and stops at a named step, to be killed there: `python -m … dsn schema create|delete name step`.
+"""A process that makes, merges or deletes a branch and stops at a named step, to be killed there.
 
-A step is a function of `create` or `delete`: the process stops before it, or after it if the name ends in `+`.
+`python -m … dsn schema create|merge|delete name step`
+
+A step is a function of `create`, `merge` or `delete`: the process stops before it, or after it if the name ends in `+`.
 """
 
 import sys
@@ -9,11 +11,12 @@ from typing import Any
 
 import psycopg
 
-from duckicelake.lake.branches import create, delete
+from duckicelake.lake.branches import create, delete, merge
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 
-MODULES = {"create": create, "delete": delete}
+MODULES = {"create": create, "merge": merge, "delete": delete}
 REACHED = "reached"
 
 
@@ -38,6 +41,8 @@ def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         if action == "create":
             create_branch(conn, schema, BranchRequest(name))
+        elif action == "merge":
+            merge_branch(conn, schema, MergeRequest(name))
         else:
             delete_branch(conn, schema, name)
 

@@ -1,9 +1,14 @@
 """`/management/v1/repositories`: a lake with its branches over REST."""
 
+import json
 from contextlib import closing
+from uuid import uuid4
+
+from pyiceberg.catalog.rest import RestCatalog
 
 from tests.lake.branches.repository import make_branch, read_head
-from tests.rest.serving import make_settings, serve
+from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
+from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
 
 PATH = "/management/v1/repositories/lake"
@@ -31,3 +36,79 @@ def test_log_and_difference_are_shown_over_rest(lake: FreshLake) -> None:
         assert server.get(f"{PATH}/refs/main/log?limit=0").status == 400
         assert server.get(f"{PATH}/diff?from=main").status == 400
         assert server.get("/management/v1/repositories/other/diff?from=main&to=main").error == (404, "NoSuchWarehouseException")
+
+
+def test_a_merge_over_rest_lands_once(lake: FreshLake) -> None:
+    """Conflicts are listed and change nothing; a repeated request with the same key gets the same answer; clients read what was merged."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        main.create_table(("ns", "u"), make_rows(0, 1).schema).append(make_rows(0, 100))
+        make_branch(lake, "dev")
+        dev = open_catalog(server, lake, "lake@dev")
+        dev.load_table(IDENT).append(make_rows(1000, 50))
+        dev.load_table(IDENT).delete("id < 10")
+        dev.load_table(("ns", "u")).delete("id < 10")
+        dev.create_table(("ns", "fresh"), make_rows(0, 1).schema).append(make_rows(0, 30))
+        main.load_table(IDENT).append(make_rows(2000, 25))
+        main.load_table(("ns", "u")).delete("id < 20")
+        dry = ask_merge(server, {"from": "dev", "dry-run": True})
+        assert dry.status == 409 and dry.error[1] == "MergeConflictException"
+        [conflict] = dry.json["conflicts"]
+        assert (conflict["kind"], conflict["table"], conflict["main"]) == ("overwrite/delete", "ns.u", ["append", "delete"])
+        assert ask_merge(server, {"from": "dev"}).json["conflicts"] == [conflict]
+        wanted = {"from": "dev", "except": {"ns.u": "ours"}, "message": "nightly"}
+        key = str(uuid4())
+        planned = ask_merge(server, {**wanted, "dry-run": True}).json
+        done = ask_merge(server, wanted, key)
+        assert done.status == 200 and done.json["tables"] == planned["tables"] == {
+            "ns.t": ["append", "delete"],
+            "ns.fresh": ["create", "append"],
+        }
+        assert ask_merge(server, wanted, key).json == done.json
+        assert ask_merge(server, {"from": "dev"}, key).status == 422
+        assert ask_merge(server, {"from": "dev"}).json["snapshot-id"] is None
+        ids = [*range(10, 100), *range(1000, 1050), *range(2000, 2025)]
+        for catalog, side in ((main, lake), (dev, None)):
+            table = catalog.load_table(IDENT)
+            current = table.metadata.current_snapshot_id
+            assert current == done.json["snapshot-id"] == int(table.metadata.properties["ducklake.snapshot-id"])
+            assert (read_ids(catalog), read_ids(catalog, ("ns", "fresh"))) == (ids, list(range(30)))
+            assert read_ids(catalog, ("ns", "u")) == list(range(20, 100))
+            assert side is None or list_ids(side) == ids
+        go_on(main, dev, ids)
+        assert ask_merge(server, {"from": "dev"}).status == 200
+        assert read_ids(main) == read_ids(dev) == [*ids, *range(5000, 5005), *range(6000, 6005)]
+        assert read_ids(main, ("ns", "fresh")) == list(range(10, 30))
+
+
+def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
+    """Read the lake before the merge, then write on both sides."""
+    before = main.load_table(IDENT).metadata.snapshots[-2].snapshot_id
+    old = main.load_table(IDENT).scan(snapshot_id=before).to_arrow()["id"].to_pylist()
+    assert sorted(old) == [*range(100), *range(2000, 2025)]
+    main.load_table(IDENT).append(make_rows(5000, 5))
+    dev.load_table(IDENT).append(make_rows(6000, 5))
+    dev.load_table(("ns", "fresh")).delete("id < 10")
+    assert len(read_ids(main)) == len(ids) + 5
+
+
+def test_requests_to_merge_that_make_no_sense_are_refused(lake: FreshLake) -> None:
+    """Each answer says what is wrong with the body."""
+    make_branch(lake, "dev")
+    with serve(make_settings(lake)) as server:
+        for body in (
+            {},
+            {"from": "dev", "strategy": "octopus"},
+            {"from": "dev", "on-conflict": "theirs"},
+            {"from": "dev", "into": "other"},
+        ):
+            assert ask_merge(server, body).status == 400
+        assert ask_merge(server, {"from": "nothing"}).error == (404, "NotFoundException")
+
+
+def ask_merge(server: Server, body: dict[str, object], key: str | None = None) -> Answer:
+    """The answer to a request to merge."""
+    headers = {"Content-Type": "application/json"} | ({} if key is None else {"Idempotency-Key": key})
+    return server.ask("POST", f"{PATH}/merges", headers, json.dumps(body).encode())

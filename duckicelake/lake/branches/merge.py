@@ -1,0 +1,314 @@
+"""A merge of a branch into its lake: one lake snapshot of the lake, all or nothing, after which the branch goes on from there.
+
+`catalog.repositories.merging` and `commands.branch_merge` call it. `plan_merge` takes no lock. `merge_locked` runs in the caller's
+transaction, takes the locks of both, and decides again unless both are as they were planned.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
+from duckicelake.lake.branches.merge_notes import copy_merged_notes
+from duckicelake.lake.branches.merge_rules import Conflict, Decision, Resolution, decide
+from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
+from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
+from duckicelake.lake.branches.refork import refork
+from duckicelake.lake.branches.registry import MAIN, Branch, find_branch
+from duckicelake.lake.changes import Change, format_changes
+from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
+
+MERGED_KEY = "merged_branch_"
+"""In a setting of the lake, followed by a number: the ids of that branch's range are the lake's since."""
+AUTO, FF, THREE_WAY = "auto", "ff", "three-way"
+STRATEGIES = (AUTO, FF, THREE_WAY)
+# DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
+VANISHED = "A table of inlined rows was dropped meanwhile; nothing was merged. Try again."
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """A branch to merge into the lake. `author`, `message`: of the lake snapshot; None: a message that names the branch."""
+
+    name: str
+    into: str = MAIN
+    strategy: str = AUTO
+    resolution: Resolution = field(default_factory=Resolution)
+    author: str | None = None
+    message: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The effect of a merge, or of a planned one. `snapshot_id` None: nothing was written. `tables`: words for the changes, by table."""
+
+    branch: str
+    snapshot_id: int | None
+    is_fast_forward: bool
+    tables: Mapping[str, Sequence[str]]
+    others: Sequence[str]
+    left_out: Sequence[Conflict]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMerge:
+    """A merge that was planned at a state of both sides."""
+
+    branch: Branch
+    point: MergePoint
+    changes: Changes
+    decision: Decision
+    state: tuple[int, ...]
+
+    @property
+    def is_fast_forward(self) -> bool:
+        """True if the lake has not changed since the fork point."""
+        return self.state[0] == self.point.fork_snapshot_id
+
+    @property
+    def has_nothing(self) -> bool:
+        """True if there is nothing to write."""
+        return self.decision.plan.is_empty and not self.decision.left_out
+
+
+SELECT_POINT = sql.SQL("SELECT fork_snapshot_id, next_file_id, next_catalog_id FROM {b}.branch_fork")
+SELECT_STATE = sql.SQL("""
+SELECT (SELECT max(snapshot_id) FROM {p}.ducklake_snapshot), (SELECT max(snapshot_id) FROM {b}.ducklake_snapshot),
+       (SELECT coalesce(max(id), 0) FROM {p}.iceberg_change), (SELECT coalesce(max(id), 0) FROM {b}.iceberg_change)
+""")
+SELECT_NUMBERS = sql.SQL("""
+SELECT DISTINCT snapshot_id >> 32 FROM {b}.ducklake_snapshot WHERE snapshot_id > {n} + 1
+ UNION SELECT DISTINCT data_file_id >> 32 FROM {b}.own_data_file WHERE data_file_id >= {nf}
+""")
+SELECT_MERGED = sql.SQL("SELECT key FROM {p}.iceberg_setting WHERE starts_with(key, {prefix})")
+
+
+def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> PlannedMerge:
+    """Return what a merge would do; nothing is locked or written.
+
+    Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before
+    """
+    if request.into != MAIN:
+        raise BadRequest(f"A branch is merged into {MAIN!r}, not into {request.into[:64]!r}: merges into branches are not there yet.")
+    if request.strategy not in STRATEGIES:
+        raise BadRequest(f"The strategy {request.strategy[:64]!r} is none of {', '.join(STRATEGIES)}.")
+    conn.execute(format_search_path(lake_schema))
+    branch = find_branch(conn, request.name)
+    if branch is None:
+        raise NotFound(f"Branch does not exist: {request.name[:64]!r}. `duckicelake branch list` lists the branches.")
+    row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
+    assert row is not None
+    point = MergePoint(lake_schema, branch.schema_name, *row)
+    _check_numbers(conn, point, branch)
+    state = conn.execute(SELECT_STATE.format(**point.names)).fetchone()
+    assert state is not None
+    try:
+        changes = read_changes(conn, point)
+    except psycopg.errors.UndefinedTable as error:
+        raise LakeBusy(VANISHED) from error
+    return PlannedMerge(branch, point, changes, decide(changes, request.resolution), tuple(state))
+
+
+def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
+    """Raise MergeConflicts if something stands against the merge, with the list."""
+    if request.strategy == FF and not planned.is_fast_forward:
+        fork, head = planned.point.fork_snapshot_id, planned.state[0]
+        raise MergeConflicts(
+            f"The lake has changed since the branch {request.name!r} was made (snapshot {fork}, now {head}), so this is no fast-forward; "
+            "nothing was written. Merge with the strategy three-way."
+        )
+    conflicts = planned.decision.conflicts
+    if conflicts:
+        told = "; ".join(f"{each.object_kind} {each.name}: {each.kind}: {each.reason} {each.remedy}." for each in conflicts[:10])
+        more = "" if len(conflicts) <= 10 else f"; and {len(conflicts) - 10} more"
+        raise MergeConflicts(f"Nothing was merged, {len(conflicts)} conflicts: {told}{more}", conflicts)
+
+
+def preview(planned: PlannedMerge) -> MergeResult:
+    """Return what a planned merge would do."""
+    tables, others = list_table_words(planned.changes, planned.decision.plan)
+    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, planned.decision.left_out)
+
+
+def merge_branch(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, tries: int = LOCK_TRIES) -> MergeResult:
+    """Merge a branch on a connection that is in no transaction.
+
+    Raises: MergeConflicts: something stands against it; nothing was written. ServiceUnavailable: the lake is never idle
+    """
+    for _ in range(tries):
+        try:
+            planned = plan_merge(conn, lake_schema, request)
+            check_plan(planned, request)
+            if planned.has_nothing:
+                return preview(planned)
+            with conn.transaction():
+                return merge_locked(conn, lake_schema, request, planned)
+        except LakeBusy:
+            time.sleep(LOCK_PAUSE_S)
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+LOCK_BOTH = sql.SQL("LOCK TABLE {p}.ducklake_snapshot, {b}.ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+
+
+def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
+    """Merge in the caller's transaction, which commits.
+
+    Raises: MergeConflicts: something stands against it by now. LakeBusy: others hold a lock that is needed
+    """
+    try:
+        # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
+        conn.execute("SET LOCAL lock_timeout = '500ms'")
+        conn.execute(LOCK_BOTH.format(**planned.point.names))
+        state = conn.execute(SELECT_STATE.format(**planned.point.names)).fetchone()
+        branch = find_branch(conn, request.name)
+        if state is None or tuple(state) != planned.state or branch is None or branch.number != planned.branch.number:
+            planned = plan_merge(conn, lake_schema, request)
+            check_plan(planned, request)
+        return preview(planned) if planned.has_nothing else _write(conn, request, planned)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise LakeBusy("The lake or the branch is busy with other commits; nothing was merged. Try again.") from error
+    except psycopg.errors.UndefinedTable as error:
+        raise LakeBusy(VANISHED) from error
+
+
+def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
+    point, plan = planned.point, planned.decision.plan
+    main, head = read_head(conn, point.main), read_head(conn, point.branch)
+    writer = MergeWriter(conn, point, plan, main, head)
+    writer.write()
+    copy_merged_notes(conn, point, plan, writer.snapshot_id)
+    tokens = list_tokens(planned.changes, plan)
+    done = replace(preview(planned), snapshot_id=writer.snapshot_id)
+    lake = Head(
+        writer.snapshot_id,
+        writer.schema_version,
+        max(main.next_catalog_id, head.next_catalog_id),
+        max(main.next_file_id, head.next_file_id) + 1,
+    )
+    _write_snapshots(conn, request, (main, lake), tokens, done)
+    _note_histories(conn, point, sorted(plan.files))
+    conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
+    refork(conn, point, planned.branch, (head, lake), _list_main_tokens(planned.changes))
+    return done
+
+
+INSERT_SNAPSHOT = """
+WITH made AS (
+    INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+    SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'),
+           %(schema_version)s::bigint, %(next_catalog_id)s::bigint, %(next_file_id)s::bigint
+      FROM ducklake_snapshot WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
+ RETURNING snapshot_id
+)
+INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made, author, commit_message, commit_extra_info)
+SELECT snapshot_id, %(changes)s::text, %(author)s::text, %(message)s::text, %(extra)s::text FROM made
+"""
+
+
+def _write_snapshots(
+    conn: psycopg.Connection, request: MergeRequest, heads: tuple[Head, Head], tokens: Iterable[Change], done: MergeResult
+) -> None:
+    """Write the merge's lake snapshot, and an empty one if its id jumps: an open transaction of DuckDB finds the next id taken.
+
+    The search path is the lake's metadata schema. `heads`: before and after.
+    """
+    said = {"author": request.author or "duckicelake", "message": request.message or f"merge branch {request.name}"}
+    before, after = heads
+    extra = json.dumps({"merge": describe_result(done), "idempotency-key": request.key})
+    written: list[tuple[int, Head, str | None, str | None]] = [(after.snapshot_id, after, format_changes(tokens), extra)]
+    if after.snapshot_id > before.snapshot_id + 1:
+        written.insert(0, (before.snapshot_id + 1, before, None, None))
+    for snapshot_id, head, changes, text in written:
+        conn.execute(INSERT_SNAPSHOT, {**asdict(head), "snapshot_id": snapshot_id, **said, "changes": changes, "extra": text})
+
+
+SELECT_MERGE = """
+SELECT commit_extra_info FROM ducklake_snapshot_changes
+ WHERE author IS NOT NULL AND commit_extra_info LIKE %(pattern)s ORDER BY snapshot_id DESC LIMIT 1
+"""
+
+
+def find_merged(conn: psycopg.Connection, key: str) -> str | None:
+    """Return the result of the merge that a request with an idempotency key made, as JSON, or None."""
+    row = conn.execute(SELECT_MERGE, {"pattern": f'%"idempotency-key": "{key}"}}'}).fetchone()
+    return None if row is None else row[0]
+
+
+LOCK_CHANGES = sql.SQL("LOCK TABLE {p}.iceberg_change, {b}.iceberg_change IN EXCLUSIVE MODE")
+NOTE_HISTORIES = sql.SQL("INSERT INTO {p}.iceberg_change (kind, table_id) SELECT 'hide', unnest(%(tables)s::bigint[])")
+
+
+def _note_histories(conn: psycopg.Connection, point: MergePoint, tables: Sequence[int]) -> None:
+    """Let servers read the tables' files from the beginning: files of a merge may have smaller ids than those read before."""
+    conn.execute(LOCK_CHANGES.format(**point.names))
+    conn.execute(NOTE_HISTORIES.format(**point.names), {"tables": tables})
+
+
+CUTTING_KINDS = ("inserted_into_table", "deleted_from_table", "inlined_delete")
+"""Entries with which every open delete and insert of DuckDB conflicts."""
+
+
+def _list_main_tokens(changes: Changes) -> list[Change]:
+    """Return entries for everything that the lake changed since the fork point, for sessions that are open on the branch."""
+    kinds: dict[int, set[str]] = {table_id: set(found) for table_id, found in changes.main_history.kinds.items()}
+    for table_id, words in changes.main_data.items():
+        is_append = words == {"append"} and changes.main_history.is_whole
+        kinds.setdefault(table_id, set()).update(("inserted_into_table",) if is_append else CUTTING_KINDS)
+    for kind in ("table", "view", "column", "partition_info"):
+        for key in changes.main[kind].list_keys():
+            kinds.setdefault(int(key[0]), set()).add("altered_view" if kind == "view" else "altered_table")
+    return [Change(kind, str(object_id)) for object_id, found in sorted(kinds.items()) for kind in sorted(found)]
+
+
+def _check_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> None:
+    """Raise Unsupported if part of the branch has been merged already: it was made from a branch that was merged since."""
+    numbers = _read_numbers(conn, point, branch)
+    keys = conn.execute(SELECT_MERGED.format(**point.names, prefix=sql.Literal(MERGED_KEY))).fetchall()
+    if numbers & {int(key.removeprefix(MERGED_KEY)) for (key,) in keys}:
+        raise Unsupported(
+            f"Branch {branch.name!r} was made from a branch that has been merged since, so part of it is in the lake already. "
+            "Make a new branch of the lake, and repeat there what this one changed."
+        )
+
+
+def _read_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> set[int]:
+    """Return the numbers of the branches whose ids the branch's own rows have: its own, and those of the branches it was made from."""
+    return {row[0] for row in conn.execute(SELECT_NUMBERS.format(**point.names)).fetchall()} | {branch.number}
+
+
+NOTE_MERGED = """
+INSERT INTO iceberg_setting (key, value)
+SELECT 'merged_branch_' || n, %(snapshot_id)s::text FROM unnest(%(numbers)s::bigint[]) AS n ON CONFLICT (key) DO NOTHING
+"""
+
+
+def describe_result(result: MergeResult) -> dict[str, Any]:
+    """Return a merge as JSON."""
+    return {
+        "branch": result.branch,
+        "snapshot-id": result.snapshot_id,
+        "fast-forward": result.is_fast_forward,
+        "tables": {name: list(words) for name, words in result.tables.items()},
+        "others": list(result.others),
+        "left-out": [describe_conflict(each) for each in result.left_out],
+    }
+
+
+def describe_conflict(conflict: Conflict) -> dict[str, Any]:
+    """Return a conflict as JSON."""
+    return {
+        "kind": conflict.kind,
+        conflict.object_kind: conflict.name,
+        "branch": list(conflict.branch),
+        "main": list(conflict.main),
+        "reason": conflict.reason,
+        "remedy": conflict.remedy,
+    }

@@ -1,0 +1,424 @@
+"""The decision of a merge, as one table of rules: what of the branch's changes is applied to the lake, and what stands against it. Pure.
+
+`merge` calls it with what `changes` has read. Each rule yields conflicts; a merge with a conflict writes nothing. The rules, by what the
+branch did (rows) and what the lake did since the fork point (columns):
+
+    branch        untouched  append  delete          compaction  schema  rename     drop
+    append        take       union   union           union       union   union      conflict
+    delete        take       apply   same file: conflict, conflict apply  apply      conflict
+    overwrite,
+    compaction    take       apply   same file: conflict, conflict apply  apply      conflict
+    schema        take       apply   apply           apply       equal: fine, else conflict, apply, conflict
+    rename        take       apply   apply           apply       apply   equal: fine, else conflict, conflict
+    drop          drop       conflict conflict       drop        conflict conflict   fine
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from duckicelake.errors import BadRequest
+from duckicelake.lake.branches.changes import OF_TABLES, Changes, FileChanges, LiveObject, SideVersions
+from duckicelake.lake.changes import REWRITE_KINDS
+
+FLUSH = "CALL ducklake_flush_inlined_data"
+REBASE = "Make a new branch of the lake's present state and repeat the change there, or leave the object out with ours"
+
+CANCEL, OURS = "cancel", "ours"
+CHOICES = (CANCEL, OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An obstacle to a merge: the object, the changes of each side, why both cannot stand, and what to do.
+
+    `kind` has the branch's change first: `delete/compaction`. `object_id` identifies the object in the rules, `key` one property of it.
+    """
+
+    kind: str
+    object_kind: str
+    name: str
+    branch: Sequence[str]
+    main: Sequence[str]
+    reason: str
+    remedy: str
+    object_id: int = -1
+    key: tuple[int | str, ...] = ()
+
+
+@dataclass(slots=True)
+class MergePlan:
+    """The rows that a merge writes: versions of rows to add and to end, by kind, and the data of tables.
+
+    `schemas`: namespaces of the branch that are others of the lake. `new_tables`, `dropped_tables`, `reshaped`: tables that are made and
+    dropped, and those whose columns, partitioning or name change. `shaped_on_main`: tables that have the columns of the lake.
+    """
+
+    versions: dict[str, SideVersions]
+    files: dict[int, FileChanges]
+    schemas: dict[int, int] = field(default_factory=dict[int, int])
+    new_tables: set[int] = field(default_factory=set[int])
+    dropped_tables: set[int] = field(default_factory=set[int])
+    reshaped: set[int] = field(default_factory=set[int])
+    shaped_on_main: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to write."""
+        return not self.files and not any(side.added or side.ended for side in self.versions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The choices for conflicts: `cancel` the merge, or keep the lake's side (`ours`); for the whole merge, and by object."""
+
+    default: str = CANCEL
+    by_name: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def choose(self, name: str) -> str:
+        """Return the choice for an object."""
+        return self.by_name.get(name, self.default)
+
+
+def build_resolution(default: str, by_name: Mapping[str, str]) -> Resolution:
+    """Return what to do about conflicts. Raises: BadRequest: one of the texts is no choice, or names no object."""
+    for name, choice in {"on_conflict": default, **by_name}.items():
+        if choice not in CHOICES or not name:
+            raise BadRequest(f"{choice[:64]!r} is no choice for {name[:64]!r}; conflicts have the choices {', '.join(CHOICES)}.")
+    return Resolution(default, by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The plan of a merge, the conflicts that stand against it, and those that were resolved by leaving the branch's change out."""
+
+    plan: MergePlan
+    conflicts: Sequence[Conflict]
+    left_out: Sequence[Conflict]
+
+
+def decide(changes: Changes, resolution: Resolution | None = None) -> Decision:
+    """Return what a merge does. Objects whose conflicts are resolved are left out, and the rules are applied again to the rest."""
+    wanted, left_out, excluded = resolution or Resolution(), list[Conflict](), set[int]()
+    while True:
+        rules = _Rules(changes, excluded, {each.key for each in left_out})
+        conflicts = list(rules.list_conflicts())
+        resolved = [each for each in conflicts if wanted.choose(each.name) == OURS and each not in left_out]
+        if len(resolved) < len(conflicts) or not conflicts:
+            return Decision(rules.plan, conflicts, left_out)
+        left_out += resolved
+        excluded |= {each.object_id for each in resolved if not each.key}
+
+
+class _Rules:
+    """The rules, applied to the branch's changes without those of excluded objects."""
+
+    def __init__(self, changes: Changes, excluded: set[int], excluded_keys: set[tuple[int | str, ...]]) -> None:
+        self._changes = changes
+        self._main_live = {each.object_id: each for each in changes.main_objects}
+        self._branch_live = {each.object_id: each for each in changes.branch_objects}
+        versions = {kind: _without(side, excluded) for kind, side in changes.branch.items()}
+        for kind in ("tag", "column_tag"):
+            for key in excluded_keys:
+                _forget_key(versions[kind], key)
+        files = {table_id: found for table_id, found in changes.files.items() if table_id not in excluded}
+        self.plan = MergePlan(versions, files)
+        self._branch, self._main = Side(versions), Side(changes.main)
+        self.plan.new_tables = self._branch.made("table")
+        gone = self._main.dropped("table")
+        self.plan.dropped_tables = self._branch.dropped("table") - gone
+        for kind in ("schema", "table", "view", "macro"):
+            for object_id in self._branch.dropped(kind) & self._main.dropped(kind):
+                for side in versions.values():
+                    _forget(side, object_id)
+        for table_id in [each for each in files if each not in self._branch_live]:
+            del files[table_id]
+        changed = {*self._branch.tables_of("column", "partition_info"), *self._branch.renamed("table")}
+        self.plan.reshaped = changed - self.plan.new_tables - self._branch.dropped("table")
+        self.plan.shaped_on_main = self._main.tables_of("column")
+        self._tables = self._branch.tables_of("table", *OF_TABLES) | set(files)
+        self._tables |= {int(key[0]) for key in versions["tag"].list_keys() if self._is_table(int(key[0]))}
+
+    def list_conflicts(self) -> Iterator[Conflict]:
+        """Yield what stands against the merge."""
+        for table_id in sorted(self._tables):
+            yield from self._check_table(table_id)
+        yield from self._check_views()
+        yield from self._check_tags()
+        yield from self._check_namespaces()
+        yield from self._check_names()
+
+    def _check_table(self, table_id: int) -> Iterator[Conflict]:
+        if table_id in self.plan.new_tables:
+            yield from self._check_inlined(table_id)
+            return
+        if table_id in self._branch.dropped("table"):
+            if table_id not in self.plan.dropped_tables:
+                return
+            kinds = self._describe_main(table_id)
+            if set(kinds) - {"compaction"}:
+                yield self._conflict("drop/change", table_id, "The table is dropped on the branch, and was changed on the lake.", REBASE)
+            return
+        if table_id in self._main.dropped("table"):
+            yield self._conflict("change/drop", table_id, "The table was dropped on the lake.", REBASE)
+            return
+        yield from self._check_name(table_id)
+        yield from self._check_shape(table_id)
+        yield from self._check_files(table_id)
+        yield from self._check_inlined(table_id)
+        if table_id in self._changes.tables_with_refs:
+            reason = "The table has branches or tags of its own on the branch, which name snapshots that the lake will not have."
+            yield self._conflict("refs/any", table_id, reason, "Remove these refs of the table on the branch.")
+
+    def _check_name(self, table_id: int) -> Iterator[Conflict]:
+        if table_id not in self._branch.renamed("table") or table_id not in self._main.renamed("table"):
+            return
+        mine, theirs = self._branch_live[table_id], self._main_live[table_id]
+        if (mine.schema_id, mine.name) == (theirs.schema_id, theirs.name):
+            _forget(self.plan.versions["table"], table_id)
+        else:
+            reason = f"The table is called {mine.name!r} on the branch and {theirs.name!r} on the lake."
+            yield self._conflict("rename/rename", table_id, reason, "Give it the lake's name on the branch too.")
+
+    def _check_shape(self, table_id: int) -> Iterator[Conflict]:
+        for kind, word in (("column", "schema"), ("partition_info", "partitioning"), ("sort_info", "sorting")):
+            if table_id not in self._branch.tables_of(kind) or table_id not in self._main.tables_of(kind):
+                continue
+            if kind == "column" and (table_id,) in self._changes.equal["column"]:
+                _forget(self.plan.versions["column"], table_id)
+            else:
+                reason = f"Its {word} was changed on both sides, differently."
+                yield self._conflict(
+                    f"{word}/{word}", table_id, reason, "Make the same change on the branch as on the lake, or undo it there."
+                )
+        buckets = self._changes.bucketed
+        added = table_id in self.plan.files and self.plan.files[table_id].added_count
+        theirs = "append" in self._changes.main_data.get(table_id, ())
+        if (table_id in buckets[self._changes.point.branch] and theirs) or (table_id in buckets[self._changes.point.main] and added):
+            reason = "One side partitioned the table into buckets, and the other one added files that are in no bucket."
+            yield self._conflict("partitioning/append", table_id, reason, REBASE)
+
+    def _check_files(self, table_id: int) -> Iterator[Conflict]:
+        found = self.plan.files.get(table_id)
+        if found is None:
+            return
+        if self._may_be_compacted(table_id, on_branch=True) and self._may_be_compacted(table_id, on_branch=False):
+            yield self._conflict("compaction/compaction", table_id, "Both sides have, or may have, put its files together.", REBASE)
+            return
+        removed = set(found.removed)
+        what = "compaction" if self._may_be_compacted(table_id, on_branch=False) else "delete"
+        if found.lost:
+            mine = "overwrite" if found.lost & removed else "delete"
+            reason = f"{len(found.lost)} of the files in which the branch changed rows are not on the lake any more: {_show(found.lost)}."
+            yield self._conflict(f"{mine}/{what}", table_id, reason, REBASE)
+        elif found.met:
+            mine = "overwrite" if found.met & removed else "delete"
+            reason = f"Both sides deleted or changed rows of {len(found.met)} files: {_show(found.met)}."
+            yield self._conflict(f"{mine}/delete", table_id, reason, REBASE)
+        elif found.unflushed:
+            reason = f"The branch has flushed deletes of {len(found.unflushed)} files that are inlined on the lake still."
+            yield self._conflict(
+                "compaction/any", table_id, reason, f"{REBASE}. Flush inlined deletes on the lake before a branch is made."
+            )
+        if found.lost_rows:
+            reason = f"{found.lost_rows} inlined rows that the branch deleted, changed or flushed are not as they were on the lake either."
+            yield self._conflict(f"delete/{what}", table_id, reason, REBASE)
+
+    def _check_inlined(self, table_id: int) -> Iterator[Conflict]:
+        found = self.plan.files.get(table_id)
+        if found is None:
+            return
+        if found.has_old_shapes:
+            reason = "Inlined rows of the branch have columns that the table had only for a time on the branch."
+            yield self._conflict("append/any", table_id, reason, f"Flush them on the branch ({FLUSH}), and merge again.")
+
+    def _check_views(self) -> Iterator[Conflict]:
+        both = {int(key[0]) for key in self._branch.keys("view")} & {int(key[0]) for key in self._main.keys("view")}
+        for view_id in sorted(both):
+            if view_id not in self._branch_live and view_id not in self._main_live:
+                continue
+            if (view_id,) in self._changes.equal["view"]:
+                _forget(self.plan.versions["view"], view_id)
+            else:
+                yield self._conflict("view/view", view_id, "The view was changed or dropped on both sides.", REBASE, "view")
+
+    def _check_tags(self) -> Iterator[Conflict]:
+        for kind in ("tag", "column_tag"):
+            for key in sorted(self._branch.keys(kind) & self._main.keys(kind), key=str):
+                object_id = int(key[0])
+                if self._is_dropped(object_id):
+                    continue
+                live = {version[:-1] for each in (self.plan.versions[kind], self._changes.main[kind]) for version in each.added}
+                if key in self._changes.equal[kind] or key not in live:
+                    _forget_key(self.plan.versions[kind], key)
+                else:
+                    reason = f"The property {key[-1]!r} was changed on both sides, differently."
+                    found = self._conflict("property/property", object_id, reason, "Set it on the branch to the lake's value.", None)
+                    yield replace(found, key=key)
+
+    def _check_namespaces(self) -> Iterator[Conflict]:
+        by_name = {each.name.lower(): each for each in self._changes.main_objects if each.kind == "schema"}
+        for schema_id in sorted(self._branch.made("schema")):
+            mine = self._branch_live[schema_id]
+            theirs = by_name.get(mine.name.lower())
+            if theirs is None:
+                continue
+            self.plan.schemas[schema_id] = theirs.object_id
+            _forget(self.plan.versions["schema"], schema_id)
+            if mine.name != theirs.name:
+                reason = f"The lake has a namespace {theirs.name!r}, whose name differs by case alone."
+                yield self._conflict("create/create", schema_id, reason, "Rename one of them.", "schema")
+        gone = self._main.dropped("schema")
+        for each in self._changes.branch_objects:
+            if each.schema_id in gone and each.kind != "schema" and (each.object_id,) in self._branch.added_keys(each.kind):
+                reason = "Its namespace was dropped on the lake."
+                yield self._conflict(
+                    "create/drop", each.object_id, reason, "Create the namespace on the lake again, under the same name.", each.kind
+                )
+        for schema_id in sorted(self._branch.dropped("schema") - gone):
+            left = [
+                each
+                for each in self._changes.main_objects
+                if each.schema_id == schema_id and each.kind != "schema" and (each.object_id,) not in self._branch.ended_keys(each.kind)
+            ]
+            if left:
+                reason = f"The branch dropped the namespace; the lake has {left[0].name!r} in it."
+                yield self._conflict("drop/create", schema_id, reason, "Move or drop what is in it on the lake.", "schema")
+
+    def _check_names(self) -> Iterator[Conflict]:
+        """Tables and views share their names, which differ by more than case; macros have names of their own."""
+        taken: dict[tuple[int, str, bool], LiveObject] = {}
+        for each in self._changes.main_objects:
+            if each.kind != "schema" and (each.object_id,) not in self._branch.ended_keys(each.kind):
+                taken[each.schema_id, each.name.lower(), each.kind == "macro"] = each
+        for each in self._changes.branch_objects:
+            if each.kind == "schema" or (each.object_id,) not in self._branch.added_keys(each.kind):
+                continue
+            schema_id = self.plan.schemas.get(each.schema_id, each.schema_id)
+            other = taken.get((schema_id, each.name.lower(), each.kind == "macro"))
+            if other is not None and other.object_id != each.object_id:
+                reason = f"The lake has a {other.kind} {other.name!r} there, made since the branch was."
+                yield self._conflict("create/create", each.object_id, reason, "Rename one of them.", each.kind)
+
+    def _may_be_compacted(self, table_id: int, *, on_branch: bool) -> bool:
+        """True if a side has put files of a table together, or may have: entries of its history have expired."""
+        history = self._changes.branch_history if on_branch else self._changes.main_history
+        if history.kinds.get(table_id, set()) & REWRITE_KINDS:
+            return True
+        found = self.plan.files.get(table_id)
+        has_files = bool(found and found.added_count) if on_branch else "append" in self._changes.main_data.get(table_id, ())
+        return not history.is_whole and has_files
+
+    def _describe_branch(self, table_id: int) -> list[str]:
+        words = self._describe_versions(table_id, self._branch)
+        found = self.plan.files.get(table_id)
+        if found is not None:
+            is_compacted = bool(self._changes.branch_history.kinds.get(table_id, set()) & REWRITE_KINDS)
+            words += ["append"] if found.added_count or found.new_inlined else []
+            words += ["delete"] if found.cut or found.ended_rows else []
+            words += ["compaction" if is_compacted else "overwrite"] if found.removed else []
+        return words
+
+    def _describe_main(self, table_id: int) -> list[str]:
+        words = self._describe_versions(table_id, self._main)
+        shown, said = self._changes.main_data.get(table_id, set[str]()), self._changes.main_history.kinds.get(table_id, set[str]())
+        if said & REWRITE_KINDS:
+            # The rows of a compaction look like appends and deletes; the entries say which it was, if there are all of them.
+            said_words = {word for word, kinds in DATA_WORDS.items() if said & kinds}
+            shown = said_words if self._changes.main_history.is_whole else shown | said_words
+            return [*words, "compaction", *sorted(shown)]
+        return [*words, *sorted(shown)]
+
+    def _describe_versions(self, table_id: int, side: "Side") -> list[str]:
+        words = [word for word, is_so in (("drop", side.dropped("table")), ("rename", side.renamed("table"))) if table_id in is_so]
+        kinds = {"column": "schema", "partition_info": "partitioning", "sort_info": "sorting", "column_tag": "comment"}
+        words += [word for kind, word in kinds.items() if table_id in side.tables_of(kind) and "drop" not in words]
+        has_tags = any(int(key[0]) == table_id for key in side.keys("tag"))
+        return [*words, *(["properties"] if has_tags and "drop" not in words else [])]
+
+    def _is_table(self, object_id: int) -> bool:
+        return any(live.get(object_id) is not None and live[object_id].kind == "table" for live in (self._branch_live, self._main_live))
+
+    def _is_dropped(self, object_id: int) -> bool:
+        return object_id not in self._branch_live or object_id not in self._main_live
+
+    def _conflict(self, kind: str, object_id: int, reason: str, remedy: str, object_kind: str | None = "table") -> Conflict:
+        known = self._main_live.get(object_id) or self._branch_live.get(object_id)
+        shown = object_kind or ("table" if known is None else known.kind)
+        if shown != "table":
+            words = kind.split("/")
+            return Conflict(kind, _call(shown), self._name(known, object_id), words[:1], words[1:], reason, remedy, object_id)
+        mine, theirs = self._describe_branch(object_id), self._describe_main(object_id)
+        return Conflict(kind, "table", self._name(known, object_id), mine, theirs, reason, remedy, object_id)
+
+    def _name(self, known: LiveObject | None, object_id: int) -> str:
+        if known is None:
+            return f"#{object_id}"
+        parent = self._main_live.get(known.schema_id) or self._branch_live.get(known.schema_id)
+        return known.name if parent is None or known.kind == "schema" else f"{parent.name}.{known.name}"
+
+
+DATA_WORDS: Mapping[str, frozenset[str]] = {
+    "append": frozenset({"inserted_into_table", "inlined_insert"}),
+    "delete": frozenset({"deleted_from_table", "inlined_delete"}),
+}
+
+
+class Side:
+    """The changes of objects by one side, looked up by kind."""
+
+    def __init__(self, versions: Mapping[str, SideVersions]) -> None:
+        self._added = {kind: {version[:-1] for version in side.added} for kind, side in versions.items()}
+        self._ended = {kind: {version[:-1] for version in side.ended} for kind, side in versions.items()}
+
+    def keys(self, kind: str) -> set[tuple[int | str, ...]]:
+        """Return the keys of changed rows."""
+        return self._added[kind] | self._ended[kind]
+
+    def added_keys(self, kind: str) -> set[tuple[int | str, ...]]:
+        """Return the keys of rows with a new version."""
+        return self._added[kind]
+
+    def ended_keys(self, kind: str) -> set[tuple[int | str, ...]]:
+        """Return the keys of rows of which a version ended."""
+        return self._ended[kind]
+
+    def made(self, kind: str) -> set[int]:
+        """Return the objects that the side made."""
+        return {int(key[0]) for key in self._added[kind] - self._ended[kind]}
+
+    def dropped(self, kind: str) -> set[int]:
+        """Return the objects that the side dropped."""
+        return {int(key[0]) for key in self._ended[kind] - self._added[kind]}
+
+    def renamed(self, kind: str) -> set[int]:
+        """Return the objects that the side renamed or moved."""
+        return {int(key[0]) for key in self._added[kind] & self._ended[kind]}
+
+    def tables_of(self, *kinds: str) -> set[int]:
+        """Return the tables with changed rows of these kinds."""
+        return {int(key[0]) for kind in kinds for key in self.keys(kind)}
+
+
+def _without(side: SideVersions, excluded: set[int]) -> SideVersions:
+    added, ended = ([version for version in each if version[0] not in excluded] for each in (side.added, side.ended))
+    return SideVersions(added, ended)
+
+
+def _forget(side: SideVersions, object_id: int) -> None:
+    """Leave out the versions of an object: the lake has the same."""
+    side.added = [version for version in side.added if version[0] != object_id]
+    side.ended = [version for version in side.ended if version[0] != object_id]
+
+
+def _forget_key(side: SideVersions, key: tuple[int | str, ...]) -> None:
+    side.added = [version for version in side.added if version[:-1] != key]
+    side.ended = [version for version in side.ended if version[:-1] != key]
+
+
+def _show(ids: Iterable[int]) -> str:
+    shown = sorted(ids)
+    return ", ".join(map(str, shown[:5])) + (" and more" if len(shown) > 5 else "")
+
+
+def _call(kind: str) -> str:
+    return "namespace" if kind == "schema" else kind

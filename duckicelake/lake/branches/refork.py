@@ -1,0 +1,223 @@
+"""After a merge the branch goes on from the merge's lake snapshot: with the lake's rows, no rows of its own, and new ranges of ids.
+
+`merge` calls it in its transaction, under the locks of both. The lake goes on with the ids of the branch's old ranges. Sessions of DuckDB
+that are open on the branch find the next snapshot id taken, and conflict with what the lake changed: the branch's first lake snapshot
+names all of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.lake.branches.changes import MergePoint
+from duckicelake.lake.branches.create import (
+    CHANGE_SETTINGS,
+    COPIED,
+    COPY_BOUNDS,
+    COPY_TABLES,
+    FOLDER,
+    ROW_ID_BITS,
+    SELECT_INLINED,
+    SELECT_NEEDED,
+    SHOW_LAKE,
+    STOP_INLINING,
+    STRIDE_BITS,
+    format_copying,
+    to_uri,
+)
+from duckicelake.lake.branches.layout import VIEWED, build_moved_path, read_columns
+from duckicelake.lake.branches.merge_write import Head
+from duckicelake.lake.branches.notes import COPY_NOTES
+from duckicelake.lake.branches.registry import Branch
+from duckicelake.lake.changes import Change, format_changes
+
+NOTES = (
+    *("table", "schema", "spec", "sort_order", "shape", "snapshot", "file", "root", "hidden", "ref", "kept", "kept_file", "move"),
+    *("merged_file", "merged_column_stats", "location", "metadata_log", "statistics", "registered", "view", "manifest", "staged"),
+)
+"""The notes that are the parent's again."""
+
+COPY_REACHED = sql.SQL("""
+CREATE TEMP TABLE merged_reached ON COMMIT DROP AS
+WITH root AS (
+    SELECT DISTINCT ON (t.table_id) t.table_id, {folder} AS folder
+      FROM {b}.ducklake_table t JOIN {b}.ducklake_schema s ON s.schema_id = t.schema_id
+     ORDER BY t.table_id, t.begin_snapshot DESC
+), reached AS (
+    SELECT data_file_id AS id, table_id, path, coalesce(path_is_relative, true) AS is_relative FROM {b}.own_data_file
+     UNION ALL
+    -- A negative id stands for a file that another member named.
+    SELECT CASE WHEN delete_file_id < 0 THEN -1 - delete_file_id ELSE delete_file_id END, table_id, path, coalesce(path_is_relative, true)
+      FROM {b}.own_delete_file
+)
+SELECT f.id, CASE WHEN f.is_relative THEN r.folder || f.path ELSE f.path END AS path
+  FROM reached f LEFT JOIN root r ON r.table_id = f.table_id
+ UNION
+SELECT s.data_file_id, CASE WHEN coalesce(s.path_is_relative, true) THEN {data_path} ELSE '' END || s.path
+  FROM {b}.ducklake_files_scheduled_for_deletion s
+""")
+# What the lake itself names is not offered to its clean-up; its triggers keep what other members name.
+SCHEDULE_REACHED = sql.SQL("""
+INSERT INTO {p}.ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+SELECT DISTINCT ON (r.path) r.id, r.path, false, now() FROM merged_reached r
+ WHERE r.path IS NOT NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file d WHERE d.data_file_id = r.id)
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_delete_file d WHERE d.delete_file_id = r.id)
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_files_scheduled_for_deletion s WHERE s.path = r.path)
+""")
+
+KEEP_VERSIONS = sql.SQL("""
+CREATE TEMP TABLE merged_versions ON COMMIT DROP AS
+SELECT n.table_id, n.metadata_version, n.location FROM {b}.iceberg_table n
+""")
+RAISE_VERSIONS = sql.SQL("""
+UPDATE {b}.iceberg_table n SET metadata_version = greatest(n.metadata_version, k.metadata_version)
+  FROM merged_versions k WHERE k.table_id = n.table_id AND k.location = n.location
+""")
+
+FOLLOW_SNAPSHOTS = sql.SQL("""
+UPDATE {b}.ducklake_snapshot_changes SET changes_made = %(changes)s, commit_message = %(message)s WHERE snapshot_id = {base};
+""")
+# A transaction of DuckDB that is open on the branch finds this id taken.
+TAKE_NEXT_ID = sql.SQL("""
+INSERT INTO {b}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+SELECT {next}, s.snapshot_time, s.schema_version, s.next_catalog_id, s.next_file_id FROM {b}.ducklake_snapshot s
+ WHERE s.snapshot_id = (SELECT max(snapshot_id) FROM {b}.ducklake_snapshot WHERE snapshot_id < {next})
+   AND NOT EXISTS (SELECT FROM {b}.ducklake_snapshot WHERE snapshot_id = {next});
+INSERT INTO {b}.ducklake_snapshot_changes (snapshot_id, author, commit_message)
+SELECT {next}, 'duckicelake', {message} WHERE NOT EXISTS (SELECT FROM {b}.ducklake_snapshot_changes WHERE snapshot_id = {next})
+""")
+
+UPDATE_BRANCH = sql.SQL("""
+UPDATE {p}.iceberg_branch SET number = {number}, fork_snapshot_id = {fork}, parent = {parent} WHERE number = {old};
+UPDATE {p}.iceberg_branch_copy SET number = {number} WHERE number = {old};
+INSERT INTO {b}.iceberg_setting (key, value) VALUES ('forked_at', clock_timestamp()::text)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+""")
+
+
+def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: tuple[Head, Head], changes: Iterable[Change]) -> int:
+    """Let the branch go on from the lake's newest snapshot, and return its new number.
+
+    `heads`: what was the branch's newest snapshot, and the lake's. `changes`: what the lake changed since the fork point.
+    """
+    head, lake = heads
+    row = conn.execute(
+        sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.main))
+    ).fetchone()
+    assert row is not None
+    number: int = row[0]
+    names = _build_names(conn, point, branch, number, lake)
+    conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
+    conn.execute(COPY_REACHED.format(**{**names, "folder": FOLDER.format(source=names["b"])}))
+    conn.execute(KEEP_VERSIONS.format(**names))
+    _empty(conn, point)
+    conn.execute(SHOW_LAKE.format(**names))
+    conn.execute(COPY_TABLES.format(**names))
+    conn.execute(COPY_BOUNDS.format(**names))
+    _copy_inlined(conn, point, names)
+    conn.execute(COPY_NOTES.format(**names))
+    conn.execute(RAISE_VERSIONS.format(**names))
+    message = f"branch {branch.name} goes on from the lake's snapshot {lake.snapshot_id}, with which it was merged"
+    # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
+    shown = format_changes(Change(change.kind.upper(), change.value) for change in changes)
+    conn.execute(FOLLOW_SNAPSHOTS.format(**names), {"changes": shown, "message": message})
+    conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(head.snapshot_id + 1)))
+    conn.execute(UPDATE_BRANCH.format(**names))
+    conn.execute(SCHEDULE_REACHED.format(**names))
+    return number
+
+
+def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, lake: Head) -> dict[str, sql.Composable]:
+    paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.branch))
+    row = conn.execute(paths).fetchone()
+    assert row is not None
+    source = sql.Identifier(point.main)
+    message = f"branch {branch.name} of main at snapshot {lake.snapshot_id}"
+    return {
+        **point.names,
+        "source": source,
+        "branch": sql.Identifier(point.branch),
+        "fork": sql.Literal(lake.snapshot_id),
+        "next_file_id": sql.Literal(lake.next_file_id),
+        "next_catalog_id": sql.Literal(lake.next_catalog_id),
+        "schema_version": sql.Literal(lake.schema_version),
+        "base": sql.Literal(number << STRIDE_BITS),
+        "row_base": sql.Literal(number << ROW_ID_BITS),
+        "message": sql.Literal(message),
+        "source_uri": sql.Literal(to_uri(row[0])),
+        "branch_uri": sql.Literal(to_uri(branch.iceberg_path)),
+        "data_path": sql.Literal(branch.data_path),
+        "folder": FOLDER.format(source=source),
+        "moved_path": build_moved_path(sql.SQL("s"), point.branch),
+        "number": sql.Literal(number),
+        "old": sql.Literal(branch.number),
+        "parent": sql.Literal(point.main),
+    }
+
+
+def _empty(conn: psycopg.Connection, point: MergePoint) -> None:
+    """Delete everything that the branch has of its own or as a copy."""
+    # Notes first: the triggers on rows keep files that notes name.
+    names = [f"iceberg_{name}" for name in NOTES]
+    names += [f"{prefix}_{table.name}" for table in VIEWED for prefix in ("own", "gone")]
+    names += ["branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
+    conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.branch, "iceberg_setting")))
+    # The views show nothing meanwhile: a trigger keeps the schemas that rows of tables name.
+    fork = sql.Identifier(point.branch, "branch_fork")
+    conn.execute(sql.SQL("UPDATE {} SET fork_snapshot_id = -1, next_file_id = 0, next_catalog_id = 0").format(fork))
+    for name in names:
+        conn.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(point.branch, name)))
+
+
+def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[str, sql.Composable]) -> None:
+    """Copy inlined rows and deletes of the lake; tables of the branch that have the same columns are used again."""
+    mine, theirs = (
+        {row[0]: row[1] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()} for schema in (point.branch, point.main)
+    )
+    for name in mine:
+        is_same = name in theirs and _read_types(conn, point.branch, name) == _read_types(conn, point.main, name)
+        _clear(conn, point.relation(name, on_branch=True), drops=not is_same, must_drop=name in theirs and not is_same)
+    needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
+    for name, has_deletes in theirs.items():
+        copy, original = point.relation(name, on_branch=True), point.relation(name, on_branch=False)
+        row = conn.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE begin_snapshot <= {})").format(original, names["fork"])).fetchone()
+        if name not in needed and (row is None or not row[0]):
+            continue
+        conn.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} (LIKE {} INCLUDING ALL)").format(copy, original))
+        conn.execute(format_copying(read_columns(conn, point.main, name), copy, original, names["fork"]))
+        if not has_deletes:
+            registered = (
+                "INSERT INTO {b}.ducklake_inlined_data_tables SELECT * FROM {p}.ducklake_inlined_data_tables WHERE table_name = {name}"
+            )
+            conn.execute(sql.SQL(registered).format(**point.names, name=sql.Literal(name)))
+    conn.execute(STOP_INLINING.format(**names))
+
+
+def _clear(conn: psycopg.Connection, relation: sql.Identifier, *, drops: bool, must_drop: bool) -> None:
+    """Empty a table of inlined rows, and drop it if no session reads it: nothing registers it any more.
+
+    Raises: psycopg.errors.LockNotAvailable: it must be dropped, for the lake has another one of that name, and a session reads it
+    """
+    if drops:
+        try:
+            with conn.transaction():
+                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(relation))
+                conn.execute(sql.SQL("DROP TABLE {}").format(relation))
+                return
+        except psycopg.errors.LockNotAvailable:
+            if must_drop:
+                raise
+    conn.execute(sql.SQL("DELETE FROM {}").format(relation))
+
+
+SELECT_TYPES = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+ WHERE a.attrelid = format('%%I.%%I', %(schema)s::text, %(name)s::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+"""
+
+
+def _read_types(conn: psycopg.Connection, schema: str, name: str) -> Sequence[tuple[str, str]]:
+    return conn.execute(SELECT_TYPES, {"schema": schema, "name": name}).fetchall()
