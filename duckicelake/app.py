@@ -248,6 +248,8 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
     found = await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=settings.require_auth)
     repository, neighbours = parent.warehouse.lake.metadata_schema, parent.warehouse.neighbours
     found = replace(found, warehouse=replace(found.warehouse, repository=repository, neighbours=neighbours), repository=parent.prefix)
+    if branch.is_tag:
+        found = replace(found, read_only=f"{branch.name!r} is a tag, which is read-only: make a branch of it to work on its tables.")
     if parent.policies is None:
         return found
     policies = BranchPolicies(parent.policies, lambda: PolicyCache(found.watch, partial(read_policy, found.warehouse)))

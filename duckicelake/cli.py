@@ -12,6 +12,7 @@ from rich.console import Console
 
 from duckicelake.cli_changes import add_change_commands
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
+from duckicelake.cli_tags import add_tag_commands
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
 from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts, name_branch
@@ -112,6 +113,7 @@ def build_cli() -> typer.Typer:
     for name, command in BRANCH_COMMANDS.items():
         branches.command(name)(command)
     cli.add_typer(branches, name="branch")
+    add_tag_commands(cli)
     add_change_commands(cli)
     cli.add_typer(principals, name="principal")
     cli.add_typer(roles, name="role")

@@ -8,7 +8,7 @@ from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.avro.reader import ReaderPool
-from duckicelake.lake.branches.registry import Branch, check_installed, find_branch
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
@@ -113,13 +113,17 @@ def close_warehouse(warehouse: Warehouse) -> None:
 
 
 def find_served_branch(warehouse: Warehouse, name: str) -> Branch | None:
-    """Return the branch of a lake with exactly that name, or None.
+    """Return the branch or tag of a lake with exactly that name, or the tag of the snapshot with that id; None if there is none.
 
     Raises: Unsupported: another version of DuckIceLake made it
     """
     with reading(warehouse.lake) as conn:
-        branch = find_branch(conn, name)
-        if branch is None or branch.name != name:
+        if name.isascii() and name.isdigit():
+            branch = find_tag_of(conn, warehouse.lake.metadata_schema, int(name))
+        else:
+            branch = find_branch(conn, name)
+            branch = None if branch is None or branch.name != name else branch
+        if branch is None:
             return None
         check_installed(conn, branch)
     return branch

@@ -41,17 +41,29 @@ def create(settings: Settings, warehouse: str | None, name: str, parent: str, at
     )
 
 
-def delete(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]:
-    """Delete a branch and return what to print."""
+def create_tag(settings: Settings, warehouse: str | None, name: str, parent: str, at: str | None) -> Sequence[str]:
+    """Create a tag and return what to print: how clients read it."""
+    lake, request = choose_lake(settings, warehouse), BranchRequest(name, parent, parse_at(at), is_tag=True)
+    with connecting(lake) as conn:
+        tag = create_branch(conn, lake.metadata_schema, request)
+    return (
+        f"tag {tag.name} is snapshot {tag.fork_snapshot_id} of {request.parent}, which no expiry removes",
+        f"  Iceberg clients: warehouse {lake.name}@{tag.name}, read-only",
+        f"  DuckDB: METADATA_SCHEMA '{tag.schema_name}', READ_ONLY",
+    )
+
+
+def delete(settings: Settings, warehouse: str | None, name: str, *, is_tag: bool = False) -> Sequence[str]:
+    """Delete a branch or a tag and return what to print."""
     lake = choose_lake(settings, warehouse)
     with connecting(lake) as conn:
-        is_dropped = delete_branch(conn, lake.metadata_schema, name)
+        is_dropped = delete_branch(conn, lake.metadata_schema, name, is_tag=is_tag)
     left = "" if is_dropped else "; a session still uses it, so its schema is dropped when the next branch is made or deleted"
-    return (f"branch {name} is deleted{left}",)
+    return (f"{'tag' if is_tag else 'branch'} {name} is deleted{left}",)
 
 
-def list_lines(settings: Settings, warehouse: str | None) -> Sequence[str]:
-    """Return a line for each branch of the lake."""
+def list_lines(settings: Settings, warehouse: str | None, *, is_tag: bool = False) -> Sequence[str]:
+    """Return a line for each branch of the lake, or for each tag."""
     lake = choose_lake(settings, warehouse)
     with connecting(lake) as conn:
         branches = list_branches(conn)
@@ -60,15 +72,14 @@ def list_lines(settings: Settings, warehouse: str | None) -> Sequence[str]:
         f"{branch.name}: from {names.get(branch.parent, 'a deleted branch')} at snapshot {branch.fork_snapshot_id}, "
         f"made {branch.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, METADATA_SCHEMA '{branch.schema_name}'"
         for branch in branches
+        if branch.is_tag == is_tag
     ]
 
 
 def protect(settings: Settings, warehouse: str | None, name: str, *, is_on: bool) -> Sequence[str]:
     """Turn the protection of a lake on or off, and return what to print. Raises: BadRequest: it is a branch."""
     if name != MAIN:
-        raise BadRequest(
-            f"Only {MAIN!r}, the lake itself, is protected; rights on `branch:{name}` say who changes a branch."
-        )
+        raise BadRequest(f"Only {MAIN!r}, the lake itself, is protected; rights on `branch:{name}` say who changes a branch.")
     lake = choose_lake(settings, warehouse)
     with connecting(lake) as conn:
         protection.protect(conn, is_on=is_on)

@@ -4,12 +4,12 @@
 `GET /v1/config` and the table in MISSING.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -74,6 +74,7 @@ def with_routes(app: ASGIApp, context: ServerContext) -> ASGIApp:
 def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:
     """Return the FastAPI application with all routes and error handlers. It serves no page that loads scripts from other hosts."""
     checks = (check_query,) if context.accounts is None else (check_query, check_permission)
+    checks = (*checks, build_write_check(context))
     app = FastAPI(
         title="DuckIceLake",
         summary="An Iceberg REST catalog over DuckLake",
@@ -87,6 +88,17 @@ def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:
     add_operations(app, context)
     ServerRoutes(context).add(app)
     return app
+
+
+def build_write_check(context: ServerContext) -> Callable[[Request], Awaitable[None]]:
+    """Return the check that refuses to change what is never changed."""
+
+    async def check_writable(request: Request) -> None:
+        prefix = request.path_params.get("prefix")
+        if prefix is not None:
+            context.check_writable(getattr(request.scope.get("route"), "operation_id", None) or "", prefix)
+
+    return check_writable
 
 
 def read_state(context: ServerContext) -> list[Metric]:

@@ -21,11 +21,12 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
-from duckicelake.errors import BadRequest, NoSuchWarehouse
+from duckicelake.errors import BadRequest, Forbidden, NoSuchWarehouse
 from duckicelake.gateway.gateway import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics
+from duckicelake.rest.operations import CHANGING
 from duckicelake.rest.params import decode_segment
 from duckicelake.rest.turns import Turns
 
@@ -144,7 +145,7 @@ class OpenLake:
     """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
 
     `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
-    `repository`: the prefix of the lake if this is a branch of it.
+    `repository`: the prefix of the lake if this is a branch of it. `read_only`: why it is never changed, empty if it is.
     """
 
     prefix: str
@@ -155,6 +156,7 @@ class OpenLake:
     roles: RoleCache = field(default_factory=RoleCache)
     server_turns: ServerTurns | None = None
     repository: str = ""
+    read_only: str = ""
 
     @property
     def restricted_warehouse(self) -> Warehouse:
@@ -234,6 +236,12 @@ class ServerContext:
         if parent is not None:
             await self.branches.check(parent, name)
         return self.branches.find(name)
+
+    def check_writable(self, operation: str, prefix: str) -> None:
+        """Raise Forbidden if an operation changes what is never changed. `prefix`: as in a path."""
+        lake = self.find_lake(decode_segment(prefix, "prefix")) if operation in CHANGING else None
+        if lake is not None and lake.read_only:
+            raise Forbidden(lake.read_only)
 
     def get_repository(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.

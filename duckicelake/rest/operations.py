@@ -131,6 +131,16 @@ OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_
 ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *OWN_OPERATIONS)
 
 
+CHANGING = frozenset(
+    {
+        *("createNamespace", "dropNamespace", "updateProperties", "createTable", "registerTable", "updateTable", "dropTable"),
+        *("unregisterTable", "renameTable", "commitTransaction", "createView", "registerView", "replaceView", "dropView", "renameView"),
+        *("adoptManifests", "dropUnchangedTable", "undrop"),
+    }
+)
+"""Operations that change a lake; those on accounts and branches do not."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperationHandler:
     """The function that handles one operation, and the OpenAPI description of its responses, body and headers."""

@@ -19,11 +19,11 @@ def check_branch_name(warehouse: Warehouse, name: str) -> None:
 
 
 def list_made(warehouse: Warehouse) -> list[tuple[Branch, str | None]]:
-    """Return the branches, oldest first, each with the name of what it was made from; None: that is deleted."""
+    """Return the branches without the tags, oldest first, each with the name of what it was made from; None: that is deleted."""
     with reading(warehouse.lake) as conn:
         branches = list_branches(conn)
     names = {branch.schema_name: branch.name for branch in branches} | {warehouse.lake.metadata_schema: MAIN}
-    return [(branch, names.get(branch.parent)) for branch in branches]
+    return [(branch, names.get(branch.parent)) for branch in branches if not branch.is_tag]
 
 
 def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditContext) -> Branch:

@@ -49,11 +49,12 @@ COPIED: Mapping[str, str | None] = {
 
 @dataclass(frozen=True, slots=True)
 class BranchRequest:
-    """A branch to make. `at`: the snapshot it begins with, or a time; None: the parent's newest snapshot."""
+    """A branch to make. `at`: the snapshot it begins with, or a time; None: the parent's newest snapshot. `is_tag`: it is never changed."""
 
     name: str
     parent: str = MAIN
     at: int | datetime | None = None
+    is_tag: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,8 @@ def _install_repository(conn: psycopg.Connection, lake_schema: str, tries: int) 
 
 # Text of statements that a lake without branches cannot prepare.
 INSERT_BRANCH = sql.SQL("""
-INSERT INTO iceberg_branch (number, name, schema_name, parent, fork_snapshot_id, data_path, iceberg_path)
-VALUES (%(number)s, %(name)s, %(schema)s, %(parent)s, -1, %(data_path)s, %(iceberg_path)s)
+INSERT INTO iceberg_branch (number, name, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, is_tag)
+VALUES (%(number)s, %(name)s, %(schema)s, %(parent)s, -1, %(data_path)s, %(iceberg_path)s, %(is_tag)s)
 """)
 
 SELECT_PATHS = """
@@ -206,6 +207,7 @@ class _Claim:
         paths["source_iceberg_path"] = paths_row[1] if parent is None else parent.iceberg_path
         source = lake_schema if parent is None else parent.schema_name
         own = {"data_path": paths["data_path"], "iceberg_path": paths["iceberg_path"]}
+        own["is_tag"] = request.is_tag
         conn.execute(INSERT_BRANCH, {"number": number, "name": request.name, "schema": schemas.branch, "parent": source, **own})
         conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schemas.branch)))
         create_relations(conn, schemas, number)
@@ -248,6 +250,10 @@ def build_branch_path(path: str, number: int) -> str:
 
 
 CREATE_GUARD = sql.SQL("""
+CREATE TRIGGER iceberg_keep_tagged
+    BEFORE DELETE ON {branch}.ducklake_snapshot FOR EACH ROW EXECUTE FUNCTION {repository}.iceberg_keep_tagged({name});
+CREATE TRIGGER iceberg_keep_tagged
+    BEFORE DELETE ON {branch}.ducklake_snapshot_changes FOR EACH ROW EXECUTE FUNCTION {repository}.iceberg_keep_tagged({name});
 CREATE TRIGGER iceberg_keep_for_members
     AFTER INSERT ON {branch}.ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
     FOR EACH STATEMENT EXECUTE FUNCTION {repository}.iceberg_keep_for_members({name})
@@ -285,7 +291,14 @@ INSERT INTO {repository}.iceberg_setting (key, value) VALUES ('open_branches', '
 """)
 UPDATE_FORK_OF_BRANCH = sql.SQL("""
 UPDATE iceberg_branch SET fork_snapshot_id = %(fork)s WHERE number = %(number)s
-RETURNING name, number, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, created_at
+RETURNING name, number, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, created_at, is_tag
+""")
+
+
+REFUSE_CHANGES = sql.SQL("""
+CREATE TRIGGER iceberg_refuse_changes
+    BEFORE INSERT OR UPDATE OR DELETE ON {branch}.ducklake_snapshot
+    FOR EACH STATEMENT EXECUTE FUNCTION {repository}.iceberg_refuse_changes()
 """)
 
 
@@ -320,6 +333,8 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
         conn.execute(COPY_BOUNDS.format(**names))
     _copy_inlined(conn, claim, names)
     copy_notes(conn, names)
+    if claim.request.is_tag:
+        conn.execute(REFUSE_CHANGES.format(**names))
     conn.execute(format_search_path(claim.schemas.repository))
     row = conn.execute(UPDATE_FORK_OF_BRANCH, {"fork": fork.snapshot_id, "number": claim.number}).fetchone()
     assert row is not None

@@ -50,18 +50,20 @@ SELECT -1 - r.delete_file_id, r.path, false, now() FROM released r
 """)
 
 
-def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str) -> bool:
-    """Delete a branch: from now on it is not served, and what it alone reached is scheduled for deletion on the lake.
+def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_tag: bool = False) -> bool:
+    """Delete a branch, or a tag: from now on it is not served, and what it alone reached is scheduled for deletion on the lake.
 
     Returns False if a session still uses its schema, which is dropped another time.
-    Raises: BadRequest: there is no such branch
+    Raises: BadRequest: there is no such branch, or no such tag
     """
     conn.execute(format_search_path(lake_schema))
     branch = find_branch(conn, name)
     if branch is None:
         if has_repository(conn):
             drop_deleted(conn, lake_schema)
-        raise BadRequest(f"Branch does not exist: {name!r}.")
+        raise BadRequest(f"{'Tag' if is_tag else 'Branch'} does not exist: {name!r}.")
+    if branch.is_tag != is_tag:
+        raise BadRequest(f"{name!r} is a {'tag' if branch.is_tag else 'branch'}; delete it as such.")
     with conn.transaction():
         _schedule(conn, branch)
     return drop_deleted(conn, lake_schema)

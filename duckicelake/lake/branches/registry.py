@@ -15,7 +15,10 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch: its name, its number, its own metadata schema and folders, and the snapshot of the parent's schema it begins with."""
+    """A branch: its name, its number, its own metadata schema and folders, and the snapshot of the parent's schema it begins with.
+
+    `is_tag`: it is never changed.
+    """
 
     name: str
     number: int
@@ -25,6 +28,7 @@ class Branch:
     data_path: str
     iceberg_path: str
     created_at: datetime
+    is_tag: bool = False
 
 
 SELECT_HAS_REPOSITORY = """
@@ -40,21 +44,29 @@ def has_repository(conn: psycopg.Connection) -> bool:
 
 # Text of statements that a lake without branches cannot prepare.
 SELECT_BRANCHES = sql.SQL("""
-SELECT name, number, schema_name, parent, fork_snapshot_id, data_path, iceberg_path, created_at
-  FROM iceberg_branch WHERE NOT is_deleted ORDER BY number
+SELECT b.name, b.number, b.schema_name, b.parent, b.fork_snapshot_id, b.data_path, b.iceberg_path, b.created_at,
+       -- A lake that an older version prepared has no tags.
+       coalesce((to_jsonb(b) ->> 'is_tag')::boolean, false)
+  FROM iceberg_branch b WHERE NOT b.is_deleted ORDER BY b.number
 """)
 
 
 def list_branches(conn: psycopg.Connection) -> list[Branch]:
-    """Return the branches of a lake, oldest first."""
+    """Return the branches and tags of a lake, oldest first."""
     if not has_repository(conn):
         return []
     return [Branch(*row) for row in conn.execute(SELECT_BRANCHES).fetchall()]
 
 
 def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
-    """Return the branch of that name, without regard to case, or None."""
+    """Return the branch or tag of that name, without regard to case, or None."""
     return next((branch for branch in list_branches(conn) if branch.name.lower() == name.lower()), None)
+
+
+def find_tag_of(conn: psycopg.Connection, lake_schema: str, snapshot_id: int) -> Branch | None:
+    """Return the oldest tag of that snapshot of the lake, or None."""
+    shown = (branch for branch in list_branches(conn) if branch.is_tag and branch.parent == lake_schema)
+    return next((tag for tag in shown if tag.fork_snapshot_id == snapshot_id), None)
 
 
 SELECT_IS_SHARED = """

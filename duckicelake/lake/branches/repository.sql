@@ -17,6 +17,9 @@ CREATE TABLE IF NOT EXISTS iceberg_branch (
     is_deleted boolean NOT NULL DEFAULT false
 );
 
+-- A tag is a branch that is not changed. It protects the snapshot of its parent that it shows.
+ALTER TABLE iceberg_branch ADD COLUMN IF NOT EXISTS is_tag boolean NOT NULL DEFAULT false;
+
 -- DuckDB finds schemas by names without regard to case.
 CREATE UNIQUE INDEX IF NOT EXISTS iceberg_ix_branch_name ON iceberg_branch (lower(name));
 
@@ -157,6 +160,39 @@ CREATE OR REPLACE TRIGGER iceberg_keep_for_members
     AFTER INSERT ON ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_keep_for_members();
 
+-- The expiry of snapshots leaves those that tags show, and so all that these need.
+CREATE OR REPLACE FUNCTION iceberg_keep_tagged() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    repository text := coalesce(TG_ARGV[0], TG_TABLE_SCHEMA);
+    is_tagged boolean;
+BEGIN
+    EXECUTE format('SELECT %I.iceberg_hold_branches($1)', repository) USING repository;
+    EXECUTE format('
+        SELECT EXISTS (SELECT FROM %I.iceberg_branch b
+                        WHERE b.is_tag AND NOT b.is_deleted AND b.parent = $1 AND b.fork_snapshot_id = $2)', repository)
+      INTO is_tagged USING TG_TABLE_SCHEMA::text, OLD.snapshot_id;
+    IF is_tagged THEN
+        RETURN NULL;
+    END IF;
+    RETURN OLD;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_keep_tagged
+    BEFORE DELETE ON ducklake_snapshot FOR EACH ROW EXECUTE FUNCTION iceberg_keep_tagged();
+
+CREATE OR REPLACE TRIGGER iceberg_keep_tagged
+    BEFORE DELETE ON ducklake_snapshot_changes FOR EACH ROW EXECUTE FUNCTION iceberg_keep_tagged();
+
+-- DuckDB reads a tag as a DuckLake too; its commits and its maintenance are refused.
+CREATE OR REPLACE FUNCTION iceberg_refuse_changes() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'a tag is read-only: % shows one snapshot for ever', TG_TABLE_SCHEMA USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
 CREATE OR REPLACE TRIGGER iceberg_copy_deleted
     AFTER DELETE ON ducklake_table REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_copy_for_branches();
@@ -252,3 +288,4 @@ CREATE OR REPLACE TRIGGER iceberg_copy_updated
 REVOKE ALL ON FUNCTION iceberg_hold_branches(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_copy_for_branches() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_keep_for_members() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_keep_tagged() FROM PUBLIC;

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -69,7 +70,9 @@ class AuthenticationLayer:
             return bearer.session
         # This request has already checked the lake for changes, so `LoadFastPath` need not check again.
         scope["looked"] = True
-        return bearer.within(prefix, policy, "" if lake is None else lake.repository)
+        assert lake is not None
+        session = bearer.within(prefix, policy, lake.repository)
+        return replace(session, read_only=lake.read_only, decided={}) if lake.read_only else session
 
     async def _find_policy(self, lake_name: str) -> LakePolicy | None:
         """Return the current policy of a lake, None if no lake of that name is served."""

@@ -14,7 +14,7 @@ from duckicelake.access.grants import Levels, Rights, format_name, format_object
 from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW, get_branch_rights
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
-from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT, REPOSITORIES
+from duckicelake.rest.operations import ALL_OPERATIONS, CHANGING, MANAGEMENT, REPOSITORIES
 from duckicelake.rest.params import decode_segment, split_levels
 
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
@@ -104,15 +104,6 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "grant": OPEN,
     "revoke": OPEN,
 }
-
-CHANGING = frozenset(
-    {
-        *("createNamespace", "dropNamespace", "updateProperties", "createTable", "registerTable", "updateTable", "dropTable"),
-        *("unregisterTable", "renameTable", "commitTransaction", "createView", "registerView", "replaceView", "dropView", "renameView"),
-        *("adoptManifests", "dropUnchangedTable", "undrop"),
-    }
-)
-"""Operations that change a lake; those on accounts and branches do not."""
 
 UNGUARDED = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_OPERATIONS = tuple(operation for operation in ALL_OPERATIONS if PERMISSIONS.get(operation.name, OPEN).is_public)

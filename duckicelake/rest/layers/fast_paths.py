@@ -138,6 +138,7 @@ class CommitFastPath:
         await check_query(request)
         if self._context.accounts is not None:
             await check_permission(request)
+        self._context.check_writable(COMMIT, named["prefix"])
         target = await read_target(request, named["prefix"])
         levels, name = await read_levels(named["namespace"]), await read_table_name(named["table"])
         headers = (find_header(request.scope, header) for header in (KEY_HEADER, SUMMARY))

@@ -75,12 +75,15 @@ def location_of(server: Server) -> str:
 
 @pytest.mark.parametrize(
     "choose",
-    long_after(1, [
-        pytest.param(lambda uri: True, id="everything"),
-        pytest.param(lambda uri: "/snap-" in uri, id="manifest lists"),
-        pytest.param(lambda uri: uri.endswith(".parquet"), id="derived files"),
-        pytest.param(lambda uri: uri.endswith("version-hint.text"), id="version hint"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(lambda uri: True, id="everything"),
+            pytest.param(lambda uri: "/snap-" in uri, id="manifest lists"),
+            pytest.param(lambda uri: uri.endswith(".parquet"), id="derived files"),
+            pytest.param(lambda uri: uri.endswith("version-hint.text"), id="version hint"),
+        ],
+    ),
 )
 def test_a_running_server_writes_published_objects_again(filled: FreshLake, objects: Objects, choose: Callable[[str], bool]) -> None:
     """Once an operator says so, with the next load and without a restart: the same names, the same answer."""
@@ -123,11 +126,14 @@ def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: O
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "loads",
-    long_after(1, [
-        pytest.param((), id="not loaded"),
-        pytest.param(("expired",), id="loaded before the clean-up"),
-        pytest.param(("expired", "cleaned"), id="loaded before and after it"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param((), id="not loaded"),
+            pytest.param(("expired",), id="loaded before the clean-up"),
+            pytest.param(("expired", "cleaned"), id="loaded before and after it"),
+        ],
+    ),
 )
 def test_what_expiry_and_clean_up_remove_is_not_missing(lake: FreshLake, tmp_path: Path, loads: tuple[str, ...]) -> None:
     """Clients' data files lie at the table's location too, and manifests go on naming those that a snapshot has deleted."""

@@ -1,0 +1,155 @@
+"""Tags of a whole lake: snapshots that stay, served read-only as `lake@tag` and `lake@<snapshot id>`."""
+
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyiceberg.exceptions import ForbiddenError
+
+from duckicelake.errors import AlreadyExists, BadRequest
+from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.delete import delete_branch
+from tests.cli.test_branches import ask
+from tests.cli.test_commands import settings_for
+from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
+from tests.rest.auth.principals import guard
+from tests.rest.auth.rules.managed import Managed
+from tests.rest.branches.test_rights import DENIED, NEW_TABLE, PROPERTY
+from tests.rest.branches.test_served import IDENT, make_rows, open_catalog, read_ids
+from tests.rest.serving import make_settings, serve
+from tests.support.lakes import FreshLake
+
+TAG = "/v1/lake%40v1/namespaces"
+
+
+def list_snapshots(lake: FreshLake) -> list[int]:
+    """The snapshots that DuckLake has."""
+    return [row[0] for row in lake.psycopg().execute("SELECT snapshot_id FROM ducklake_snapshot ORDER BY 1").fetchall()]
+
+
+def test_a_tagged_snapshot_stays_whatever_expires(lake: FreshLake) -> None:
+    """On the lake by time travel, and by the tag; when the tag is deleted it goes with the next expiry."""
+    main = lake.duckdb()
+    fill(main)
+    head, rows = read_head(lake), read_rows(lake, "t")
+    tag = make_branch(lake, BranchRequest("v1", is_tag=True))
+    # Not the lowest: a rewrite narrows the bounds of the table, by which DuckDB 1.5.5 then sorts older snapshots wrongly.
+    main.execute("DELETE FROM t WHERE id BETWEEN 50 AND 199")
+    main.execute("INSERT INTO t SELECT i, 'x' FROM range(5000, 5050) r(i)")
+    main.execute("DROP TABLE s.parts")
+    now = read_rows(lake, "t")
+    for _ in range(2):
+        maintain(lake)
+        assert head in list_snapshots(lake) and len(list_snapshots(lake)) == 2
+        assert read_rows(tag, "t") == read_rows(lake, "t", head) == rows
+        assert len(read_rows(tag, "s.parts")) == len(read_rows(lake, "s.parts", head)) == 60
+        assert read_rows(lake, "t") == now
+    assert delete_branch(lake.psycopg(), lake.metadata_schema, "v1", is_tag=True)
+    maintain(lake)
+    assert head not in list_snapshots(lake)
+    assert read_rows(lake, "t") == now
+
+
+def test_an_expiry_that_cannot_see_the_tag_fails(lake: FreshLake) -> None:
+    """It began before the tag was made, and Postgres makes it begin again."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    make_branch(lake, "first")
+    late = lake.psycopg(autocommit=False)
+    late.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    late.execute("SELECT count(*) FROM ducklake_snapshot")
+    make_branch(lake, BranchRequest("v1", is_tag=True))
+    with pytest.raises(Exception, match="could not serialize"):
+        late.execute("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1")
+
+
+def test_a_tag_of_a_branch_stays_too(lake: FreshLake) -> None:
+    """The branch's expiry leaves the snapshot, and the tag outlives the branch."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t FROM range(100, 200)")
+        tag, head = make_branch(lake, BranchRequest("v1", "dev", is_tag=True)), read_head(dev)
+        session.execute("DELETE FROM t")
+    maintain(dev)
+    assert len(read_rows(dev, "t", head)) == len(read_rows(tag, "t")) == 200
+    assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    maintain(lake)
+    assert len(read_rows(tag, "t")) == 200
+
+
+def test_duckdb_changes_no_tag(lake: FreshLake) -> None:
+    """Neither by a commit nor by maintenance; a branch made of the tag is changed."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    tag = make_branch(lake, BranchRequest("v1", is_tag=True))
+    with closing(tag.duckdb()) as session:
+        for statement in (
+            "INSERT INTO t VALUES (1)",
+            "DELETE FROM t WHERE id = 3",
+            "CREATE TABLE u (i INTEGER)",
+            "CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)",
+        ):
+            with pytest.raises(duckdb.Error, match="a tag is read-only"):
+                session.execute(statement)
+    assert len(read_rows(tag, "t")) == 100
+    with closing(make_branch(lake, BranchRequest("dev", "v1")).duckdb()) as session:
+        session.execute("INSERT INTO t FROM range(100, 150)")
+        assert session.execute("SELECT count(*) FROM t").fetchone() == (150,)
+
+
+def test_iceberg_clients_read_a_tag_by_its_name_and_by_its_snapshot(lake: FreshLake) -> None:
+    """Every commit is a 403 that says what to do, and changes nothing; snapshots without a tag are no warehouse."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        head = read_head(lake)
+        make_branch(lake, BranchRequest("v1", is_tag=True))
+        main.load_table(IDENT).overwrite(make_rows(500, 10))
+        maintain(lake)
+        for warehouse in ("lake@v1", f"lake@{head}"):
+            tag = open_catalog(server, lake, warehouse)
+            assert read_ids(tag) == list(range(100))
+            for change in (
+                lambda tag=tag: tag.load_table(IDENT).append(make_rows(0, 1)),
+                lambda tag=tag: tag.create_namespace("other"),
+                lambda tag=tag: tag.drop_table(IDENT),
+                lambda tag=tag: tag.rename_table(IDENT, ("ns", "u")),
+            ):
+                with pytest.raises(ForbiddenError, match="make a branch of it"):
+                    change()
+            assert read_ids(tag) == list(range(100))
+        assert server.get(f"/v1/config?warehouse=lake%40{head - 1}").error == (404, "NoSuchWarehouseException")
+        assert read_ids(main) == list(range(500, 510))
+
+
+def test_accounts_read_tags_alone(lake: FreshLake) -> None:
+    """Whatever they may elsewhere, with keys to read at most."""
+    with guard(lake) as guarded:
+        make_branch(lake, BranchRequest("v1", is_tag=True))
+        Managed(guarded).add("ann")
+        assert guarded.get("reader", f"{TAG}/a/tables/t").status == 200
+        assert guarded.get("stranger", f"{TAG}/a/tables/t").status == 404
+        for path, body in (("a/tables", NEW_TABLE), ("a/tables/t", PROPERTY)):
+            assert guarded.ask("admin", "POST", f"{TAG}/{path}", body).error == DENIED
+        assert guarded.get("admin", "/management/v1/repositories/lake/branches").json == {"branches": []}
+
+
+def test_tags_are_made_listed_and_deleted(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command line; a name is a tag's or a branch's."""
+    monkeypatch.chdir(tmp_path)
+    settings, home = settings_for(lake), ("--home", str(tmp_path / "home"))
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    assert "no tags" in ask(settings, "tag", "list", *home)
+    assert "warehouse lake@v1" in ask(settings, "tag", "create", "v1", *home)
+    assert "snapshot 0" in ask(settings, "tag", "create", "empty", "--at", "0", *home)
+    assert [line.partition(":")[0] for line in ask(settings, "tag", "list", *home).splitlines()] == ["v1", "empty"]
+    assert "no branches" in ask(settings, "branch", "list", *home)
+    with pytest.raises(AlreadyExists):
+        ask(settings, "branch", "create", "V1", *home)
+    with pytest.raises(BadRequest, match="is a tag"):
+        ask(settings, "branch", "delete", "v1", *home)
+    for name in ("v1", "empty"):
+        assert f"tag {name} is deleted" in ask(settings, "tag", "delete", name, *home)
+    with pytest.raises(BadRequest, match="does not exist"):
+        ask(settings, "tag", "delete", "v1", *home)
