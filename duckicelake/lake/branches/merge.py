@@ -103,6 +103,8 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     branch = find_branch(conn, request.name)
     if branch is None:
         raise NotFound(f"Branch does not exist: {request.name[:64]!r}. `duckicelake branch list` lists the branches.")
+    if branch.is_tag:
+        raise BadRequest(f"{request.name!r} is a tag, which never changes, so there is nothing to merge. Name a branch.")
     row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
     assert row is not None
     point = MergePoint(lake_schema, branch.schema_name, *row)
