@@ -339,6 +339,7 @@ CREATE TABLE IF NOT EXISTS iceberg_audit (
 );
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_audit ON iceberg_audit USING brin (logged_at);
+CREATE INDEX IF NOT EXISTS iceberg_ix_audit_snapshot ON iceberg_audit (lake_snapshot_id) WHERE lake_snapshot_id IS NOT NULL;
 
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
@@ -733,7 +734,7 @@ CREATE OR REPLACE TRIGGER iceberg_keep_schema
 -- Lake snapshots that have expired, for readers of events that are behind: as they were, with the names of what they changed.
 CREATE TABLE IF NOT EXISTS iceberg_event (
     snapshot_id bigint PRIMARY KEY,
-    snapshot_time timestamptz NOT NULL,
+    snapshot_time timestamptz,
     changes_made text,
     author text,
     commit_message text,

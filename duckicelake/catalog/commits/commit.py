@@ -180,8 +180,17 @@ def _prepare_all(
 
 
 def _prepare(warehouse: Warehouse, request: TableCommit, manifests: ClientManifests | None, *, refuses: bool) -> Prepared:
-    """Prepare a request, again after a concurrent change; the lake is not locked yet."""
-    for _ in range(READ_TRIES - 1):
-        with suppress(LakeMoved):
+    """Prepare a request, again after a concurrent change; the lake is not locked yet.
+
+    Raises: CommitFailed: maintenance went on, or others held the lake's lock. Clients take any 5xx for an unknown outcome
+    """
+    moved: LakeMoved | None = None
+    for _ in range(READ_TRIES):
+        try:
             return prepare_request(warehouse, request, manifests, refuses=refuses)
-    return prepare_request(warehouse, request, manifests, refuses=refuses)
+        except LakeMoved as error:
+            moved = error
+        except LakeBusy as error:
+            raise CommitFailed(error.message) from error
+    assert moved is not None
+    raise CommitFailed(f"{moved.message} Nothing was done; try again.") from moved

@@ -84,16 +84,14 @@ WITH live AS (
 ), cut AS (
     SELECT * FROM page ORDER BY snapshot_id LIMIT %(most)s
 )
-SELECT c.snapshot_id, c.snapshot_time, c.changes_made, c.author, c.commit_message, c.objects,
-       a.principal, a.operation, a.request_id
+SELECT c.snapshot_id, least('9999-12-31Z', greatest('1970-01-01Z', c.snapshot_time)) AS snapshot_time,
+       c.changes_made, c.author, c.commit_message, c.objects, a.principal, a.operation, a.request_id
   FROM cut c
   LEFT JOIN LATERAL (
-        SELECT a.principal, a.operation, a.request_id FROM iceberg_audit a
-         -- The log has an index of times alone. A lake snapshot has the time of its commit, give or take what Postgres waits.
-         WHERE a.logged_at BETWEEN (SELECT min(snapshot_time) - interval '2 minutes' FROM cut)
-                               AND (SELECT max(snapshot_time) + interval '2 minutes' FROM cut)
-           AND a.lake_snapshot_id = c.snapshot_id AND a.outcome = 'done'
-         ORDER BY a.id LIMIT 1) a ON true
+        SELECT min(a.principal) AS principal, min(a.operation) AS operation, min(a.request_id) AS request_id FROM iceberg_audit a
+         WHERE a.lake_snapshot_id = c.snapshot_id AND a.outcome = 'done'
+        -- Requests that were committed as a group share a lake snapshot, which is none of theirs alone.
+        HAVING count(DISTINCT a.request_id) = 1) a ON true
  ORDER BY c.snapshot_id
 """,
     )

@@ -5,11 +5,13 @@ from typing import Annotated
 from fastapi import Query
 
 from duckicelake.catalog.events.feed import MOST_SNAPSHOTS, read_events
+from duckicelake.errors import NotServed
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.response_bodies import ListEventsResponse
 
 LARGEST_ID = 2**63 - 1
+FEW_SNAPSHOTS = 100
 
 
 class EventRoutes:
@@ -26,8 +28,11 @@ class EventRoutes:
         self,
         target: Target,
         after: Annotated[int | None, Query(ge=-1, le=LARGEST_ID, description="The cursor of the last page, if any.")] = None,
-        limit: Annotated[int, Query(ge=1, le=MOST_SNAPSHOTS, description="Events of at most so many lake snapshots.")] = MOST_SNAPSHOTS,
+        limit: Annotated[int, Query(ge=1, le=MOST_SNAPSHOTS, description="Events of at most so many lake snapshots.")] = FEW_SNAPSHOTS,
     ) -> ListEventsResponse:
         """List what the lake snapshots after a cursor changed, in order, as CloudEvents."""
-        page = read_events(self._context.get_lake(target.prefix).warehouse, after, limit)
+        lake = self._context.get_lake(target.prefix)
+        if lake.repository:
+            raise NotServed(f"A branch has no events of its own: a merge lists them anew. Ask on the lake {lake.repository!r}.")
+        page = read_events(lake.warehouse, after, limit)
         return {"events": [dict(event) for event in page.events], "cursor": page.cursor, "is-last": page.is_last}

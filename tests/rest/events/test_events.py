@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
+from tests.lake.branches.repository import fill, make_branch
 from tests.rest.serving import Server
 from tests.rest.writing.client import open_client
 from tests.support.lakes import FreshLake
@@ -147,6 +148,21 @@ def test_a_cursor_from_the_future_waits(standing: Server) -> None:
     """It may be one of before a restore of Postgres; nothing comes, and it stays."""
     page = standing.get(f"{EVENTS}?after=1000000000").json
     assert page == {"events": [], "cursor": 1000000000, "is-last": True}
+
+
+def test_a_time_that_python_lacks_stops_no_reader(server: Server, lake: FreshLake) -> None:
+    """A lake may have a snapshot at any time that Postgres has."""
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t (i INTEGER)")
+    lake.psycopg().execute("UPDATE ducklake_snapshot SET snapshot_time = 'infinity' WHERE snapshot_id = 1")
+    assert [event["time"] for event in read_all(server)][-1] == "9999-12-31T00:00:00Z"
+
+
+def test_a_branch_has_no_events(server: Server, lake: FreshLake) -> None:
+    """A merge gives it other lake snapshots, which would be read again."""
+    fill(lake.duckdb())
+    make_branch(lake, "dev")
+    assert server.get("/management/v1/lake%40dev/events").status == 501
 
 
 def test_the_command_prints_the_same_events(server: Server, lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

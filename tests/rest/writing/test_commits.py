@@ -375,6 +375,17 @@ def test_a_busy_lake_refuses_in_time(client: Client, lake: FreshLake) -> None:
     assert read_rows(lake) == rows
 
 
+def test_a_commit_to_a_table_that_cannot_be_read_is_refused(client: Client, lake: FreshLake) -> None:
+    """With 409: nothing was done, and clients take any 5xx for an unknown outcome."""
+    lost = "INSERT INTO ducklake_inlined_data_tables (table_id, table_name, schema_version) VALUES (1, 'ducklake_inlined_data_1_99', 99)"
+    lake.psycopg().execute(lost)
+    rows = read_rows(lake)
+    refused = client.commit([{"action": "set-properties", "updates": {"k": "v"}}])
+    assert refused.error == (409, "CommitFailedException")
+    assert "ducklake_inlined_data_1_99" in refused.body.decode()
+    assert read_rows(lake) == rows
+
+
 def test_a_waiting_commit_goes_on_when_the_lock_is_free(client: Client, lake: FreshLake) -> None:
     """It sees what was committed meanwhile."""
     session = lake.psycopg(autocommit=False)
