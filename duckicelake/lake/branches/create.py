@@ -18,7 +18,7 @@ from psycopg import sql
 from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.layout import PREFIX, VIEWED, Schemas, build_moved_path, create_relations, read_columns
 from duckicelake.lake.branches.notes import copy_notes, install_notes
-from duckicelake.lake.branches.registry import MAIN, Branch, drop_deleted, find_branch, has_repository
+from duckicelake.lake.branches.registry import MAIN, Branch, drop_deleted, find_branch, has_repository, lock_branch
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path, lock_tables, with_slash
 from duckicelake.lake.lake_format import V1_0, get_format
 
@@ -198,7 +198,9 @@ class _Claim:
 
     @classmethod
     def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
-        """Create everything that needs no lock."""
+        """Create everything that needs no lock of the lake. Raises: BadRequest: the parent has just been deleted"""
+        if parent is not None and lock_branch(conn, parent) != parent.number:
+            raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
         number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
         schemas = Schemas(lake_schema, f"{lake_schema}@{request.name}")

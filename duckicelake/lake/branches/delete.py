@@ -1,10 +1,12 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it."""
 
+from dataclasses import replace
+
 import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest
-from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository
+from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository, lock_branch
 from duckicelake.lake.install import format_search_path
 
 UPDATE_DELETED = sql.SQL("""
@@ -65,7 +67,11 @@ def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_t
     if branch.is_tag != is_tag:
         raise BadRequest(f"{name!r} is a {'tag' if branch.is_tag else 'branch'}; delete it as such.")
     with conn.transaction():
-        _schedule(conn, branch)
+        number = lock_branch(conn, branch)
+        if number is None:
+            raise BadRequest(f"{'Tag' if is_tag else 'Branch'} does not exist: {name!r}. It has just been deleted.")
+        # A merge that went on meanwhile has given the branch another number.
+        _schedule(conn, replace(branch, number=number))
     return drop_deleted(conn, lake_schema)
 
 

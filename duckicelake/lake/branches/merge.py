@@ -20,7 +20,7 @@ from duckicelake.lake.branches.merge_rules import Conflict, Decision, Resolution
 from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import MAIN, Branch, find_branch
+from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_branches, lock_branch
 from duckicelake.lake.changes import Change, format_changes
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -105,6 +105,12 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
         raise NotFound(f"Branch does not exist: {request.name[:64]!r}. `duckicelake branch list` lists the branches.")
     if branch.is_tag:
         raise BadRequest(f"{request.name!r} is a tag, which never changes, so there is nothing to merge. Name a branch.")
+    children = [each.name for each in list_branches(conn) if each.parent == branch.schema_name]
+    if children:
+        raise Unsupported(
+            f"Branches and tags were made of {branch.name!r}, which read files that it would forget by a merge: {', '.join(children)}. "
+            "Merge or delete them first."
+        )
     row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
     assert row is not None
     point = MergePoint(lake_schema, branch.schema_name, *row)
@@ -169,9 +175,10 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
         # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
         conn.execute("SET LOCAL lock_timeout = '500ms'")
         conn.execute(LOCK_BOTH.format(**planned.point.names))
+        number = lock_branch(conn, planned.branch)
         state = conn.execute(SELECT_STATE.format(**planned.point.names)).fetchone()
-        branch = find_branch(conn, request.name)
-        if state is None or tuple(state) != planned.state or branch is None or branch.number != planned.branch.number:
+        has_children = any(each.parent == planned.branch.schema_name for each in list_branches(conn))
+        if state is None or tuple(state) != planned.state or number != planned.branch.number or has_children:
             planned = plan_merge(conn, lake_schema, request)
             check_plan(planned, request)
         return preview(planned) if planned.has_nothing else _write(conn, request, planned)
@@ -186,6 +193,7 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
     main, head = read_head(conn, point.main), read_head(conn, point.branch)
     writer = MergeWriter(conn, point, plan, main, head)
     writer.write()
+    _check_written(conn, point)
     copy_merged_notes(conn, point, plan, writer.snapshot_id)
     tokens = list_tokens(planned.changes, plan)
     done = replace(preview(planned), snapshot_id=writer.snapshot_id)
@@ -200,6 +208,39 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
     conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
     refork(conn, point, planned.branch, (head, lake), _list_main_tokens(planned.changes))
     return done
+
+
+SELECT_UNSOUND = sql.SQL("""
+SELECT 'table ' || t.table_name || ' is in a namespace that is dropped' FROM {p}.ducklake_table t
+ WHERE t.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_schema s WHERE s.schema_id = t.schema_id AND s.end_snapshot IS NULL)
+ UNION ALL
+SELECT 'view ' || v.view_name || ' is in a namespace that is dropped' FROM {p}.ducklake_view v
+ WHERE v.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_schema s WHERE s.schema_id = v.schema_id AND s.end_snapshot IS NULL)
+ UNION ALL
+SELECT 'macro ' || m.macro_name || ' is in a namespace that is dropped' FROM {p}.ducklake_macro m
+ WHERE m.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_schema s WHERE s.schema_id = m.schema_id AND s.end_snapshot IS NULL)
+ UNION ALL
+SELECT 'tables ' || string_agg(t.table_name, ', ') || ' have one uuid' FROM {p}.ducklake_table t
+ WHERE t.end_snapshot IS NULL GROUP BY t.table_uuid HAVING count(*) > 1
+ UNION ALL
+SELECT 'table ' || t.table_name || ' is partitioned by a column that is dropped' FROM {p}.ducklake_partition_info i
+  JOIN {p}.ducklake_table t ON t.table_id = i.table_id AND t.end_snapshot IS NULL
+  JOIN {p}.ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
+ WHERE i.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_column k
+                    WHERE k.table_id = c.table_id AND k.column_id = c.column_id AND k.end_snapshot IS NULL)
+ LIMIT 10
+""")
+
+
+def _check_written(conn: psycopg.Connection, point: MergePoint) -> None:
+    """Raise MergeConflicts if the rows that were written would leave a lake that DuckDB cannot attach, or two tables in one."""
+    found = [row[0] for row in conn.execute(SELECT_UNSOUND.format(**point.names)).fetchall()]
+    if found:
+        raise MergeConflicts(f"Nothing was merged, because what both sides did does not go together: {'; '.join(found)}.")
 
 
 INSERT_SNAPSHOT = """

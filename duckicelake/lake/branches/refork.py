@@ -23,6 +23,7 @@ from duckicelake.lake.branches.create import (
     SHOW_LAKE,
     STOP_INLINING,
     STRIDE_BITS,
+    build_branch_path,
     format_copying,
     to_uri,
 )
@@ -89,8 +90,14 @@ INSERT INTO {b}.ducklake_snapshot_changes (snapshot_id, author, commit_message)
 SELECT {next}, 'duckicelake', {message} WHERE NOT EXISTS (SELECT FROM {b}.ducklake_snapshot_changes WHERE snapshot_id = {next})
 """)
 
+# Files that the branch's clients wrote are the lake's now: keys for the branch open another location from here on.
+MOVE_OBJECTS = sql.SQL("""
+UPDATE {b}.branch_fork SET iceberg_path = {iceberg_path};
+UPDATE {b}.iceberg_setting SET value = {iceberg_path} WHERE key = 'iceberg_path'
+""")
 UPDATE_BRANCH = sql.SQL("""
-UPDATE {p}.iceberg_branch SET number = {number}, fork_snapshot_id = {fork}, parent = {parent} WHERE number = {old};
+UPDATE {p}.iceberg_branch SET number = {number}, fork_snapshot_id = {fork}, parent = {parent}, iceberg_path = {iceberg_path}
+ WHERE number = {old};
 UPDATE {p}.iceberg_branch_copy SET number = {number} WHERE number = {old};
 INSERT INTO {b}.iceberg_setting (key, value) VALUES ('forked_at', clock_timestamp()::text)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
@@ -113,6 +120,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     conn.execute(COPY_REACHED.format(**{**names, "folder": FOLDER.format(source=names["b"])}))
     conn.execute(KEEP_VERSIONS.format(**names))
     _empty(conn, point)
+    conn.execute(MOVE_OBJECTS.format(**names))
     conn.execute(SHOW_LAKE.format(**names))
     conn.execute(COPY_TABLES.format(**names))
     conn.execute(COPY_BOUNDS.format(**names))
@@ -135,6 +143,7 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
     assert row is not None
     source = sql.Identifier(point.main)
     message = f"branch {branch.name} of main at snapshot {lake.snapshot_id}"
+    iceberg_path = build_branch_path(row[0], number)
     return {
         **point.names,
         "source": source,
@@ -147,7 +156,8 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
         "row_base": sql.Literal(number << ROW_ID_BITS),
         "message": sql.Literal(message),
         "source_uri": sql.Literal(to_uri(row[0])),
-        "branch_uri": sql.Literal(to_uri(branch.iceberg_path)),
+        "branch_uri": sql.Literal(to_uri(iceberg_path)),
+        "iceberg_path": sql.Literal(iceberg_path),
         "data_path": sql.Literal(branch.data_path),
         "folder": FOLDER.format(source=source),
         "moved_path": build_moved_path(sql.SQL("s"), point.branch),

@@ -69,6 +69,18 @@ def find_tag_of(conn: psycopg.Connection, lake_schema: str, snapshot_id: int) ->
     return next((tag for tag in shown if tag.fork_snapshot_id == snapshot_id), None)
 
 
+LOCK_BRANCH = sql.SQL("SELECT number FROM iceberg_branch WHERE schema_name = {schema} AND NOT is_deleted FOR UPDATE")
+
+
+def lock_branch(conn: psycopg.Connection, branch: Branch) -> int | None:
+    """Keep a branch from being deleted, merged and branched from until the end of the transaction, and return its number by now.
+
+    None: it has been deleted. Take this lock before the settings of the lake are changed.
+    """
+    row = conn.execute(LOCK_BRANCH.format(schema=sql.Literal(branch.schema_name))).fetchone()
+    return None if row is None else row[0]
+
+
 SELECT_IS_SHARED = """
 SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'open_branches' AND value <> '0')
 """

@@ -1,5 +1,6 @@
 """Merges of a branch into its lake: one lake snapshot, after which the branch goes on from there."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import duckdb
@@ -9,13 +10,15 @@ import pytest
 from duckicelake.errors import BadRequest, MergeConflicts, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch
+from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch, merge_locked, plan_merge
 from duckicelake.lake.branches.merge_rules import OURS, Resolution
 from duckicelake.lake.branches.registry import find_branch
+from duckicelake.lake.install import format_search_path
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import kill_at
 from tests.support.lakes import FreshLake
 from tests.support.tiers import whole_but
+from tests.support.waiting import wait_for
 
 
 def merge(lake: FreshLake, request: MergeRequest | str = "dev") -> MergeResult:
@@ -263,7 +266,7 @@ def test_names_that_exclude_each_other_are_conflicts(lake: FreshLake, case: str)
 
 
 def test_what_cannot_be_merged_is_refused(lake: FreshLake) -> None:
-    """Unknown branches, other targets, unknown strategies, a fast-forward of a lake that moved, and a branch of a merged branch."""
+    """Unknown branches, other targets, unknown strategies, a branch that has branches, and a fast-forward of a lake that moved."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
     dev = make_branch(lake, "dev")
     run(dev, "INSERT INTO t FROM range(100, 120)")
@@ -275,13 +278,80 @@ def test_what_cannot_be_merged_is_refused(lake: FreshLake) -> None:
     ):
         with pytest.raises(error):
             merge(lake, request)
+    with pytest.raises(Unsupported, match="child"):
+        merge(lake)
+    delete_branch(lake.psycopg(), lake.metadata_schema, "child")
     run(lake, "INSERT INTO t FROM range(200, 220)")
     with pytest.raises(MergeConflicts, match="fast-forward"):
         merge(lake, MergeRequest("dev", strategy="ff"))
     merge(lake)
-    with pytest.raises(Unsupported, match="merged since"):
-        merge(lake, "child")
     assert count(lake) == (80, 80)
+
+
+SCHEMAS = {
+    "made again": ("DROP SCHEMA s CASCADE; CREATE SCHEMA s; CREATE TABLE s.t AS SELECT 2 AS i", "CREATE TABLE u (i INT)", Resolution()),
+    "left out": ("CREATE SCHEMA Made; CREATE TABLE Made.t AS SELECT 2 AS i", "CREATE SCHEMA made", Resolution(OURS)),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+def test_no_table_gets_into_a_namespace_that_is_not_there(lake: FreshLake, case: str) -> None:
+    """DuckDB attaches no lake that has one. Nothing is merged, and both sides go on."""
+    mine, theirs, resolution = SCHEMAS[case]
+    run(lake, "CREATE SCHEMA s", "CREATE TABLE s.t AS SELECT 1 AS i")
+    dev = make_branch(lake, "dev")
+    run(dev, mine)
+    run(lake, theirs)
+    before = read_head(lake)
+    with pytest.raises(MergeConflicts, match="namespace that is dropped"):
+        merge(lake, MergeRequest("dev", resolution=resolution))
+    assert (read_head(lake), read_rows(lake, "s.t")) == (before, [(1,)])
+    run(dev, "CREATE TABLE more AS SELECT 1 AS i")
+
+
+def test_keys_for_the_branch_open_another_location_after_a_merge(lake: FreshLake) -> None:
+    """What clients of the branch wrote before is the lake's now."""
+    run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    run(dev, "INSERT INTO t FROM range(100, 120)")
+    conn = lake.psycopg()
+    [before] = conn.execute("SELECT iceberg_path FROM iceberg_branch").fetchone() or []
+    merge(lake)
+    [after] = conn.execute("SELECT iceberg_path FROM iceberg_branch").fetchone() or []
+    assert after != before
+    schema = psycopg.sql.Identifier(dev.metadata_schema)
+    query = psycopg.sql.SQL(
+        "SELECT location FROM {}.iceberg_table UNION ALL SELECT value FROM {}.iceberg_setting WHERE key = 'iceberg_path'"
+    )
+    found = [row[0] for row in conn.execute(query.format(schema, schema)).fetchall()]
+    assert found and all(str(place).startswith(str(after)) for place in found)
+
+
+SELECT_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def test_a_branch_is_not_deleted_under_a_merge(lake: FreshLake) -> None:
+    """Its files would be scheduled for deletion, and the lake names them from then on: the deletion waits, and sees the merge."""
+    run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    run(dev, "INSERT INTO t FROM range(100, 120)")
+    with (
+        closing(lake.psycopg()) as conn,
+        closing(lake.psycopg()) as other,
+        closing(lake.psycopg()) as watcher,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        planned = plan_merge(conn, lake.metadata_schema, MergeRequest("dev"))
+        conn.execute("BEGIN")
+        merge_locked(conn, lake.metadata_schema, MergeRequest("dev"), planned)
+        deletion = pool.submit(delete_branch, other, lake.metadata_schema, "dev")
+        wait_for(lambda: watcher.execute(SELECT_WAITING).fetchone() == (1,), "the deletion to wait", 30)
+        conn.execute("COMMIT")
+        deletion.result(30)
+        watcher.execute(format_search_path(lake.metadata_schema))
+        assert find_branch(watcher, "dev") is None
+    maintain(lake)
+    assert count(lake) == (60, 60)
 
 
 @pytest.mark.whole
