@@ -46,8 +46,9 @@ KNOWN_TO_JAVA_ONLY = {"NotFoundException", "IllegalArgumentException"}
 """ErrorHandlers.java tells a missing object from a missing table, and an argument that can never be right from a body that is
 malformed, by them; the specification has no words for that."""
 
-OURS_ALONE = {"DamagedLakeException"}
-"""Clients choose by the status, 406 (docs/decisions/010): in Java's ErrorHandlers.java no other word comes with it."""
+OURS_ALONE = {"DamagedLakeException", "MergeConflictException"}
+"""For the first, clients choose by the status, 406 (docs/decisions/010): in Java's ErrorHandlers.java no other word comes with it. The
+second is an answer below /management alone, which no Iceberg client asks."""
 
 ALL_ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CatalogError)]
 

@@ -1,16 +1,19 @@
 """Branches of a lake: made, listed and deleted for REST. Runs on a thread of the pool, on a connection of its own."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+
+import psycopg
 
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotFound
-from duckicelake.lake.audit_log import AuditContext, write_line
+from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, check_name, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_branches
 from duckicelake.lake.connect import connecting, reading
 
-__all__ = ["MAIN", "Branch", "BranchRequest", "check_branch_name", "list_made", "make", "remove"]
+__all__ = ["MAIN", "Branch", "BranchRequest", "check_branch_name", "format_branch", "list_made", "make", "remove"]
 
 
 def check_branch_name(warehouse: Warehouse, name: str) -> None:
@@ -30,7 +33,7 @@ def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditConte
     """Make a branch. Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas."""
     with connecting(warehouse.lake) as conn:
         branch = create_branch(conn, warehouse.lake.metadata_schema, request)
-        write_line(conn, audit_context, None)
+        _write_audit_line(conn, audit_context, branch.name)
     return branch
 
 
@@ -41,7 +44,18 @@ def remove(warehouse: Warehouse, name: str, audit_context: AuditContext) -> None
         if found is None or found.name != name:
             raise NotFound(f"Branch does not exist: {name[:64]!r}.")
         delete_branch(conn, warehouse.lake.metadata_schema, name)
-        write_line(conn, audit_context, None)
+        _write_audit_line(conn, audit_context, name)
+
+
+def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, name: str) -> None:
+    about = replace(audit_context, objects=(format_branch(name),))
+    write_line(conn, about, None)
+    log_line(AuditLine(about, DONE))
+
+
+def format_branch(name: str) -> str:
+    """Return a branch as the audit log names it."""
+    return f"branch:{name}"
 
 
 def parse_at(at: object) -> int | datetime | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from duckicelake.catalog.repositories import history, merging
+from duckicelake.catalog.repositories import branches, history, merging
 from duckicelake.errors import MergeConflicts
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_text
 from duckicelake.rest.context import ServerContext, Target
@@ -49,8 +49,9 @@ class RepositoryRoutes:
         """Merge a branch into the lake as one lake snapshot. A conflict writes nothing, and the answer 409 lists all of them."""
         request, is_dry_run = parse_merge(body)
         warehouse = self._context.get_lake(target.prefix).warehouse
+        asked = key.about(branches.format_branch(request.name))
         try:
-            done = merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, key.about(request.name), request)
+            done = merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, asked, request)
         except MergeConflicts as error:
             listed = [merging.describe_conflict(each) for each in error.conflicts]
             status, kind = get_status_and_type(MergeConflicts)

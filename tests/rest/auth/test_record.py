@@ -44,7 +44,7 @@ VIEW = {"name": "v", "schema": SCHEMA, "view-version": {**VERSION, "default-name
 PROPERTY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
 OTHER = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "2"}}]}
 VIEW_PROPERTY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
-RULES = "/management/v1/lake"
+RULES, REPOSITORY = "/management/v1/lake", "/management/v1/repositories/lake"
 GIVEN = {"privileges": ["read", "write"], "on": "namespace:n", "to": "role:all"}
 READING = {"getToken", "reportMetrics", "signRequest", "signAnywhere", "planTableScan", "cancelPlanning", "fetchScanTasks"}
 """Operations that are no GET or HEAD, and change nothing."""
@@ -101,6 +101,9 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("removeRole", "DELETE", f"{RULES}/roles/all", None, ["role:all"]),
     ("removePrincipal", "DELETE", f"{RULES}/principals/alice", None, ["alice"]),
     ("dropNamespace", "DELETE", "namespaces/n", None, ["n"]),
+    ("createBranch", "POST", f"{REPOSITORY}/branches", {"name": "dev"}, ["branch:dev"]),
+    ("mergeBranch", "POST", f"{REPOSITORY}/merges", {"from": "dev"}, ["branch:dev"]),
+    ("deleteBranch", "DELETE", f"{REPOSITORY}/branches/dev", None, ["branch:dev"]),
 ]
 
 
@@ -153,6 +156,10 @@ def test_every_change_leaves_one_line(fresh: Guarded, conn: Connection, told: li
             path, body = path + locations["createTable"], None
         if operation == "adoptManifests":
             body = offer_nothing(fresh.ask("admin", "GET", path).json)
+        if operation == "mergeBranch":
+            # The branch has a record of its own.
+            assert fresh.ask("admin", "POST", "/v1/lake%40dev/namespaces", {"namespace": ["made"]}).status == 200
+            told.pop()
         before = read_head(conn)
         answer = fresh.ask("admin", method, path, body, X_Request_Id=f"change-{number}")
         assert answer.status in (200, 204), (operation, answer.body)
