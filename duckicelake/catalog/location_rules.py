@@ -174,15 +174,19 @@ def get_last_version(conn: psycopg.Connection, location: str) -> int:
     return read_last_version(conn, to_canonical(location))
 
 
-def check_still_own(conn: psycopg.Connection, table_id: int, location: str, last_version: int) -> None:
-    """Raise BadRequest if a dropped table cannot come back because another table is, or was since, at its locations.
-
-    `last_version`: the table's own last metadata version. One that another table wrote there is never given out again.
-    """
+def check_still_own(conn: psycopg.Connection, table_id: int, location: str) -> None:
+    """Raise BadRequest if another table is at the location of a dropped table that is to come back, or at one that it had earlier."""
     for own in (location, *list_earlier_locations(conn, table_id)):
         neighbour = find_overlapping_table(conn, table_id, to_canonical(own))
         if neighbour is not None:
             raise BadRequest(f"The dropped table's location {own!r} has been taken over by a table at {neighbour!r}; drop that first.")
+
+
+def check_unused_since(conn: psycopg.Connection, location: str, last_version: int) -> None:
+    """Raise BadRequest if another table was at a dropped table's location since, which may have written the next metadata versions.
+
+    `last_version`: the table's own last metadata version.
+    """
     if get_last_version(conn, location) > last_version:
         raise BadRequest(
             f"The dropped table's location {location!r} was another table's since, which has written newer metadata files there. "

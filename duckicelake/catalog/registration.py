@@ -198,7 +198,7 @@ def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> LocatedTa
     table = next((table for table in found if match and table.metadata_version == int(match[2])), None)
     if match is None or table is None or table.end_snapshot is None:
         return None
-    check_still_own(conn, table.table_id, match[1], table.metadata_version)
+    check_still_own(conn, table.table_id, match[1])
     drop = find_drop_snapshot(conn, table.end_snapshot)
     if drop is None or not drop[1]:
         return None
