@@ -284,10 +284,10 @@ def _possible_operations(changes: Changes) -> set[str]:
 def _list_empty_operations(summary: Mapping[str, str]) -> set[str]:
     """Return the operations of a client's snapshot without changes: the author's word stays, as in Iceberg's own catalogs.
 
-    Spark's DELETE that finds no row is a `delete` where it can delete whole files, else an `overwrite`. A run of `ingest` may append
-    nothing.
+    Spark's DELETE that finds no row is a `delete` where it can delete whole files, else an `overwrite`, and its MERGE that does nothing an
+    `append` from Iceberg 1.12 on. A run of `ingest` may append nothing.
     """
-    by_spark = {"delete", "overwrite"} if "engine-name" in summary else set[str]()
+    by_spark = {"append", "delete", "overwrite"} if "engine-name" in summary else set[str]()
     return by_spark | ({"append"} if RUN_ID in summary else set())
 
 
