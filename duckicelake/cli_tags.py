@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption
-from duckicelake.config import read_settings
+from duckicelake.commands.embedded import read_joined
 
 
 def add_tag_commands(cli: typer.Typer) -> None:
@@ -25,7 +25,7 @@ def tag_create(
     config: ConfigOption = None,
 ) -> None:
     """Tag a snapshot of the whole lake: it stays readable, whatever expires."""
-    settings = read_settings({"home": home, "config": config})
+    settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import create_tag  # noqa: PLC0415  the catalog takes a second to import
 
     for line in create_tag(settings, warehouse, name, parent, at):
@@ -34,7 +34,7 @@ def tag_create(
 
 def tag_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
     """List the tags of the lake."""
-    settings = read_settings({"home": home, "config": config})
+    settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import list_lines  # noqa: PLC0415  as above
 
     lines = list_lines(settings, warehouse, is_tag=True)
@@ -46,7 +46,7 @@ def tag_list(warehouse: WarehouseOption = None, home: HomeOption = None, config:
 
 def tag_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
     """Delete a tag; its snapshot may expire then."""
-    settings = read_settings({"home": home, "config": config})
+    settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import delete  # noqa: PLC0415  as above
 
     for line in delete(settings, warehouse, name, is_tag=True):

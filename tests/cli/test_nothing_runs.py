@@ -34,6 +34,18 @@ COMMANDS = (
     ("role", "remove", "analysts"),
     ("role", "join", "analysts", "alice"),
     ("role", "leave", "analysts", "alice"),
+    ("branch", "list"),
+    ("branch", "create", "dev"),
+    ("branch", "delete", "dev"),
+    ("branch", "log", "main"),
+    ("branch", "diff", "main", "dev"),
+    ("branch", "merge", "dev"),
+    ("tag", "list"),
+    ("tag", "create", "v1"),
+    ("tag", "delete", "v1"),
+    ("dropped", "list"),
+    ("undrop", "table:main.t"),
+    ("events", "tail"),
 )
 
 
