@@ -62,7 +62,7 @@ def undrop(
 
 
 def describe_events() -> None:
-    """What happened in a lake."""
+    """Show what happened in a lake."""
 
 
 def events_tail(

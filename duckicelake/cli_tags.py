@@ -24,7 +24,7 @@ def tag_create(
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Tag a snapshot of the whole lake: it stays readable, whatever expires."""
+    """Tag a snapshot of the whole lake: it stays readable, and no expiry removes it."""
     settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import create_tag  # noqa: PLC0415  the catalog takes a second to import
 

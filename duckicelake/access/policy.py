@@ -115,7 +115,7 @@ class HeldRights:
     branches: BranchGrants = ()
 
     def on_branch(self, name: str) -> "HeldRights":
-        """Return the rights on a branch: whoever may write there may change what it may read."""
+        """Return the rights on a branch. A principal with `write` on the branch may change there what it may read."""
         if Rights.WRITE not in get_branch_rights(self.branches, name):
             return self
         each = (Grant(grant.levels, grant.rights | CHANGE if Rights.READ in grant.rights else grant.rights) for grant in self.grants.each)
@@ -131,7 +131,7 @@ NO_RIGHTS = HeldRights()
 class LakePolicy:
     """A lake's accounts by client id, the rights of each principal (those of its roles included), and the rights of each role.
 
-    `routes`: the rights that the lake gives in other catalogs, by the name of the route. `is_protected`: nobody changes the lake itself.
+    `routes`: the rights that the lake gives in other catalogs, by the name of the route. `is_protected`: no account may change the lake.
     """
 
     accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])

@@ -1,1 +1,1 @@
-"""Events: what each lake snapshot changed, whoever made it, as CloudEvents."""
+"""Events: the changes of each lake snapshot, of DuckDB and of Iceberg clients, as CloudEvents."""

@@ -42,7 +42,7 @@ def read_events(warehouse: Warehouse, after: int | None, most: int) -> EventPage
     if after is not None and after < pruned:
         raise BadRequest(
             f"Events up to {pruned} have been deleted, because they expired longer ago than audit_days; the cursor {after} is before that. "
-            f"Read the lake's state anew, and go on after {pruned}."
+            f"Read the lake's state again, and go on after {pruned}."
         )
     events = [event for row in rows for event in build_events(row, f"/v1/{warehouse.name}")]
     return EventPage(events, rows[-1].snapshot_id if rows else (-1 if after is None else after), len(rows) < most)
@@ -78,7 +78,7 @@ def build_events(row: OutboxRow, source: str) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class ChangedObject:
-    """What a lake snapshot changed: a table, view, namespace or function; by its name at the time. `uuid` None: functions have none.
+    """An object that a lake snapshot changed: a table, view, namespace or function, by its name then. `uuid` None: functions have none.
 
     `previous_end`: where a table's row before this one ended.
     """
@@ -94,14 +94,14 @@ def group_changes(row: OutboxRow) -> Sequence[tuple[ChangedObject, list[str]]]:
     """Return the objects that a lake snapshot changed, each with its kinds of change, in the order of the record."""
     found: dict[ChangedObject, list[str]] = {}
     for change in parse_changes(row.changes_made):
-        changed = find_object(row, change.kind, change.value)
+        changed = get_object(row, change.kind, change.value)
         kinds = found.setdefault(changed, [])
         if change.kind not in kinds:
             kinds.append(change.kind)
     return list(found.items())
 
 
-def find_object(row: OutboxRow, kind: str, value: str) -> ChangedObject:
+def get_object(row: OutboxRow, kind: str, value: str) -> ChangedObject:
     """Return the object that an entry of `changes_made` names: by its id, or by its name in quotes."""
     if kind in FUNCTION_KINDS:
         return to_named("function", value)

@@ -47,7 +47,7 @@ class ObjectChange:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What differs between two members, by kind of object and by name."""
+    """The differences between two members, by kind of object and by name."""
 
     namespaces: Sequence[ObjectChange] = ()
     tables: Sequence[ObjectChange] = ()
@@ -132,7 +132,7 @@ LIST_ROWS = sql.SQL("SELECT {table_id}::bigint, row_id, begin_snapshot FROM {rel
 
 @dataclass(slots=True)
 class _TableParts:
-    """What is known of one table while the parts of its change are collected."""
+    """The parts of a table's change, while they are collected."""
 
     columns: list[ColumnChange] = field(default_factory=list[ColumnChange])
     properties: list[str] = field(default_factory=list[str])

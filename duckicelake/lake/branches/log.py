@@ -27,7 +27,7 @@ OPERATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """What a lake snapshot did to a table, view, namespace or macro, under the name it had then."""
+    """An operation of a lake snapshot on a table, view, namespace or macro, under the name it had then."""
 
     operation: str
     name: str
@@ -87,7 +87,7 @@ def list_operations(changes: Iterable[Change], names: Mapping[int, Sequence[tupl
     found: dict[str, list[str]] = {}
     for change in changes:
         is_id = change.value.isdecimal()
-        name = _find_name(names.get(int(change.value), ()), change.value, snapshot_id) if is_id else _unquote(change.value)
+        name = _get_name(names.get(int(change.value), ()), change.value, snapshot_id) if is_id else _unquote(change.value)
         operation = OPERATIONS.get(change.kind, "create" if change.kind.startswith("created") else "drop")
         if operation not in found.setdefault(name, []):
             found[name].append(operation)
@@ -99,7 +99,7 @@ def _merge(operations: Sequence[str]) -> list[str]:
     return [OVERWRITE, *(each for each in operations if each not in both)] if both <= set(operations) else list(operations)
 
 
-def _find_name(names: Sequence[tuple[int, str]], value: str, snapshot_id: int) -> str:
+def _get_name(names: Sequence[tuple[int, str]], value: str, snapshot_id: int) -> str:
     """Return the name that an object has as of a snapshot; its id if its rows have expired."""
     known = [name for begin, name in names if begin <= snapshot_id] or [name for _, name in names]
     return known[-1] if known else f"#{value}"

@@ -107,7 +107,7 @@ SELECT d.table_id, d.table_uuid, d.table_name, d.path, coalesce(d.path_is_relati
 
 @dataclass(frozen=True, slots=True)
 class DroppedFilter:
-    """Which dropped objects to read: those of a name, in a schema, dropped before a place in the list; at most `most`."""
+    """A choice of dropped objects: those of a name, in a schema, dropped before a place in the list; at most `most`."""
 
     schema_id: int | None = None
     name: str | None = None

@@ -58,7 +58,7 @@ class AuthenticationLayer:
             scope["bearer"] = bearer = await self._authenticate(scope)
         prefix = parse_prefix(scope["raw_path"])
         lake = await self._context.find_member(prefix)
-        # Whoever opens the branch has looked for it in Postgres, so `BranchLayer` need not look again.
+        # `find_member` looked for the branch in Postgres, so `BranchLayer` need not look again.
         scope["has_branch"] = lake is not None and bool(lake.repository)
         policy = None if lake is None or lake.policies is None else await lake.policies.get()
         if bearer.origin:
