@@ -71,7 +71,9 @@ class SparkWriter:
         match operation:
             case Insert(_, rows):
                 self.show(table, rows)
-                return f"INSERT INTO {name} SELECT * FROM source"
+                # Another client may have moved columns, which changes Spark's order of them and not DuckLake's.
+                columns = ", ".join(quote(column.name) for column in table.columns)
+                return f"INSERT INTO {name} ({columns}) SELECT * FROM source"
             case Delete(_, predicate):
                 return f"DELETE FROM {name} AS t WHERE {format_condition(predicate, table)}"
             case Truncate():

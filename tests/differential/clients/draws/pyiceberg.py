@@ -65,7 +65,9 @@ def only(lake: Lake, table_id: int) -> Lake:
 def draw_client_column(draw: Draw, lake: Lake) -> Operation | None:
     """A nullable column added."""
     table = draw_table(draw, lake)
-    column = schemas.draw_column(draw_rng(draw, lake), CLIENT_SCALARS, table)
+    # Spark reads every table, so the types of columns are those that all readers of the history have.
+    types = [name for name in lake.column_types if name in CLIENT_SCALARS]
+    column = schemas.draw_column(draw_rng(draw, lake), types, table)
     return AddColumn(table.table_id, without_default(column)) if column is not None and can_be_written(column) else None
 
 
