@@ -26,7 +26,6 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common import storage
 from duckicelake.pipeline.common.spark_compat import get_condition, parse_ddl
 from duckicelake.pipeline.common.storage import find_local_path
-from duckicelake.pipeline.ingest import footers
 from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.schema_evolution import fits
 from duckicelake.pipeline.ingest.source import Taken
@@ -84,7 +83,7 @@ def _read_header(source: BinaryIO) -> tuple[bytes, bytes]:
         for _ in range(abs(count)):
             key = _read_exactly(source, _read_long(source))
             metadata[key] = _read_exactly(source, _read_long(source))
-    return metadata.get(b"footers.schema", b""), _read_exactly(source, SYNC_BYTES)
+    return metadata.get(b"avro.schema", b""), _read_exactly(source, SYNC_BYTES)
 
 
 def _count_rows(source: BinaryIO, sync: bytes, size: int) -> int:
@@ -196,7 +195,7 @@ def list_taken(files: Sequence[Taken], store: storage.S3Store | None) -> Iterato
     for file in files:
         path = find_local_path(file.path) if objects is None else None
         if objects is not None:
-            yield file.path, partial(footers.open_object, objects, file)
+            yield file.path, partial(open_object, objects, file)
         elif path is not None:
             yield file.path, partial(path.open, "rb")
 

@@ -68,6 +68,17 @@ def test_a_file_that_was_cut_says_so(tmp_path: Path, lost: int) -> None:
             read_avro_headers([to_taken(path)], lambda _: path.open("rb"), counts=counts)
 
 
+def test_files_of_other_columns_are_told_apart_by_the_schema_in_their_headers(tmp_path: Path) -> None:
+    """Columns are asked of one file for each schema, so two schemas that seem to be one would lose the columns of the second."""
+    whole = write_ids(tmp_path / "a.avro", 1)
+    more = write_avro(tmp_path / "b.avro", [{"name": "id", "type": "int"}, {"name": "city", "type": "string"}], [{"id": 1, "city": "x"}])
+    files = {to_taken(path).uri: path for path in (whole, more)}
+    for counts in (True, False):
+        looks = read_avro_headers(list(map(to_taken, files.values())), lambda file: files[file.uri].open("rb"), counts=counts)
+        named = [[field["name"] for field in json.loads(looks[uri].schema)["fields"]] for uri in files]
+        assert named == [["id"], ["id", "city"]]
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"Obj", b"Obj\x02", b"PAR1 is something else", b"Obj\x01\xff" + b"\xff" * 20, b"Obj\x01\x03\x01\x01"]
 )
