@@ -40,7 +40,7 @@ from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.notes import read_kept_list, read_notes, read_ref_notes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.registration import Purge, delete_purge, list_located_tables, list_purges
+from duckicelake.lake.writing.registration import Purge, delete_purge, list_located_tables, list_purges, list_unregistered_locations
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
 
@@ -61,7 +61,8 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
         if notes.table is None:
             return TableObjects(table, [])
         locations = [notes.table.location, *list_earlier_locations(conn, table.table_id)]
-        shared = {location for location in locations if len(list_located_tables(conn, location)) > 1}
+        unregistered = set(list_unregistered_locations(conn, table.table_id))
+        shared = {location for location in locations if location in unregistered or len(list_located_tables(conn, location)) > 1}
     own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in notes.metadata_log}
     return TableObjects(
         table,
@@ -105,7 +106,7 @@ def finish_noted_purges(warehouse: Warehouse, table_uuid: UUID | None) -> None:
 
 
 def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
-    """Remove what a purge that was broken off has left of a table's objects, and return it.
+    """Remove what a broken-off purge has left of a table's objects, or those of a table that DuckLake has forgotten, and return their URIs.
 
     What was written after the drop is another's, and so is a location where another table is; where another one was before, the
     table's own metadata files alone are its own.
@@ -114,7 +115,12 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
         if is_shared(conn):
             return []
         own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in read_notes(conn, noted.table_id).metadata_log}
-        free = [location for location in noted.locations if find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None]
+        unregistered = {to_canonical(location) for location in list_unregistered_locations(conn, noted.table_id)}
+        free = [
+            location
+            for location in noted.locations
+            if to_canonical(location) not in unregistered and find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None
+        ]
         shared = {location for location in free if any(table.table_id != noted.table_id for table in list_located_tables(conn, location))}
     left = [
         uri

@@ -64,6 +64,7 @@ from duckicelake.lake.writing.registration import (
     list_located_tables,
     list_pinned_paths,
     remove_purged_location,
+    write_unregistered,
 )
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
@@ -411,6 +412,7 @@ def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
                 raise _TableChanged
             check_may_drop_table(commit.conn, table)
             _drop_and_pin(commit, table)
+            write_unregistered(commit.conn, table)
             commit.write_object(table.table_uuid)
             return loaded
     raise CommitFailed(f"The table {ident} was changed again and again while it was being unregistered; nothing was done. Try again.")

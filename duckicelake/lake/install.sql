@@ -261,7 +261,8 @@ CREATE TABLE IF NOT EXISTS iceberg_purge (
     begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Until then the files of such a table stay, and it may come back.
+-- Until then the files of such a table stay, and it may come back. That of an unregistered table is infinity: its files stay for the
+-- catalog that registers it next, also when DuckLake has forgotten it.
 ALTER TABLE iceberg_purge ADD COLUMN IF NOT EXISTS due_at timestamptz NOT NULL DEFAULT clock_timestamp();
 
 -- Where tables that were staged were to lie: their clients may have died before the commit. A line goes when the table is there, or
@@ -655,6 +656,11 @@ SELECT f.path, false FROM ducklake_files_scheduled_for_deletion f
 
 INSERT INTO iceberg_setting (key, value) VALUES ('gone_locations', 'noted') ON CONFLICT (key) DO NOTHING;
 
+-- The objects that were published for a dropped table go when DuckLake forgets it: nothing can read them any more, and its location is
+-- free for another table when they have gone. Of what was dropped before this setting was there nobody knows whether it was unregistered.
+INSERT INTO iceberg_setting (key, value)
+SELECT 'forgotten_purged', coalesce(max(snapshot_id), 0)::text FROM ducklake_snapshot ON CONFLICT (key) DO NOTHING;
+
 CREATE OR REPLACE FUNCTION iceberg_note_gone() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -695,6 +701,18 @@ BEGIN
           FROM file f CROSS JOIN LATERAL generate_series(1, length(f.whole)) n
           JOIN folder d ON d.whole = left(f.whole, n)
          WHERE substr(f.whole, n, 1) = ''/''', TG_TABLE_SCHEMA);
+    EXECUTE format('
+        INSERT INTO %1$I.iceberg_purge (table_id, table_uuid, locations, due_at)
+        -- Nothing is removed at once, so that a client may still register the table from its metadata file.
+        SELECT g.table_id, g.table_uuid, n.locations, clock_timestamp() - interval ''1 hour''
+          FROM (SELECT DISTINCT ON (table_id) table_id, table_uuid, end_snapshot FROM gone ORDER BY table_id, begin_snapshot DESC) g
+          CROSS JOIN LATERAL (SELECT array_agg(p.location) AS locations
+                                FROM (SELECT location FROM %1$I.iceberg_table WHERE table_id = g.table_id
+                                      UNION SELECT location FROM %1$I.iceberg_location WHERE table_id = g.table_id) p) n
+         WHERE n.locations IS NOT NULL AND g.table_uuid IS NOT NULL
+           AND NOT EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id)
+           AND g.end_snapshot > (SELECT value::bigint FROM %1$I.iceberg_setting WHERE key = ''forgotten_purged'')
+            ON CONFLICT (table_id) DO NOTHING', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $$;

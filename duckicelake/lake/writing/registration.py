@@ -83,6 +83,21 @@ def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[s
     conn.execute(INSERT_PURGE, parameters)
 
 
+INSERT_UNREGISTERED = """
+INSERT INTO iceberg_purge (table_id, table_uuid, locations, due_at)
+SELECT %(table_id)s, %(table_uuid)s, array_agg(p.location), 'infinity'
+  FROM (SELECT location FROM iceberg_table WHERE table_id = %(table_id)s
+        UNION SELECT location FROM iceberg_location WHERE table_id = %(table_id)s) p
+HAVING count(*) > 0
+ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = excluded.begun_at, due_at = excluded.due_at
+"""
+
+
+def write_unregistered(conn: psycopg.Connection, table: TableRow) -> None:
+    """Note, in the transaction that unregisters a table, that its files are never to be deleted."""
+    conn.execute(INSERT_UNREGISTERED, {"table_id": table.table_id, "table_uuid": table.table_uuid})
+
+
 SELECT_PURGES = """
 SELECT p.table_id, p.locations, p.begun_at
   FROM iceberg_purge p
@@ -93,8 +108,21 @@ SELECT p.table_id, p.locations, p.begun_at
 
 
 def list_purges(conn: psycopg.Connection, table_uuid: UUID | None = None) -> list[Purge]:
-    """Return the unfinished purges whose grace is over: all, or those of the table with that uuid."""
+    """Return the unfinished purges whose grace is over: all, or those of the table with that uuid.
+
+    These are tables that were dropped with their files, and dropped tables that DuckLake has forgotten.
+    """
     return fetch_rows(conn, Purge, SELECT_PURGES, table_uuid=table_uuid)
+
+
+SELECT_UNREGISTERED = """
+SELECT location FROM iceberg_purge, unnest(locations) location WHERE due_at = 'infinity' AND table_id <> %(table_id)s
+"""
+
+
+def list_unregistered_locations(conn: psycopg.Connection, table_id: int) -> list[str]:
+    """Return the locations of the tables but this one that were unregistered and not registered again."""
+    return [row[0] for row in conn.execute(SELECT_UNREGISTERED, {"table_id": table_id})]
 
 
 SELECT_HAS_PURGE = """

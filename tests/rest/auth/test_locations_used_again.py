@@ -1,15 +1,18 @@
 """Tables that are made at a chosen location, where a dropped table was: keys, signatures, and when the location is free again."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from duckicelake.commands.check import remove_orphans
 from duckicelake.embedded.object_store import ROLE_ARN
+from duckicelake.lake.install import install
 from tests.rest.auth.escapes.ground import list_keys
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.test_permissions import SCHEMA
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split
-from tests.rest.serving import Answer
+from tests.rest.serving import Answer, make_settings
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_after
 
@@ -119,3 +122,64 @@ def test_a_location_with_objects_is_not_free(lake: FreshLake) -> None:
         assert make(guarded, location, None, "writer").error == (406, "UnsupportedOperationException")
         expire_and_clean(lake)
         assert "storage-credentials" in make(guarded, location, VENDED, "writer").json
+
+
+def sweep(lake: FreshLake) -> list[str]:
+    """Remove what nothing names, as `maintain` and `check --repair` do."""
+    [settings] = make_settings(lake).lakes()
+    return remove_orphans(settings, datetime.now(UTC) + timedelta(days=1))
+
+
+@pytest.mark.parametrize("by_duckdb", [True, False])
+def test_a_location_is_free_for_everybody_after_the_dropped_table_is_cleaned_up(lake: FreshLake, by_duckdb: bool) -> None:
+    """Expiry and clean-up are DuckLake's; the published objects that nobody can read any more are removed with the orphans."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        assert make(guarded, location, VENDED, "writer").status == 200
+        add_file(lake, location)
+        assert guarded.get("writer", TABLE).status == 200
+        if by_duckdb:
+            lake.duckdb().execute("DROP TABLE a.chosen")
+        else:
+            assert guarded.ask("writer", "DELETE", TABLE).status == 204
+        assert sweep(lake) == [], "it may come back"
+        expire_and_clean(lake)
+        assert make(guarded, location, VENDED, "writer").status == 403, "its metadata is still there"
+        assert {uri.rpartition(".")[2] for uri in sweep(lake)} == {"json", "avro", "text"}
+        bucket, key = split(location)
+        made = make(guarded, location, VENDED, "writer").json
+        open_vended(made["config"]).put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        assert sweep(lake) == [f"{location}/data/x"], "only what nothing names"
+        assert guarded.get("writer", TABLE).status == 200
+
+
+def test_an_unregistered_table_keeps_its_objects(lake: FreshLake) -> None:
+    """For the catalog that registers it next: also when DuckLake has forgotten it, and when it has no files of its own in its location."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        assert make(guarded, location, None).status == 200
+        lake.duckdb().execute("INSERT INTO a.chosen SELECT range FROM range(100000)")
+        metadata = guarded.get("admin", TABLE).json["metadata-location"]
+        assert guarded.ask("admin", "POST", f"{TABLE}/unregister").status == 200
+        expire_and_clean(lake)
+        assert sweep(lake) == []
+        registered = guarded.ask("admin", "POST", "namespaces/a/register", {"name": "again", "metadata-location": metadata})
+        assert registered.status == 200, registered.body
+        [[rows]] = lake.duckdb().execute("SELECT count(*) FROM a.again").fetchall()
+        assert rows == 100000
+        # The files are the new table's now, and go with it.
+        lake.duckdb().execute("DROP TABLE a.again")
+        expire_and_clean(lake)
+        assert metadata in sweep(lake)
+
+
+def test_a_table_that_was_dropped_before_the_lake_was_prepared_anew_keeps_its_objects(lake: FreshLake) -> None:
+    """Older releases left no word of tables that were unregistered."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        assert make(guarded, lake.iceberg_path + "a/chosen", None).status == 200
+        assert guarded.ask("admin", "DELETE", TABLE).status == 204
+        conn = lake.psycopg()
+        conn.execute("DELETE FROM iceberg_setting WHERE key = 'forgotten_purged'")
+        install(conn, lake.metadata_schema, lake.iceberg_path)
+        expire_and_clean(lake)
+        assert sweep(lake) == []
