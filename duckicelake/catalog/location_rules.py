@@ -182,18 +182,6 @@ def check_still_own(conn: psycopg.Connection, table_id: int, location: str) -> N
             raise BadRequest(f"The dropped table's location {own!r} has been taken over by a table at {neighbour!r}; drop that first.")
 
 
-def check_unused_since(conn: psycopg.Connection, location: str, last_version: int) -> None:
-    """Raise BadRequest if another table was at a dropped table's location since, which may have written the next metadata versions.
-
-    `last_version`: the table's own last metadata version.
-    """
-    if get_last_version(conn, location) > last_version:
-        raise BadRequest(
-            f"The dropped table's location {location!r} was another table's since, which has written newer metadata files there. "
-            "DuckDB's time travel still reads its rows, with AT (VERSION => …) before the drop."
-        )
-
-
 def check_files(conn: psycopg.Connection, table_id: int, allowed: AllowedLocations, uris: Sequence[str]) -> None:
     """Raise BadRequest for new data files that lie where the table may have none."""
     for uri in uris:

@@ -81,6 +81,12 @@ CREATE TABLE IF NOT EXISTS iceberg_location (
     PRIMARY KEY (table_id, metadata_version)
 );
 
+-- Locations are compared in one spelling.
+CREATE INDEX IF NOT EXISTS iceberg_ix_place ON iceberg_table
+    USING hash (regexp_replace(regexp_replace(location, '^s3[an]://', 's3://'), '^file:/+', 'file:///'));
+CREATE INDEX IF NOT EXISTS iceberg_ix_former_place ON iceberg_location
+    USING hash (regexp_replace(regexp_replace(location, '^s3[an]://', 's3://'), '^file:/+', 'file:///'));
+
 -- What an Iceberg client said about a snapshot of its own, the id it gave it, and the last lake snapshot of its commit.
 CREATE TABLE IF NOT EXISTS iceberg_snapshot (
     table_id bigint NOT NULL,

@@ -12,7 +12,7 @@ import psycopg
 
 from duckicelake.access.grants import format_name, format_object
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
-from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_still_own, check_unused_since, get_place
+from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_still_own, get_place
 from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
@@ -270,7 +270,6 @@ def _add_table(conn: psycopg.Connection, step: TableStep, table: DroppedTable, p
         raise AlreadyExists(f"{named}: the table {'.'.join(other)} has its uuid {table.table_uuid}, because it was registered again.")
     if table.location is not None:
         check_still_own(conn, table.table_id, table.location)
-        check_unused_since(conn, table.location, table.metadata_version)
     folder = table_folder(read_data_path(conn), table)
     paths = [folder + path if is_relative else path for path, is_relative in list_data_paths(conn, table.table_id)]
     scheduled = find_scheduled_path(conn, paths)

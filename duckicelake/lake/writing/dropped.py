@@ -56,7 +56,7 @@ class DroppedTable(TableRow):
 
     `has_schema`: the namespace that it was dropped from is there, or back, under the same name.
     `is_complete`: no row that was live at the drop has expired.
-    `metadata_version`: the last one published at `location`; 0 for a table that was never published.
+    `metadata_version`: that of its newest metadata file at `location`; 0 if it has none there.
     """
 
     schema_id: int
@@ -85,7 +85,9 @@ SELECT d.table_id, d.table_uuid, d.table_name, d.path, coalesce(d.path_is_relati
         SCHEMA_COLUMNS,
         """, d.end_snapshot, """,
         DROP_COLUMNS,
-        """, n.location, coalesce(n.metadata_version, 0) AS metadata_version,
+        """, n.location, CASE WHEN EXISTS (SELECT FROM iceberg_metadata_log g
+                                            WHERE g.table_id = d.table_id AND g.metadata_version = n.metadata_version)
+                              THEN n.metadata_version ELSE 0 END AS metadata_version,
        EXISTS (SELECT FROM iceberg_purge u WHERE u.table_id = d.table_id AND u.due_at <= clock_timestamp()) AS is_purged
   FROM d
   JOIN ducklake_schema s ON s.schema_id = d.schema_id

@@ -18,7 +18,10 @@ from duckicelake.lake.rows import TableRow
 
 @dataclass(frozen=True, slots=True)
 class LocatedTable(TableRow):
-    """A table that has been published at a location, under its last name; `end_snapshot` is where it was dropped, or None."""
+    """A table that has been published at a location, under its last name; `end_snapshot` is where it was dropped, or None.
+
+    `metadata_version`: that of its newest metadata file there; 0 if it has none.
+    """
 
     metadata_version: int
     end_snapshot: int | None
@@ -31,7 +34,9 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
        coalesce(""",
         SCHEMA_NAME.format(lake=""),
         """, s.schema_name) AS schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative,
-       n.metadata_version, t.end_snapshot
+       -- A table that is to go on after another one's numbers has not written the file of its last number.
+       CASE WHEN EXISTS (SELECT FROM iceberg_metadata_log g WHERE g.table_id = n.table_id AND g.metadata_version = n.metadata_version)
+            THEN n.metadata_version ELSE 0 END AS metadata_version, t.end_snapshot
   FROM iceberg_table n
   JOIN LATERAL (SELECT * FROM ducklake_table d WHERE d.table_id = n.table_id ORDER BY d.begin_snapshot DESC LIMIT 1) t ON true
   JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id ORDER BY d.begin_snapshot DESC LIMIT 1) s ON true

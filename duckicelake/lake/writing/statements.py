@@ -137,6 +137,26 @@ SELECT x.sort_id, x.table_id, %(snapshot_id)s::bigint
   JOIN ducklake_sort_info x ON x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
 """
 
+# Two tables must not write the same metadata file: numbers go on after the highest one that any table has used at the location.
+LAST_VERSION_THERE: LiteralString = """(SELECT max(o.metadata_version)
+                               FROM (SELECT location, metadata_version FROM iceberg_table
+                                     UNION ALL SELECT location, metadata_version FROM iceberg_location) o
+                              WHERE regexp_replace(regexp_replace(o.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///')
+                                  = regexp_replace(regexp_replace({location}, '^s3[an]://', 's3://'), '^file:/+', 'file:///'))"""
+
+UPDATE_REVIVED_VERSIONS = "".join(
+    (
+        """
+UPDATE iceberg_table t SET metadata_version = """,
+        LAST_VERSION_THERE.format(location="t.location"),
+        """, token = ''
+ WHERE t.table_id = ANY(%(table_id)s::bigint[]) AND t.metadata_version < """,
+        LAST_VERSION_THERE.format(location="t.location"),
+        """
+""",
+    )
+)
+
 INSERT_COLUMNS = """
 INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type, initial_default,
                              default_value, nulls_allowed, parent_column, default_value_type, default_value_dialect)
@@ -246,16 +266,24 @@ SELECT n.table_id, n.location, n.format_version, 0, n.metadata_version, -1, -1, 
        AS n(table_id, location, format_version, last_column_id, last_partition_id, metadata_version)
 """
 
-UPDATE_TABLE_NOTES = """
+UPDATE_TABLE_NOTES = "".join(
+    (
+        """
 UPDATE iceberg_table t
    SET location = n.location, format_version = n.format_version, last_column_id = n.last_column_id,
        last_partition_id = n.last_partition_id, sequence_base = coalesce(n.sequence_base, t.sequence_base),
-       numbered_until = coalesce(n.numbered_until, t.numbered_until)
+       numbered_until = coalesce(n.numbered_until, t.numbered_until),
+       metadata_version = CASE WHEN n.location = t.location THEN t.metadata_version
+                               ELSE greatest(t.metadata_version, """,
+        LAST_VERSION_THERE.format(location="n.location"),
+        """) END
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
               %(last_partition_id)s::integer[], %(sequence_base)s::bigint[], %(numbered_until)s::bigint[])
        AS n(table_id, location, format_version, last_column_id, last_partition_id, sequence_base, numbered_until)
  WHERE t.table_id = n.table_id
-"""
+""",
+    )
+)
 
 INSERT_FORMER_LOCATIONS = """
 INSERT INTO iceberg_location (table_id, metadata_version, location)
@@ -414,6 +442,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
         UPDATE_REVIVED_DELETES,
         INSERT_REVIVED_PARTITIONINGS,
         INSERT_REVIVED_SORTINGS,
+        UPDATE_REVIVED_VERSIONS,
     ),
     rows.NewColumn: (INSERT_COLUMNS,),
     rows.EndedColumn: (UPDATE_COLUMNS,),

@@ -353,20 +353,6 @@ def test_the_heir_of_a_namespaces_name_gets_none_of_its_tables(managed: Managed)
     assert managed.manage("POST", "undrop", {"namespace": ["b"], "name": "t", "to": {"namespace": ["b2"]}}).status == 200
 
 
-def test_a_location_that_was_another_tables_since_is_refused(server: Server, lake: FreshLake) -> None:
-    """Its next metadata files would have the names of the other table's."""
-    client = open_client(server, lake)
-    client.create("t")
-    location = client.load("t")["location"]
-    assert server.ask("DELETE", "namespaces/main/tables/t").status == 204
-    assert client.create("u", location=location).status == 200
-    assert server.ask("DELETE", "namespaces/main/tables/u").status == 204
-    refused = undrop(server, namespace=["main"], name="t")
-    assert refused.error == (400, "BadRequestException")
-    assert "was another table's since" in refused.body.decode()
-    assert undrop(server, namespace=["main"], name="u").status == 200
-
-
 def test_an_earlier_location_that_another_table_has_is_refused(server: Server, lake: FreshLake) -> None:
     """Older metadata files of the dropped table lie there, and a purge of the other table would take them."""
     client = open_client(server, lake)

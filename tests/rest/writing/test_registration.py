@@ -1,5 +1,6 @@
 """Registering over REST: dropped tables come back by their metadata file, whole or not at all."""
 
+import json
 from typing import Any
 
 import duckdb
@@ -335,3 +336,59 @@ def test_row_ids_stay_apart(client: Client, lake: FreshLake) -> None:
     assert session.execute("SELECT count(*), count(DISTINCT rowid) FROM d").fetchone() == (150, 150)
     session.execute("UPDATE d SET i = i + 1000")
     assert session.execute("SELECT count(*), sum(i) FROM d").fetchone() == (150, 149 * 75 + 50_000 + 150_000)
+
+
+PASSING = {"metadata-log": [], "last-updated-ms": 0}
+
+
+@pytest.mark.parametrize("way", ["register", "undrop"])
+def test_a_location_that_another_table_used_since_gives_out_no_version_twice(client: Client, lake: FreshLake, way: str) -> None:
+    """The numbers of metadata files go on after the other table's, whose files stay as they are; then the other one goes on after these."""
+    older = client.server.get("namespaces/main/tables/t").json
+    location = older["metadata"]["location"]
+    assert drop(client) == older["metadata-location"]
+    assert client.create("u", location=location).status == 200
+    lake.duckdb().execute("INSERT INTO u SELECT range, 'x' FROM range(7)")
+    newer = client.server.get("namespaces/main/tables/u").json
+    written = client.objects.read(newer["metadata-location"])
+    assert drop(client, "u") == newer["metadata-location"]
+    back = bring_back(client, way, "t", older["metadata-location"])
+    assert back.status == 200, back.body
+    found = client.server.get("namespaces/main/tables/t").json
+    assert find_version(found) == find_version(newer) + 1
+    assert {**found["metadata"], **PASSING} == {**older["metadata"], **PASSING}
+    assert client.objects.read(newer["metadata-location"]) == written
+    assert lake.duckdb().execute("SELECT count(*), sum(id) FROM t").fetchone() == (100, 5044)
+    assert client.commit([{"action": "set-properties", "updates": {"k": "w"}}]).status == 200
+    assert drop(client).endswith(f"/v{find_version(newer) + 2}.metadata.json")
+    assert bring_back(client, way, "u", newer["metadata-location"]).status == 200
+    assert find_version(client.server.get("namespaces/main/tables/u").json) == find_version(newer) + 3
+    assert client.objects.read(newer["metadata-location"]) == written
+    assert lake.duckdb().execute("SELECT count(*) FROM u").fetchone() == (7,)
+
+
+def bring_back(client: Client, way: str, name: str, metadata_location: str) -> Answer:
+    """Bring a dropped table back by its newest metadata file, or by its name."""
+    if way == "register":
+        return register(client, metadata_location, name)
+    return client.server.ask("POST", "/management/v1/lake/undrop", {}, json.dumps({"namespace": ["main"], "name": name}).encode())
+
+
+def find_version(loaded: Any) -> int:
+    """The number of a loaded table's metadata file."""
+    return int(loaded["metadata-location"].rpartition("/v")[2].split(".")[0])
+
+
+def test_a_table_that_moves_to_a_location_of_a_dropped_one_gives_out_no_version_twice(client: Client) -> None:
+    """The dropped table has written more metadata files there than the table that moves has in all."""
+    client.create("u")
+    for value in ("1", "2", "3", "4"):
+        assert client.commit([{"action": "set-properties", "updates": {"k": value}}], name="u").status == 200
+    there = client.server.get("namespaces/main/tables/u").json
+    written = client.objects.read(there["metadata-location"])
+    drop(client, "u")
+    client.create("w")
+    moved = client.commit([{"action": "set-location", "location": there["metadata"]["location"]}], name="w")
+    assert moved.status == 200
+    assert find_version(moved.json) == find_version(there) + 1
+    assert client.objects.read(there["metadata-location"]) == written
