@@ -40,9 +40,19 @@ from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.notes import read_kept_list, read_notes, read_ref_notes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.registration import Purge, delete_purge, list_located_tables, list_purges, list_unregistered_locations
+from duckicelake.lake.writing.registration import (
+    Purge,
+    claim_purge,
+    delete_purge,
+    list_located_tables,
+    list_purges,
+    list_unregistered_locations,
+)
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
+
+CLAIMED_OBJECTS = 1000
+"""So many objects are deleted well within the hour for which a claim holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
     )
 
 
-def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
+def purge_objects(warehouse: Warehouse, table_objects: TableObjects, noted: Purge) -> None:
     """Remove what a table left that no row of DuckLake names; its drop has landed, so a store that fails leaves the rest."""
     try:
         with reading(warehouse.lake) as conn:
@@ -84,9 +94,7 @@ def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
                 # A branch may read these files. The purge stays noted, and is finished when the lake has no branches.
                 return
             named = _list_named(conn, table_objects)
-        warehouse.objects.delete_many(uri for uri in table_objects.uris if to_canonical(uri) not in named)
-        with writing(warehouse.lake) as conn:
-            delete_purge(conn, table_objects.table.table_id)
+        _delete_purged(warehouse, noted, [uri for uri in table_objects.uris if to_canonical(uri) not in named])
     except CatalogError:
         # The drop has landed, so the request must not fail; the noted purge is finished later.
         return
@@ -131,10 +139,26 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
     with reading(warehouse.lake) as conn:
         paths = [path for path, is_relative in list_named_paths(conn, noted.table_id, noted.locations) if not is_relative]
         named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, noted.locations, noted.table_id))}
-    gone = [uri for uri in left if to_canonical(uri) not in named]
-    warehouse.objects.delete_many(gone)
+    return _delete_purged(warehouse, noted, [uri for uri in left if to_canonical(uri) not in named])
+
+
+def _delete_purged(warehouse: Warehouse, noted: Purge, uris: Sequence[str]) -> list[str]:
+    """Delete objects of a purged table, then the note of its purge, and return what was deleted.
+
+    Each batch is claimed first: a table that came back since the objects were listed keeps the rest.
+    """
+    gone: list[str] = []
+    for first in range(0, len(uris), CLAIMED_OBJECTS):
+        with writing(warehouse.lake) as conn:
+            locations = claim_purge(conn, noted)
+        if locations is None:
+            return gone
+        folders = tuple(to_folder_uri(location) for location in locations)
+        batch = [uri for uri in uris[first : first + CLAIMED_OBJECTS] if to_canonical(uri).startswith(folders)]
+        warehouse.objects.delete_many(batch)
+        gone += batch
     with writing(warehouse.lake) as conn:
-        delete_purge(conn, noted.table_id)
+        delete_purge(conn, noted)
     return gone
 
 

@@ -53,7 +53,6 @@ from duckicelake.lake.writing.apply import skip_to_snapshot, write_steps
 from duckicelake.lake.writing.lookups import has_view, is_touched
 from duckicelake.lake.writing.registration import (
     LocatedTable,
-    delete_purge,
     find_drop_snapshot,
     find_dropped_table,
     find_live_table_name,
@@ -64,6 +63,7 @@ from duckicelake.lake.writing.registration import (
     list_located_tables,
     list_pinned_paths,
     remove_purged_location,
+    take_back_purge,
     write_unregistered,
 )
 from duckicelake.lake.writing.rows import NewRow
@@ -140,7 +140,8 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
         _check_not_purged(commit.conn, metadata_location, metadata.location)
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
         uuid = insert_registered_table(commit, TableRegistration(ident, metadata_location, external, allowed, replaced, existing))
-        remove_purged_location(commit.conn, metadata.location)
+        if not remove_purged_location(commit.conn, metadata.location):
+            raise _being_deleted(metadata_location)
         commit.write_object(uuid)
     return uuid
 
@@ -174,7 +175,8 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         step.changes += revived.changes
         step.changes_catalog = True
         write_steps(commit, to_lake_steps(commit.head, IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
-        delete_purge(commit.conn, table.table_id)
+        if not take_back_purge(commit.conn, table.table_id):
+            raise _being_deleted(metadata_location)
         commit.write_object(table.table_uuid)
     return table.table_uuid
 
@@ -182,10 +184,14 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
 def _check_not_purged(conn: psycopg.Connection, metadata_location: str, location: str, table_id: int = NO_TABLE) -> None:
     """Raise BadRequest when what the file says is about to be removed: a purge has dropped it, and has not come to its end."""
     if has_purge(conn, table_id, location):
-        raise BadRequest(
-            f"The table of {metadata_location!r} was dropped with its files, which are going. "
-            "An hour after the drop it can be registered, if they are still there."
-        )
+        raise _being_deleted(metadata_location)
+
+
+def _being_deleted(metadata_location: str) -> BadRequest:
+    return BadRequest(
+        f"The table of {metadata_location!r} was dropped with its files, which are being deleted. "
+        "An hour after the last of them was deleted it can be registered, if they are still there."
+    )
 
 
 def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> LocatedTable | None:

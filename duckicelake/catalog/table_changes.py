@@ -190,10 +190,11 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False, show
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         write_steps(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
         commit.write_object(table.table_uuid)
+        noted = None
         if table_objects is not None and table_objects.table.table_id == table.table_id and table_objects.locations:
-            write_purge(commit.conn, table, table_objects.locations, warehouse.purge_grace_hours)
-    if table_objects is not None and table_objects.table.table_id == table.table_id and not warehouse.purge_grace_hours:
-        purge_objects(warehouse, table_objects)
+            noted = write_purge(commit.conn, table, table_objects.locations, warehouse.purge_grace_hours)
+    if table_objects is not None and noted is not None and not warehouse.purge_grace_hours:
+        purge_objects(warehouse, table_objects, noted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from duckicelake.lake.writing.dropped import (
     read_dropped_tables,
     read_ended_tags,
 )
-from duckicelake.lake.writing.registration import delete_purge, find_live_table_name, find_scheduled_path, list_data_paths
+from duckicelake.lake.writing.registration import find_live_table_name, find_scheduled_path, list_data_paths, take_back_purge
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import metadata_uri, table_folder
 from duckicelake.translate.namespaces import Levels, ParentSchema, RestoredSchema, fold_name, restore_schema, to_levels, to_schema_name
@@ -177,7 +177,6 @@ def undrop_table(warehouse: Warehouse, asked: UndropTable) -> Undropped:
             check_free_name(commit.conn, target, place)
         _add_table(commit.conn, step, table, place)
         write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
-        delete_purge(commit.conn, table.table_id)
         commit.write_object(table.table_uuid)
     return Undropped(to_levels(place.schema_name), place.table_name, table.table_uuid)
 
@@ -275,6 +274,8 @@ def _add_table(conn: psycopg.Connection, step: TableStep, table: DroppedTable, p
     scheduled = find_scheduled_path(conn, paths)
     if scheduled is not None:
         raise BadRequest(f"{named}: DuckLake is going to delete its data file {scheduled!r}.")
+    if not take_back_purge(conn, table.table_id):
+        raise BadRequest(f"{named}: {PURGED}.")
     revived = revive_table(table, place, folder, table.end_snapshot)
     step.rows += [*revived.rows, *(UnpinnedFile(path) for path in paths)]
     step.changes += revived.changes

@@ -79,13 +79,33 @@ INSERT_PURGE = """
 INSERT INTO iceberg_purge (table_id, table_uuid, locations, due_at)
 VALUES (%(table_id)s, %(table_uuid)s, %(locations)s::text[], clock_timestamp() + %(grace_hours)s * interval '1 hour')
 ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = excluded.begun_at, due_at = excluded.due_at
+RETURNING table_id, locations, begun_at
 """
 
 
-def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str], grace_hours: int) -> None:
+def write_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str], grace_hours: int) -> Purge:
     """Note, in the transaction that drops a table, that its files are to be deleted after so many hours."""
     parameters = {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations), "grace_hours": grace_hours}
-    conn.execute(INSERT_PURGE, parameters)
+    [noted] = fetch_rows(conn, Purge, INSERT_PURGE, **parameters)
+    return noted
+
+
+CLAIM_PURGE = """
+UPDATE iceberg_purge p SET due_at = clock_timestamp()
+ -- A table that came back and was dropped again has another note.
+ WHERE p.table_id = %(table_id)s AND p.begun_at = %(begun_at)s AND p.due_at <= clock_timestamp()
+   AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = p.table_id AND t.end_snapshot IS NULL)
+RETURNING p.locations
+"""
+
+
+def claim_purge(conn: psycopg.Connection, noted: Purge) -> Sequence[str] | None:
+    """Return the locations whose objects may be deleted now; None if the table came back, or its purge has been finished.
+
+    For an hour after the claim no table comes back to these locations. The note's row decides between a claim and a table that comes back.
+    """
+    row = conn.execute(CLAIM_PURGE, {"table_id": noted.table_id, "begun_at": noted.begun_at}).fetchone()
+    return None if row is None else row[0]
 
 
 INSERT_UNREGISTERED = """
@@ -145,23 +165,47 @@ def has_purge(conn: psycopg.Connection, table_id: int, location: str = "") -> bo
 
 
 DELETE_PURGE = """
+DELETE FROM iceberg_purge WHERE table_id = %(table_id)s AND begun_at = %(begun_at)s
+"""
+
+
+def delete_purge(conn: psycopg.Connection, noted: Purge) -> None:
+    """Delete the note of a purge, because no files are left."""
+    conn.execute(DELETE_PURGE, {"table_id": noted.table_id, "begun_at": noted.begun_at})
+
+
+LOCK_PURGE = """
+SELECT due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp() FROM iceberg_purge
+ WHERE table_id = %(table_id)s
+   FOR UPDATE
+"""
+
+TAKE_BACK_PURGE = """
 DELETE FROM iceberg_purge WHERE table_id = %(table_id)s
 """
 
 
-def delete_purge(conn: psycopg.Connection, table_id: int) -> None:
-    """Delete the note of a purge: no files are left, or the table is registered again."""
-    conn.execute(DELETE_PURGE, {"table_id": table_id})
+def take_back_purge(conn: psycopg.Connection, table_id: int) -> bool:
+    """Delete the note of a purge, because its table comes back. Return False if the table's files are being deleted.
+
+    The lock waits for a claim of the purge, and the row then says when that was.
+    """
+    row = conn.execute(LOCK_PURGE, {"table_id": table_id}).fetchone()
+    if row is not None and row[0]:
+        return False
+    conn.execute(TAKE_BACK_PURGE, {"table_id": table_id})
+    return True
 
 
 UPDATE_PURGED_LOCATIONS = """
 UPDATE iceberg_purge SET locations = array_remove(locations, %(location)s) WHERE %(location)s = ANY(locations)
+RETURNING due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp()
 """
 
 
-def remove_purged_location(conn: psycopg.Connection, location: str) -> None:
-    """Remove a location from all purges: the files there belong to a newer table."""
-    conn.execute(UPDATE_PURGED_LOCATIONS, {"location": location})
+def remove_purged_location(conn: psycopg.Connection, location: str) -> bool:
+    """Remove a location from all purges: the files there belong to a newer table. Return False if they are being deleted."""
+    return not any(row[0] for row in conn.execute(UPDATE_PURGED_LOCATIONS, {"location": location}))
 
 
 SELECT_LIVE_NAME = "".join(

@@ -1,5 +1,6 @@
 """Dropping with purge over REST: a table's Iceberg objects go, whatever DuckLake reads stays."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -246,6 +247,46 @@ def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
         refused = client.post("namespaces/main/register", {"name": "u", "metadata-location": newest if file == "newest" else older})
     assert refused.error == (400, "BadRequestException")
     assert "dropped with its files" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("way", ["register", "undrop"])
+@pytest.mark.parametrize("step", ["list_modified", "delete_many"])
+def test_a_purge_takes_nothing_from_a_table_that_came_back(
+    client: Client, lake: FreshLake, break_off: Any, monkeypatch: pytest.MonkeyPatch, way: str, step: str
+) -> None:
+    """While `check --repair` finishes a purge, the table comes back, and nothing of it is deleted; or it is refused, because files go."""
+    newest = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    location = newest.partition("/metadata/")[0]
+    assert break_off("t", str(uuid4()), is_away=True).status == 204
+    # The drop is as old as the objects, so only its grace is over for longer.
+    lake.psycopg().execute("UPDATE iceberg_purge SET due_at = due_at - interval '1 hour'")
+    left, real, answers = list_objects(client, location), getattr(Objects, step), list[Answer]()
+
+    def meanwhile(objects: Objects, uris: Any) -> Any:
+        if not answers:
+            if way == "undrop":
+                # An undrop that began before the grace was over.
+                lake.psycopg().execute("UPDATE iceberg_purge SET due_at = 'infinity' WHERE due_at < clock_timestamp() - interval '1 hour'")
+            answers.append(bring_back(client, way, newest))
+        return real(objects, uris)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, step, meanwhile)
+        removed = sweep(lake)
+    assert [answer.status for answer in answers] == [200 if step == "list_modified" else 400]
+    if answers[0].status == 200:
+        assert removed == [] and list_objects(client, location) >= left
+        assert client.server.get("namespaces/main/tables/t").json["metadata-location"] == newest
+    else:
+        assert "dropped with its files" in answers[0].json["error"]["message"]
+        assert list_objects(client, location) == set()
+
+
+def bring_back(client: Client, way: str, newest: str) -> Answer:
+    """Bring the table t back by its newest metadata file, or by its name."""
+    if way == "register":
+        return client.post("namespaces/main/register", {"name": "t", "metadata-location": newest})
+    return client.server.ask("POST", "/management/v1/lake/undrop", {}, json.dumps({"namespace": ["main"], "name": "t"}).encode())
 
 
 def let_pass(lake: FreshLake, time: timedelta) -> None:
