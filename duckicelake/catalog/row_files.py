@@ -37,6 +37,7 @@ from duckicelake.translate.leaf_types import ColumnTree, find_primitive
 from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3, Schemas
 from duckicelake.translate.types import build_value_refusal, columns_at, list_hidden, list_layouts
+from duckicelake.translate.unreadable_columns import hides_columns, list_left_out
 from duckicelake.translate.visibility import (
     DeletedRows,
     FileKey,
@@ -269,7 +270,7 @@ class FileDeriver:
 
     def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedRowsFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None, list_hidden(self.state.columns), self.schemas.lengths)
+        columns = to_inlined_columns(tree, None, self._list_unshown(tree), self.schemas.lengths)
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
         try:
@@ -279,6 +280,11 @@ class FileDeriver:
             raise build_value_refusal(self.state.table, present, found.field_id, found.reason) from None
         for begin, part in split_by_snapshot(converted):
             self._add_derived(by_begin[begin], encode_inlined(columns, part), tree)
+
+    def _list_unshown(self, tree: ColumnTree) -> frozenset[int]:
+        """Return the columns that no schema shows where the table has these columns."""
+        never_shown = list_hidden(self.state.columns)
+        return never_shown | list_left_out(tree, never_shown) if hides_columns(self.state.tags) else never_shown
 
     def _restore(self, version: SchemaVersionRow, data_file_ids: frozenset[int], files: Sequence[RestoredFile]) -> None:
         tree = columns_at(self.state.columns, (), version.begin_snapshot)

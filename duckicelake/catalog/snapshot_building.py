@@ -33,6 +33,7 @@ from duckicelake.translate.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.types import with_nullable
+from duckicelake.translate.unreadable_columns import hides_columns
 from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
 
 
@@ -141,7 +142,8 @@ def _get_schema_cache(state: TableState, oldest_row: int, has_deletes: bool, cac
     notes, note = state.notes, state.notes.table
     numbers = None if note is None else (note.format_version, note.last_column_id)
     told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked, state.nullable)
-    source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
+    shown = (state.columns, state.column_tags, hides_columns(state.tags))
+    source = (state.table, shown, state.name_mappings, told, oldest_row, has_deletes)
     built = cache.table.built
     if built is not None and built.schema_cache.source == source:
         return built.schema_cache

@@ -21,6 +21,7 @@ from duckicelake.translate.types import (
     schema_changes,
     to_fields,
 )
+from duckicelake.translate.unreadable_columns import PROPERTY, hides_columns, is_any_within
 
 V1, V2, V3 = 1, 2, 3
 TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers shows rightly"
@@ -89,15 +90,16 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     """
     client_schemas = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
     defaulted, hidden = list_defaulted(state, oldest_row), list_hidden(state.columns)
+    if not hides_columns(state.tags):
+        _check_numbers(state, hidden)
     timeline, new_notes = _build_timeline(state, oldest_row, client_schemas, (defaulted, hidden))
-    _check_numbers(state, hidden)
     _check_ids(timeline)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
     breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(collect_lengths(timeline))
-    breaks_vectors = breaks_vectors or _has_decimal_default(timeline)
+    breaks_vectors = breaks_vectors or _has_decimal_default(timeline) or _has_variant(state.columns, oldest_row)
     format_version = max(needed, noted)
     return Schemas(
         tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, client_schemas, breaks_vectors, state.nullable
@@ -127,8 +129,8 @@ def _build_timeline(
                 continue
             schema = loosened
         else:
-            rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1])
-            fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
+            rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1], hides_columns(state.tags))
+            fields = _list_fields(state, since, rules)
             fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             if not fields:
                 continue
@@ -143,6 +145,19 @@ def _build_timeline(
     return timeline, new_notes
 
 
+def _list_fields(state: TableState, lake_snapshot_id: int, rules: FieldRules) -> tuple[NestedField, ...]:
+    """Return a table's columns at a lake snapshot. Raises: Unsupported: see `to_fields`, or all current columns are left out."""
+    tree = columns_at(state.columns, state.column_tags, lake_snapshot_id)
+    fields = to_fields(tree, rules)
+    if not rules.leaves_out:
+        return fields
+    roots = {row.column_id: row for row in tree.children.get(None, ())}
+    fields = tuple(item for item in fields if not is_any_within(state.too_large, roots[item.field_id], tree))
+    if not fields and not rules.is_past:
+        raise Unsupported(f"The property {PROPERTY!r} leaves out every column of the table; add a column of another type with DuckDB.")
+    return fields
+
+
 def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
     """Return the lengths of `fixed` columns by id, from the newest schema with each column."""
     types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
@@ -153,6 +168,12 @@ def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]
 def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
     in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot >= oldest_row)
     return any(row.column_type.lower() == "timestamp_ms" for row in in_files)
+
+
+def _has_variant(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
+    """Return True if files may hold a variant: Spark's vectorised reader fails over its shredded fields, whatever a query selects."""
+    in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot >= oldest_row)
+    return any(row.column_type.lower() == "variant" for row in in_files)
 
 
 def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> bool:

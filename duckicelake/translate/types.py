@@ -47,6 +47,7 @@ class FieldRules:
 
     `defaulted` are the columns that older rows lack and that are not null there: their fields have defaults.
     `unreadable` are versions of columns that older rows cannot be read as, with the older type. `hidden` are never published.
+    `leaves_out`: a current column that Iceberg cannot represent is left out, too, and so is a past one if only a part of it is.
     """
 
     table: TableRow
@@ -54,6 +55,7 @@ class FieldRules:
     defaulted: frozenset[int]
     unreadable: Mapping[ColumnRow, str]
     hidden: frozenset[int]
+    leaves_out: bool = False
 
 
 Path = tuple[ColumnRow, ...]
@@ -65,8 +67,19 @@ def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
 
     Raises: Unsupported: a current column is not published; names the column, its type and the remedy
     """
-    fields = (_find_field((row,), tree, rules) for row in tree.children.get(None, ()))
+    find = _find_whole if rules.leaves_out else _find_field
+    fields = (find((row,), tree, rules) for row in tree.children.get(None, ()))
     return tuple(field for field in fields if field is not None)
+
+
+def _find_whole(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
+    """Return a column as a field; None if Iceberg cannot represent a part of it."""
+    try:
+        return _find_field(path, tree, replace(rules, is_past=False))
+    except Damaged:
+        raise
+    except Unsupported:
+        return None
 
 
 def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:

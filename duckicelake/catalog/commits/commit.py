@@ -19,12 +19,23 @@ from duckicelake.catalog.commits.prepare import (
     prepare_request,
 )
 from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction, to_request
+from duckicelake.catalog.commits.unreadable import hide_columns, is_hiding
 from duckicelake.catalog.commits.write import Committed, load_committed, show, writing
 from duckicelake.catalog.incoming.client_manifests import ClientManifests
 from duckicelake.catalog.table_changes import load_committed_table
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, LakeMoved, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import (
+    AlreadyExists,
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    LakeBusy,
+    LakeMoved,
+    NoSuchNamespace,
+    NoSuchTable,
+    Unsupported,
+)
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.lake.connect import reading
 from duckicelake.lake.writing.idempotency import has_transaction
@@ -48,7 +59,12 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
 
 def commit_prepared(warehouse: Warehouse, request: TableCommit, prepared: Prepared | None = None) -> LoadedTable:
     """Do what `commit_table` does, with what `prepare` returned if its base is still the newest one known."""
-    committed = _commit(warehouse, CommitBatch([request]), prepared)
+    try:
+        committed = _commit(warehouse, CommitBatch([request]), prepared)
+    except Unsupported:
+        if not is_hiding(request):
+            raise
+        return hide_columns(warehouse, request)
     return load_committed(warehouse, request.ident, committed)
 
 

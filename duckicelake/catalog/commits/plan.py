@@ -35,13 +35,15 @@ from duckicelake.iceberg.requests.manifest_checks import build_required_columns,
 from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.changes import NOTES_KIND
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.rows import TableRow
+from duckicelake.lake.rows import ColumnRow, TableRow
 from duckicelake.lake.writing.lookups import (
     LiveTableRows,
+    has_duckdb_files,
     list_files_by_path,
     list_inlined_versions,
     read_file_ids_by_path,
@@ -80,6 +82,7 @@ from duckicelake.translate.to_ducklake.commits import (
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
+from duckicelake.translate.unreadable_columns import build_rewrite_refusal, check_appendable, list_unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +212,21 @@ class FileWriter:
         """Give files that were in the table before a row like their last one, and return those that have none."""
         if not files:
             return ()
-        row, table_id = self.planned.row, self.planned.table_id
-        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
-        wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
-        sources = {wanted[path]: source for path, source in read_file_ids_by_path(self.commit.conn, table_id, wanted).items()}
+        table_id, sources = self.planned.table_id, self._find_sources(files)
         known = [file.file_path for file in files if file.file_path in sources]
         for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
             step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
             self.made.setdefault(uri, []).append(data_file_id)
         return [file for file in files if file.file_path not in sources]
+
+    def _find_sources(self, files: Sequence[DataFile]) -> dict[str, int]:
+        """Return the ids under which the lake has or had these files, by path."""
+        row, table_id = self.planned.row, self.planned.table_id
+        if not files:
+            return {}
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
+        return {wanted[path]: source for path, source in read_file_ids_by_path(self.commit.conn, table_id, wanted).items()}
 
     def remove_files(self, step: TableStep, uris: Sequence[str]) -> None:
         """End the rows of files; a derived file stands for the inlined rows of one lake snapshot.
@@ -233,6 +242,30 @@ class FileWriter:
         known = [uri for uri in uris if uri in self.made]
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
         self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
+
+    def check_unseen(self, columns: Sequence[ColumnRow], shown: Schema, files: SnapshotFiles) -> None:
+        """Raise BadRequest for files that lack values of columns that clients do not see: NOT NULL ones, or those of DuckDB's rows."""
+        unseen = list_unseen(columns, shown)
+        if not unseen:
+            return
+        if any(prepared.change.added for prepared in files.branch_snapshots.values()):
+            check_appendable(unseen)
+        for change in files.changes:
+            if self._brings_files(change) and self._is_any_of_duckdb([*change.removed, *change.deletes]):
+                raise build_rewrite_refusal(unseen)
+
+    def _brings_files(self, change: FileChange) -> bool:
+        """Return True if a change adds files that a client wrote, also those of a branch that main is set to."""
+        return bool(change.added) or len(change.returned) > len(self._find_sources(change.returned))
+
+    def _is_any_of_duckdb(self, uris: Sequence[str]) -> bool:
+        """Return True if one of these files holds rows that DuckDB wrote: its data file, or a file derived from inlined rows."""
+        inlined = self._list_inlined(uris)
+        row, table_id = self.planned.row, self.planned.table_id
+        if inlined or row is None:
+            return bool(inlined)
+        folder = table_folder(read_data_path(self.commit.conn), row)
+        return has_duckdb_files(self.commit.conn, table_id, [path for uri in uris for path in list_paths(folder, uri)])
 
     def delete_rows(self, step: TableStep, prepared: PreparedDeletes) -> None:
         """Give data files their new delete files, and end inlined rows."""
@@ -520,6 +553,7 @@ def _plan_change(commit: Commit, applied: _Applied, ids: IdAllocator, planned: P
         first.add_change("altered_table" if marks else NOTES_KIND, table_id)
     names = build_column_names(base.published.state if base.published else None, files.footers)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
+    writer.check_unseen(found.columns, get_current_schema(old), files)
     is_step = bool(first.changes or files.changes)
     steps = add_snapshots(writer, first, applied) if is_step else []
     moved = [] if files.move is None else keep_main_target(table_id, files.move, notes.refs)

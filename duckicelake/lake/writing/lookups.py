@@ -136,6 +136,20 @@ def list_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[
     return [LiveDataFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
+SELECT_HAS_DUCKDB_FILES = """
+SELECT EXISTS (SELECT FROM ducklake_data_file f
+                WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL AND f.path = ANY(%(paths)s::text[])
+                  -- Every file that a client committed has a note.
+                  AND NOT EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id))
+"""
+
+
+def has_duckdb_files(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> bool:
+    """Return True if DuckDB wrote one of the live data files of a table with these paths."""
+    row = conn.execute(SELECT_HAS_DUCKDB_FILES, {"table_id": table_id, "paths": list(paths)}).fetchone()
+    return bool(row and row[0])
+
+
 SELECT_IS_NAMED = """
 SELECT (SELECT count(*) FROM ducklake_data_file WHERE path = ANY(%(paths)s::text[]))
      + (SELECT count(*) FROM iceberg_kept_file WHERE path = ANY(%(paths)s::text[]))

@@ -23,6 +23,7 @@ from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, 
 from duckicelake.translate.namespaces import check_distinct, fold_name
 from duckicelake.translate.to_ducklake.texts import find_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
+from duckicelake.translate.unreadable_columns import check_names_free, list_unseen
 
 TYPES: Mapping[str, str] = {
     "boolean": "boolean",
@@ -167,6 +168,7 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
     wanted = list_wanted(
         after, rules.lake_format, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None}
     )
+    check_names_free(list_unseen(columns, rules.before), after)
     live = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []

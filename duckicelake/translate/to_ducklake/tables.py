@@ -45,6 +45,13 @@ from duckicelake.translate.to_ducklake.columns import (
     create_columns,
     has_narrow,
 )
+from duckicelake.translate.unreadable_columns import (
+    check_appendable,
+    check_property,
+    check_stays_readable,
+    list_unseen,
+    select_seen,
+)
 
 
 @dataclass(slots=True)
@@ -105,6 +112,7 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
 
     Raises: BadRequest: DuckLake cannot store it
     """
+    check_property(new.properties)
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{target.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
@@ -157,10 +165,15 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
 
     Raises: BadRequest: DuckLake cannot store the new metadata
     """
+    check_property(new.properties)
+    shown = get_current_schema(base)
+    unseen, seen = list_unseen(live.columns, shown), select_seen(live.columns, shown)
+    check_stays_readable(unseen, base.properties, new.properties)
     if adds_data:
-        check_writable(live.columns)
+        check_appendable(unseen)
+        check_writable(seen)
     rows: list[NewRow] = []
-    shape = _change_shape(live, base, new, widens=adds_data and has_narrow(live.columns))
+    shape = _change_shape(live, base, new, widens=adds_data and has_narrow(seen))
     rows += shape
     rows += _change_properties(live, base, new)
     notes = new_shape_notes(live.table_id, base, new, live.client_order_id)
@@ -206,14 +219,15 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
     if base.default_sort_order_id != new.default_sort_order_id:
         rows.append(EndedSorting(live.table_id))
     elif live.sort_keys and before != after:
-        rows += _change_sorting(live, after)
+        rows += _change_sorting(live, before, after)
     return rows
 
 
-def _change_sorting(live: LiveTable, after: Schema) -> Sequence[NewRow]:
+def _change_sorting(live: LiveTable, before: Schema, after: Schema) -> Sequence[NewRow]:
     """Return the rows that rename columns in DuckDB's sort keys; an order by a dropped column ends."""
     old_names = {row.column_id: row.column_name for row in live.columns if row.end_snapshot is None and row.parent_column is None}
-    names = {field.field_id: field.name for field in after.fields}
+    names = {row.column_id: row.column_name for row in list_unseen(live.columns, before)}
+    names |= {field.field_id: field.name for field in after.fields}
     renamed = {fold_name(name): names[key] for key, name in old_names.items() if key in names and names[key] != name}
     if not renamed and old_names.keys() <= names.keys():
         return []

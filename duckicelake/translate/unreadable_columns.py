@@ -1,0 +1,104 @@
+"""The table property `iceberg.unreadable-columns`: with `hide`, a column that Iceberg cannot represent is left out of the schemas.
+
+A column is left out whole, also if only a nested field cannot be represented. DuckDB has all columns. Pure functions: `schemas` and
+`catalog.row_files` call them for loads, `to_ducklake.tables` and `catalog.commits.plan` for commits.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import walk_fields
+from duckicelake.lake.rows import ColumnRow, TagRow
+from duckicelake.translate.leaf_types import ColumnTree, find_primitive
+from duckicelake.translate.namespaces import fold_name
+from duckicelake.translate.types import NESTED_TYPES
+
+PROPERTY, REFUSE, HIDE = "iceberg.unreadable-columns", "refuse", "hide"
+
+
+def hides_columns(tags: Iterable[TagRow]) -> bool:
+    """Return True if a table leaves out the columns that Iceberg cannot represent."""
+    return any(tag.key == PROPERTY and tag.value == HIDE for tag in tags)
+
+
+def check_property(properties: Mapping[str, str]) -> None:
+    """Raise BadRequest if the property has another value than the two that there are."""
+    value = properties.get(PROPERTY, REFUSE)
+    if value not in (REFUSE, HIDE):
+        raise BadRequest(f"The property {PROPERTY!r} is {value[:100]!r}; it must be {REFUSE!r} or {HIDE!r}.")
+
+
+def list_left_out(tree: ColumnTree, never_shown: Collection[int]) -> frozenset[int]:
+    """Return the columns with a leaf whose type is not published, each with all its fields, unless that leaf is `never_shown`."""
+    found: set[int] = set()
+    for root in tree.children.get(None, ()):
+        rows = list(_walk(root, tree))
+        leaves = [row for row in rows if row.column_type.lower() not in NESTED_TYPES and row.column_id not in never_shown]
+        if any(find_primitive(row.column_type.lower()) is None for row in leaves):
+            found.update(row.column_id for row in rows)
+    return frozenset(found)
+
+
+def is_any_within(column_ids: Collection[int], root: ColumnRow, tree: ColumnTree) -> bool:
+    """Return True if a column, or a field within it, is one of these."""
+    return bool(column_ids) and any(row.column_id in column_ids for row in _walk(root, tree))
+
+
+def _walk(row: ColumnRow, tree: ColumnTree) -> Iterable[ColumnRow]:
+    yield row
+    for child in tree.children.get(row.column_id, ()):
+        yield from _walk(child, tree)
+
+
+def list_unseen(columns: Iterable[ColumnRow], shown: Schema) -> list[ColumnRow]:
+    """Return the live columns of a table that its published schema leaves out."""
+    known = {field.field_id for field in shown.fields}
+    return [row for row in columns if row.end_snapshot is None and row.parent_column is None and row.column_id not in known]
+
+
+def select_seen(columns: Iterable[ColumnRow], shown: Schema) -> list[ColumnRow]:
+    """Return the columns and nested fields that a table's published schema has."""
+    known = {item.field_id for _, item in walk_fields(shown.fields)}
+    return [row for row in columns if row.column_id in known]
+
+
+def check_names_free(unseen: Sequence[ColumnRow], after: Schema) -> None:
+    """Raise BadRequest if a client gives a column the name of one that it does not see."""
+    taken = {fold_name(row.column_name): row for row in unseen}
+    for field in after.fields:
+        row = taken.get(fold_name(field.name))
+        if row is not None:
+            raise BadRequest(
+                f"Column {field.name!r} has the name of a column of the type {row.column_type} that DuckDB has, and that {PROPERTY}={HIDE} "
+                "leaves out; choose another name."
+            )
+
+
+def check_stays_readable(unseen: Sequence[ColumnRow], before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise BadRequest if the table would no longer leave out columns, and so become unreadable, by a client's change."""
+    if unseen and before.get(PROPERTY) == HIDE and after.get(PROPERTY) != HIDE:
+        names = ", ".join(repr(row.column_name) for row in unseen)
+        raise BadRequest(
+            f"Without {PROPERTY}={HIDE}, no Iceberg client could read the table, because of {names}; replace or drop what it hides with "
+            "DuckDB first."
+        )
+
+
+def check_appendable(unseen: Sequence[ColumnRow]) -> None:
+    """Raise BadRequest if a column that a client's files cannot have needs a value in each row."""
+    for row in unseen:
+        if not row.nulls_allowed and row.initial_default is None:
+            raise BadRequest(
+                f"Iceberg clients cannot add rows: the column {row.column_name!r} of the type {row.column_type} is NOT NULL, and "
+                f"{PROPERTY}={HIDE} leaves it out. Drop NOT NULL with DuckDB, or add the rows with DuckDB."
+            )
+
+
+def build_rewrite_refusal(unseen: Sequence[ColumnRow]) -> BadRequest:
+    """Return the refusal of a snapshot that writes rows again that may have values in columns that the client does not see."""
+    names = ", ".join(repr(row.column_name) for row in unseen)
+    return BadRequest(
+        f"The snapshot replaces rows of files that DuckDB wrote, and would lose their values of {names}, which {PROPERTY}={HIDE} leaves "
+        "out. Change these rows with DuckDB, or delete rows and append others in snapshots of their own."
+    )

@@ -1,0 +1,124 @@
+"""Tables that leave out columns that Iceberg cannot represent: stock clients read and write the rest, and DuckDB has everything."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from duckdb import DuckDBPyConnection
+from pyiceberg.exceptions import BadRequestError, RESTError
+from pyiceberg.types import DateType
+
+from duckicelake.translate.unreadable_columns import PROPERTY
+from tests.rest.serving import Answer
+from tests.support.readers import DuckDBIcebergReader, PyIcebergReader, Served
+
+IDENT = ("main", "t")
+FLUSH = "CALL ducklake_flush_inlined_data('lake')"
+TABLE = "CREATE TABLE t (i INTEGER, u UBIGINT, d INTERVAL, s STRUCT(a INTEGER, b UBIGINT))"
+ROWS = "INSERT INTO t SELECT n, 18446744073709551615 - n, INTERVAL 1 DAY * n, {{'a': n, 'b': n}} FROM range({}, {}) r(n)"
+VALUES = "SELECT i, u, d, s.b FROM t ORDER BY i"
+
+
+def set_property(served: Served, value: str, *more: object) -> Answer:
+    """Ask for the property as a client without the table's metadata can."""
+    body = {"requirements": list(more), "updates": [{"action": "set-properties", "updates": {PROPERTY: value}}]}
+    path = "namespaces/main/tables/t"
+    return served.server.ask("POST", path, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+def check_snapshots(conn: DuckDBPyConnection, reader: PyIcebergReader, *others: DuckDBIcebergReader) -> None:
+    """At each snapshot, the clients read DuckDB's rows in the columns that there are for them."""
+    table = reader.catalog.load_table(IDENT)
+    for snapshot in table.snapshots():
+        shown = [field.name for field in table.scan(snapshot_id=snapshot.snapshot_id).projection().fields]
+        expected = conn.execute(f"SELECT {', '.join(shown)} FROM t AT (VERSION => {snapshot.snapshot_id}) ORDER BY i").to_arrow_table()
+        for each in (reader, *others):
+            assert each.read(IDENT, snapshot.snapshot_id).sort_by("i").to_pylist() == expected.to_pylist(), (
+                each.name,
+                snapshot.snapshot_id,
+            )
+
+
+def test_the_rest_of_a_table_is_read_and_written(served: Served) -> None:
+    """Inlined rows, files of DuckDB and of PyIceberg, changes of columns and deletes by both sides; hidden values stay as they are."""
+    conn, pyiceberg, extension = served.lake.duckdb(), served.pyiceberg(), served.duckdb_iceberg()
+    conn.execute(TABLE)
+    conn.execute(ROWS.format(0, 3))
+    with pytest.raises(RESTError, match="UnsupportedOperationException"):
+        pyiceberg.catalog.load_table(IDENT)
+    answer = set_property(served, "hide")
+    assert answer.status == 200
+    assert [field["name"] for field in answer.json["metadata"]["schemas"][-1]["fields"]] == ["i"]
+    conn.execute(ROWS.format(3, 30))
+    conn.execute("ALTER TABLE t SET PARTITIONED BY (u); ALTER TABLE t SET SORTED BY (d, i)")
+    conn.execute(ROWS.format(30, 42))
+    check_snapshots(conn, pyiceberg, extension)
+    pyiceberg.catalog.load_table(IDENT).append(pa.table({"i": pa.array([42, 43], pa.int32())}))
+    with pyiceberg.catalog.load_table(IDENT).update_schema() as update:
+        update.add_column("day", DateType())
+        update.rename_column("i", "n")
+    with pyiceberg.catalog.load_table(IDENT).update_schema() as update:
+        update.rename_column("n", "i")
+    extension.conn.execute("DELETE FROM ice.main.t WHERE i IN (1, 40)")
+    assert conn.execute(FLUSH) is not None
+    check_snapshots(conn, pyiceberg, extension)
+    found = conn.execute(VALUES).fetchall()
+    expected = conn.execute(
+        "SELECT n::INTEGER, (18446744073709551615 - n)::UBIGINT, INTERVAL 1 DAY * n, n::UBIGINT FROM range(42) r(n) WHERE n NOT IN (1, 40)"
+        " UNION ALL SELECT n, NULL, NULL, NULL FROM range(42, 44) r(n) ORDER BY 1"
+    ).fetchall()
+    assert found == expected
+    assert conn.execute("SELECT count(*) FROM t WHERE u IS NULL").fetchall() == [(2,)]
+    keys = served.lake.psycopg().execute("SELECT expression FROM ducklake_sort_expression ORDER BY sort_id DESC, sort_key_index").fetchall()
+    assert [key for (key,) in keys[:2]] == ["d", '"i"']
+
+
+def test_no_rewriting_loses_hidden_values(served: Served) -> None:
+    """A client's copy of DuckDB's rows would lack them. Its own files have none, so it may rewrite those."""
+    conn, pyiceberg = served.lake.duckdb(), served.pyiceberg()
+    conn.execute(TABLE)
+    set_property(served, "hide")
+    table = pyiceberg.catalog.load_table(IDENT)
+    table.append(pa.table({"i": pa.array([100, 101], pa.int32())}))
+    table.delete("i = 100")
+    conn.execute(ROWS.format(0, 3))
+    for _ in ("inlined", "flushed"):
+        with pytest.raises(BadRequestError, match="would lose their values of 'u', 'd', 's'"):
+            pyiceberg.catalog.load_table(IDENT).delete("i = 1")
+        conn.execute(FLUSH)
+    assert conn.execute("SELECT i, u IS NULL FROM t ORDER BY i").fetchall() == [(0, False), (1, False), (2, False), (101, True)]
+    pyiceberg.catalog.load_table(IDENT).delete("i < 10")
+    assert conn.execute("SELECT i FROM t").fetchall() == [(101,)]
+
+
+def test_a_hidden_not_null_column_refuses_rows_and_a_property_that_stays_is_refused(served: Served) -> None:
+    """The messages say what to do; the table stays as it is, and DuckDB goes on."""
+    conn, pyiceberg = served.lake.duckdb(), served.pyiceberg()
+    pyiceberg.catalog.create_table(IDENT, pa.schema([("i", pa.int32())]), properties={PROPERTY: "hide"})
+    conn.execute("ALTER TABLE t ADD COLUMN u UBIGINT; INSERT INTO t VALUES (1, 2); ALTER TABLE t ALTER u SET NOT NULL")
+    with pytest.raises(BadRequestError, match="'u' of the type uint64 is NOT NULL"):
+        pyiceberg.catalog.load_table(IDENT).append(pa.table({"i": pa.array([2], pa.int32())}))
+    with pytest.raises(BadRequestError, match="because of 'u'"):
+        pyiceberg.catalog.load_table(IDENT).transaction().remove_properties(PROPERTY).commit_transaction()
+    with pytest.raises(BadRequestError, match="must be 'refuse' or 'hide'"):
+        pyiceberg.catalog.load_table(IDENT).transaction().set_properties({PROPERTY: "no"}).commit_transaction()
+    assert pyiceberg.read(IDENT).to_pylist() == [{"i": 1}]
+    conn.execute("ALTER TABLE t ALTER u DROP NOT NULL")
+    pyiceberg.catalog.load_table(IDENT).append(pa.table({"i": pa.array([2], pa.int32())}))
+    assert conn.execute("FROM t ORDER BY i").fetchall() == [(1, 2), (2, None)]
+
+
+def test_an_unreadable_table_is_asked_to_hide_by_its_uuid(served: Served) -> None:
+    """A request that needs more of the table than its uuid is refused as before, and so is one whose table stays unreadable."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t (u UBIGINT)")
+    assert set_property(served, "hide").error == (406, "UnsupportedOperationException")
+    conn.execute("ALTER TABLE t ADD COLUMN i INTEGER")
+    assert served.server.get("namespaces/main/tables/t").status == 406, "the refused request has changed nothing"
+    (uuid,) = served.lake.psycopg().execute("SELECT table_uuid::text FROM ducklake_table WHERE table_name = 't'").fetchone() or ("",)
+    other = {"type": "assert-table-uuid", "uuid": "00000000-0000-0000-0000-000000000000"}
+    assert set_property(served, "hide", other).error == (409, "CommitFailedException")
+    assert set_property(served, "hide", {"type": "assert-current-schema-id", "current-schema-id": 0}).status == 406
+    assert set_property(served, "refuse").status == 406
+    assert set_property(served, "hide", {**other, "uuid": uuid}).status == 200
+    assert set_property(served, "hide").status == 200

@@ -1,0 +1,151 @@
+"""Tables that leave out columns that Iceberg cannot represent: what is published, and what a client's change may do."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.schema import Schema
+from duckicelake.lake.rows import ColumnRow
+from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns
+from duckicelake.translate.types import columns_at
+from duckicelake.translate.unreadable_columns import (
+    PROPERTY,
+    check_appendable,
+    check_property,
+    check_stays_readable,
+    list_left_out,
+    list_unseen,
+)
+from tests.translate.support.room import Room
+from tests.translate.test_types import publish
+from tests.translate.to_ducklake.test_columns import field, schema
+
+
+def hide(room: Room, name: str) -> None:
+    """Set the property of a table."""
+    state = room.read(name)
+    room.postgres.execute(
+        "INSERT INTO ducklake_tag (object_id, begin_snapshot, key, value) VALUES (%s, %s, %s, 'hide')",
+        (state.table.table_id, state.position.lake_snapshot_id, PROPERTY),
+    )
+    room.postgres.commit()
+
+
+def names(shown: Schema) -> list[str]:
+    """The names of the root columns."""
+    return [item.name for item in shown.fields]
+
+
+@pytest.mark.parametrize("kind", ["UBIGINT", "INTERVAL", "VARIANT", "UBIGINT[]", "STRUCT(a INTEGER, u UBIGINT)", "MAP(VARCHAR, INTERVAL)"])
+def test_a_column_of_an_unpublished_type_is_left_out_whole(room: Room, kind: str) -> None:
+    """Without the property, the table is refused; with it, every schema is without the column."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER)", f"ALTER TABLE {name} ADD COLUMN v {kind}", f"ALTER TABLE {name} ADD COLUMN j DATE")
+    with pytest.raises(Unsupported, match="Column 'v"):
+        publish(room, name)
+    hide(room, name)
+    schemas = publish(room, name)
+    assert [names(shown) for _, shown in schemas.timeline] == [["i"], ["i"], ["i", "j"]]
+    assert schemas.last_column_id == max(row.column_id for row in room.read(name).columns)
+
+
+def test_a_column_whose_older_rows_cannot_be_read_is_left_out(room: Room) -> None:
+    """The snapshots from before the change of its type have it."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, v INTEGER)", f"INSERT INTO {name} VALUES (1, 2)")
+    room.run(f"ALTER TABLE {name} ALTER COLUMN v TYPE DOUBLE")
+    hide(room, name)
+    assert [names(shown) for _, shown in publish(room, name).timeline] == [["i", "v"], ["i"]]
+
+
+def test_a_column_with_a_default_that_iceberg_lacks_is_left_out(room: Room) -> None:
+    """NaN is no JSON value."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER)", f"INSERT INTO {name} VALUES (1)", f"ALTER TABLE {name} ADD COLUMN v DOUBLE DEFAULT 'nan'")
+    hide(room, name)
+    assert names(publish(room, name).current) == ["i"]
+
+
+def test_a_column_with_numbers_that_readers_mistake_is_left_out(room: Room) -> None:
+    """From every snapshot, because the statistics do not say which rows have them."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, v UINTEGER)", f"INSERT INTO {name} VALUES (1, 4294967295)")
+    room.flush(name)
+    hide(room, name)
+    assert [names(shown) for _, shown in publish(room, name).timeline] == [["i"]]
+
+
+@pytest.mark.parametrize(("kind", "breaks"), [("VARIANT", True), ("UBIGINT", False)])
+def test_files_with_a_variant_are_not_read_by_vectors(room: Room, kind: str, breaks: bool) -> None:
+    """Spark's vectorised reader fails over the variant's shredded fields, its other one over unsigned numbers of 64 bits."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, v {kind})", f"INSERT INTO {name} SELECT n, n::{kind} FROM range(20) r(n)")
+    hide(room, name)
+    assert publish(room, name).breaks_vectors == breaks
+
+
+def test_a_table_without_other_columns_is_refused(room: Room) -> None:
+    """The message names the property."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (v UBIGINT)")
+    hide(room, name)
+    with pytest.raises(Unsupported, match=f"{PROPERTY}.*leaves out every column"):
+        publish(room, name)
+
+
+def test_the_fields_of_a_column_are_left_out_with_it(room: Room) -> None:
+    """Rows in Postgres are converted without them; a dropped field of an unpublished type leaves its column readable."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, s STRUCT(a INTEGER, u UBIGINT), t STRUCT(b INTEGER, u UBIGINT))")
+    room.run(f"ALTER TABLE {name} DROP COLUMN t.u")
+    state = room.read(name)
+    before = columns_at(state.columns, (), state.columns[0].begin_snapshot)
+    ids = {row.column_name: row.column_id for row in state.columns if row.column_name in ("s", "a", "u") and row.end_snapshot is None}
+    dropped = {row.column_id for row in state.columns if row.end_snapshot is not None}
+    assert list_left_out(before, dropped) == set(ids.values())
+
+
+SHOWN = schema(field(1, "a", "long"))
+
+
+def column(column_id: int, name: str, kind: str, **more: Any) -> ColumnRow:
+    """A live root column."""
+    known: dict[str, Any] = {"initial_default": None, "default_value": "NULL", "default_value_type": "literal", "nulls_allowed": True}
+    return ColumnRow(column_id, 1, None, column_order=column_id, column_name=name, column_type=kind, parent_column=None, **known | more)
+
+
+LIVE = [column(1, "a", "int64"), column(2, "u", "uint64")]
+
+
+def test_a_clients_change_leaves_unseen_columns_alone() -> None:
+    """Neither a column that it adds nor one that it drops changes theirs."""
+    after = schema(field(3, "b", "int"))
+    rows = change_columns(7, LIVE, after, ColumnRules(SHOWN, widens=False))
+    assert {getattr(row, "column_id", None) for row in rows} == {1, 3}
+    assert [row.column_name for row in list_unseen(LIVE, SHOWN)] == ["u"]
+
+
+@pytest.mark.parametrize("after", [[field(1, "a", "long"), field(3, "U", "int")], [field(1, "u", "long")]], ids=["added", "renamed"])
+def test_the_name_of_an_unseen_column_is_taken(after: list[dict[str, Any]]) -> None:
+    """In any case, as DuckDB compares names."""
+    with pytest.raises(BadRequest, match="(?i)column 'u' has the name of a column of the type uint64"):
+        change_columns(7, LIVE, schema(*after), ColumnRules(SHOWN, widens=False))
+
+
+def test_rows_need_values_of_an_unseen_not_null_column() -> None:
+    """Unless the column has a default for rows that lack it."""
+    check_appendable([column(2, "u", "uint64"), column(3, "v", "uint64", nulls_allowed=False, initial_default="1")])
+    with pytest.raises(BadRequest, match="'u' of the type uint64 is NOT NULL"):
+        check_appendable([column(2, "u", "uint64", nulls_allowed=False)])
+
+
+def test_the_property_stays_while_it_hides_a_column() -> None:
+    """The table would be unreadable for the client that removes it."""
+    unseen = [column(2, "u", "uint64")]
+    for after in ({}, {PROPERTY: "refuse"}):
+        check_stays_readable([], {PROPERTY: "hide"}, after)
+        with pytest.raises(BadRequest, match="because of 'u'"):
+            check_stays_readable(unseen, {PROPERTY: "hide"}, after)
+    with pytest.raises(BadRequest, match="must be 'refuse' or 'hide'"):
+        check_property({PROPERTY: "yes"})
