@@ -1,4 +1,7 @@
-"""OAuth clients: the `clients` setting, and verification of their secrets."""
+"""OAuth clients: the `clients` setting, and verification of secrets. In memory only.
+
+`app` parses the setting at start; `token_endpoint` verifies secrets on threads of its own; `catalog.access_rules` creates secrets.
+"""
 
 import hashlib
 import hmac

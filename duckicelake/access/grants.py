@@ -1,7 +1,8 @@
-"""Grants: rights on namespaces, and their text form in settings, scopes and tokens.
+"""Grants: rights on namespaces, and their text form in settings, OAuth scopes, tokens and the audit log. Immutable values, no I/O.
 
-Shape: `*` is every right; `ns:<name>:<r|w|rw|*>` is a right on a namespace and everything nested in it. Levels are
-joined by `.`; any character in a level that is not part of an ASCII identifier is percent-encoded; `ns:*:r` covers every namespace.
+`access`, `rest`, `gateway` and `catalog` use this module on every thread. `Rights.ALL` is the right to choose locations and to
+register files: the grant `*` includes it, `ns:*:*` does not. `ns:<name>:<r|w|rw|*>` covers a namespace and everything nested in it;
+levels are joined by `.`, and any character that is not part of an ASCII identifier is percent-encoded.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Limits in memory: requests for each principal, and login attempts after wrong secrets."""
+"""Limits kept in the memory of one server process: requests of each principal, and logins after wrong secrets.
+
+The authentication layer asks `RateLimit` on the event loop; `token_endpoint` asks `LoginThrottle` on several threads.
+"""
 
 import math
 from collections import OrderedDict

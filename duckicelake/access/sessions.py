@@ -1,6 +1,7 @@
-"""Sessions: the rights of a token's bearer, and a cache of verified tokens.
+"""Sessions: the rights of a token's principal, and the cache of verified tokens. In memory only.
 
-Called by `rest` for each request, on the event loop.
+The authentication layer of `rest` builds the session of each request on the event loop; handlers read rights on worker threads.
+`TokenCache`, `Bearer.bound` and `Session.decided` are changed on the event loop only.
 """
 
 import hashlib

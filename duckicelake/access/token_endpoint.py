@@ -1,7 +1,7 @@
-"""The OAuth token endpoint without HTTP: authentication of clients, client credentials and token exchange.
+"""OAuth tokens without HTTP: verification of tokens, client credentials and token exchange. In memory; callers pass the lakes' policies.
 
-Called by `rest/routes/tokens.py`, on the event loop if `is_quick`, otherwise on a thread.
-Source: RFC 6749 (client credentials, errors), RFC 8693 (token exchange)
+The authentication layer calls `get_bearer` for each request, on the event loop. `rest/routes/tokens.py` calls `issue`: on the event
+loop if `is_quick`, otherwise on a thread for secrets. Source: RFC 6749, RFC 8693
 """
 
 import math
@@ -97,10 +97,6 @@ class Accounts:
     def list_public_keys(self) -> list[Mapping[str, str]]:
         """Return the public keys that verify tokens, as JWKs."""
         return self._signer.list_public()
-
-    def get_session(self, token: bytes, now_s: float) -> Session:
-        """Return the session of a token with the rights of settings. Raises: NotAuthorized: the token is invalid or expired."""
-        return self.get_bearer(token, now_s).session
 
     def get_bearer(self, token: bytes, now_s: float) -> Bearer:
         """Return the bearer of a token of this catalog; the caller checks that a lake still has the account.
@@ -241,7 +237,7 @@ def find_credentials(request: TokenRequest) -> Credentials | None:
     secret = request.form.get("client_secret")
     in_form = None if secret is None else (request.form.get("client_id", ""), secret)
     if in_form is not None and request.basic is not None and in_form != request.basic:
-        raise OAuthRefusal("invalid_request", "The request says twice who asks, and not the same.")
+        raise OAuthRefusal("invalid_request", "The Authorization header and the body have different credentials; send one of them.")
     return request.basic or in_form
 
 

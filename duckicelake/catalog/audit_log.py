@@ -1,4 +1,7 @@
-"""The audit log of denied requests: a thread writes the lines, so no request waits for them, and removes old ones."""
+"""The thread that writes denied requests to `iceberg_audit`, and deletes old rows there and in the copies of expired lake snapshots.
+
+`app` starts one for each lake. `rest` queues lines on the event loop and never waits. The thread uses connections of its own.
+"""
 
 import logging
 import time
@@ -133,10 +136,10 @@ class AuditLog:
         try:
             act()
         except CatalogError as error:
-            self._log.warning("The record could not be kept: %s", error.message)
+            self._log.warning("The audit log cannot be written: %s", error.message)
             return error
-        except Exception as error:  # noqa: BLE001  the outermost door of this thread: one odd line must not end it for all
-            self._log.exception("The record could not be kept")
+        except Exception as error:  # noqa: BLE001  the outermost frame of this thread: one faulty line must not end it
+            self._log.exception("The audit log cannot be written")
             return error
         return None
 

@@ -1,6 +1,8 @@
-"""Objects that go with a dropped table: what Iceberg readers alone need. DuckLake's time travel keeps its files.
+"""Removal of objects that no table needs: those of purged tables, of staged tables that were never created, and orphans.
 
-The drop notes where they are. The note goes after the objects: what a crash leaves between the two is finished later.
+`drop_table` and a repeated drop call the purge functions on a worker thread; only `duckicelake check --repair` calls the others.
+Each function opens its own transactions and never holds the lake's lock while it lists, reads or deletes objects. The row of a purge is
+deleted after the objects, so that a purge which a crash ends is finished later.
 """
 
 import json

@@ -157,7 +157,7 @@ class ObjectMonitor:
                 self._check_table(table_id, cache)
             except CatalogError as error:
                 self._log.warning("Published objects of table %d could not be looked after: %s", table_id, error.message)
-            except Exception:  # noqa: BLE001  the outermost door of this thread: one odd table must not end it for all
+            except Exception:  # noqa: BLE001  the outermost frame of this thread: one faulty table must not end it
                 self._log.exception("Published objects of table %d could not be looked after", table_id)
 
     def _check_table(self, table_id: int, cache: TableCache) -> None:

@@ -1,4 +1,8 @@
-"""The rules for names, locations and files of tables and views."""
+"""The rules for names, locations and files of tables and views. Violations raise BadRequest, Forbidden or AlreadyExists.
+
+`table_changes`, `view_changes`, `registration`, `dropped.undrop` and `commits` call this in their own transactions, mostly under the
+lake's lock. Only `check_store` contacts the object store, before the lock: it writes, reads and deletes a probe object.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +95,7 @@ def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, pl
 
 
 def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
-    """Return a location as it is kept, without its trailing slash. That of a dropped table may be taken over.
+    """Return a location in the spelling that is stored, without its trailing slash. That of a dropped table may be taken over.
 
     Raises: Forbidden: the client may not choose one. BadRequest: it holds ? or #, lies outside of ICEBERG_PATH and the server's roots,
     or under DATA_PATH, or in another table's location, or holds one
@@ -116,7 +120,7 @@ def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_
 
 
 def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
-    """Return the location of a table as it is kept.
+    """Return the location of a table in the spelling that is stored.
 
     Raises: BadRequest: as `check_location` does, and when it lies in a view's place, or holds one
     """

@@ -252,7 +252,7 @@ class ManifestWriter:
         self.maker = ManifestBuilder(self.files.schemas, self.files.partitioning, self.note, self.files.cache.sequence_numbers)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
-        """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
+        """Return the snapshots of these plans, oldest first, with all their objects in the upload queue."""
         snapshots: list[Snapshot] = []
         for batch in self._batches(plans):
             for plan in batch:

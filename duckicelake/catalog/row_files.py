@@ -1,4 +1,8 @@
-"""The files of a table's rows: delete positions and rewritten files are read, inlined and restored rows become derived Parquet files."""
+"""The files that hold a table's rows: DuckLake's data and delete files are read; inlined rows and rewritten files become Parquet files.
+
+`snapshot_building` calls this for loads, and for commits under the lake's lock; `incoming.file_changes` decodes delete files with it.
+It reads the object store, fills the table's `FileCache` and queues uploads. It never uses Postgres.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -238,7 +242,7 @@ NO_LENGTHS: Mapping[int, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class FileDeriver:
-    """Makes one table's derived files and hands them to the outbox."""
+    """Makes one table's derived files and hands them to the upload queue."""
 
     state: TableState
     location: str

@@ -1,4 +1,8 @@
-"""Tables: create, drop, rename."""
+"""Create, drop and rename tables, and load a table after its commit.
+
+`rest/routes/tables.py` calls this on worker threads; `commits` and `registration` use `load_committed_table`. Each operation is one
+transaction under the lake's lock (a staged create takes no lock); objects of a purged table are deleted after COMMIT.
+"""
 
 import time
 from collections.abc import Sequence
@@ -53,7 +57,7 @@ class _LocationRules:
 
 
 def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, needs_keys: bool = False) -> LoadedTable:
-    """Make a table, or, staged, only say what it would be: the commit that follows makes it.
+    """Create a table, or, staged, only return what it would be: the commit that follows creates it.
 
     `needs_keys`: the client will read and write the table with vended keys, or with signatures.
     Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for. Forbidden: the client may not name that

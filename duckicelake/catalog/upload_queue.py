@@ -89,7 +89,7 @@ class UploadQueue:
         if not self.waiting:
             return
         self.sent, self.waiting, self.waiting_bytes = self.waiting, {}, 0
-        with_one_thread = ThreadPoolExecutor(1, "outbox")
+        with_one_thread = ThreadPoolExecutor(1, "uploads")
         self._upload = with_one_thread.submit(self.objects.put_many_new, list(self.sent.items()))
         with_one_thread.shutdown(wait=False)
 

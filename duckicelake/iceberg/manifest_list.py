@@ -1,4 +1,8 @@
-"""Manifest lists: the values in the Avro files that list the manifests of a snapshot, their encoder, and inheritance from them."""
+"""Manifest lists: the entries for manifests, their Avro encoder, and the values that manifest entries inherit from them. No I/O.
+
+`catalog` uses this for publishing, commits and scan planning; jobs of `pipeline` (ingest, transfer) write manifest lists with it in
+their own process.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
-"""Table metadata: the content of a metadata.json for format versions 1 to 3, its parser, its checks and its encoder.
+"""Table metadata: the content of a metadata.json for format versions 1 to 3, its parser, its checks and its encoder. No I/O.
 
-A table with a long history is encoded after every commit, so the encoder keeps the JSON of the history between two calls.
+`catalog` and `translate` use this in the server, jobs of `pipeline.transfer` in their own process. `EncodedHistory` belongs to the
+table's cache and keeps encoded JSON, because a table with a long history is encoded after every commit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

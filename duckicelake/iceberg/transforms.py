@@ -1,6 +1,7 @@
-"""Partition transforms: the partition value of a column's value, and the arithmetic of dates and decimals that they need.
+"""Partition transforms: the partition value of a column's value, and arithmetic of dates and decimals. No I/O.
 
-Each transform is a small type; TRANSFORMS is the only list of them.
+`iceberg` (specs, scan planning), `translate` and the checks of `pipeline.verify` use this. Each transform is a class; `TRANSFORMS` and
+`_WITH_NUMBER` list all of them.
 """
 
 import re

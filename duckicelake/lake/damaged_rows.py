@@ -1,6 +1,7 @@
-"""Checks for damaged rows of a table, run right after they are read: the table is refused by name.
+"""Checks for damaged rows of a table. Damaged rows must not become invalid metadata or hide other tables: the table is refused by name.
 
-`duckicelake check` explains what such rows do to DuckDB. Here they only must not become invalid metadata or hide other tables.
+`lake.read_table` checks the rows that a load reads. `lake.writing.read_back` checks the files that a commit adds or is about to add,
+in the commit's transaction. `duckicelake check` has checks of its own.
 """
 
 import re

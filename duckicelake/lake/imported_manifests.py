@@ -1,4 +1,8 @@
-"""`iceberg_manifest`: manifests that Spark executors wrote and the server imported, by the digest of their content's plan."""
+"""`iceberg_manifest`: manifests that Spark executors wrote and the server imported, by the digest of the plan they were made from.
+
+`catalog.publish` writes them in a transaction of this module's own, `manifest_import.imported` reads them in the load's transaction, and
+`duckicelake check --repair` deletes them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,7 @@
-"""The versions of DuckLake that this catalog serves, and everything that differs between them.
+"""The supported versions of DuckLake and the differences between them.
 
-`lake` reads the version in every transaction and passes the format of a commit on with `LakeHead`; no other module compares versions.
-Source: DuckLake specification 1.0 and 1.1
+Transactions read the version (`lake.connect`, `writing.transaction`) and pass its `LakeFormat` on in `LakeHead`. Only `branches.create`
+(branches need 1.0) and `writing.migrate` compare versions. Source: DuckLake specification 1.0 and 1.1
 """
 
 from collections.abc import Mapping

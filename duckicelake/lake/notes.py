@@ -1,6 +1,7 @@
-"""Our notes about a table in Postgres: metadata versions and their log, schema, spec and sort order ids, locations, refs.
+"""Rows of a table in our `iceberg_*` tables: metadata versions and their log; schema, spec and sort order ids; locations; refs.
 
-Loads and commits of `catalog` call this in their own transactions. A number that was assigned is never assigned again.
+`catalog` calls this in transactions of loads and commits; `assign_and_commit_version` ends the transaction with COMMIT.
+`duckicelake check --repair` calls `delete_versions` and `write_repair`. An id or version that was assigned is never assigned again.
 """
 
 from collections.abc import Generator, Mapping, Sequence

@@ -2,6 +2,9 @@
 
 A request joins the *next* check, never the running one, which may have read before a commit that the request must see.
 So every response includes all commits acknowledged before the request came. Everything here runs in the event loop.
+
+`app` opens one for each lake; `rest.layers.fast_paths` and the cache of access rules ask it before they use a cached answer. It uses one
+asynchronous autocommit connection outside of the pool, and only reads.
 """
 
 import asyncio

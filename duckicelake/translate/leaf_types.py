@@ -1,4 +1,7 @@
-"""DuckLake's leaf types in Iceberg: the published ones, and replacements for the others.
+"""DuckLake's leaf types in Iceberg: the published types, replacements for the others, and the SQL that replaces a column. No I/O.
+
+`types`, `schemas`, `views` and `functions` of `translate` use it for loads; `name_mapping` asks `reads_as_stored` for files that other
+writers made (loads and commits); `reader_limits` formats SQL for `duckicelake check`.
 
 A type is published if every reader reads its values from DuckDB's Parquet files unchanged. Some hold only a part of their
 values exactly (`PARTIAL`): a value outside of that part makes the server refuse the table. Once such a column is dropped, it is

@@ -1,4 +1,8 @@
-"""DuckLake's sort order as Iceberg's, if every key is the name of a primitive column; otherwise the table counts as unsorted."""
+"""DuckLake's sort order as Iceberg's, if every key is the name of a primitive column; otherwise the table counts as unsorted. No I/O.
+
+`catalog.publish` calls this for loads and commits; `to_ducklake.tables` renames columns in sort keys, under the lake's lock. Parsing a
+key sets the level of the logger `sqlglot` for the whole process.
+"""
 
 import json
 import logging

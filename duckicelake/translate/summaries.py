@@ -1,4 +1,7 @@
-"""Snapshot summaries: the operation, the changes and the totals, as strings, with the keys of other Iceberg writers."""
+"""Snapshot summaries: operation, changes and totals as strings, with the keys of Java's writer. No I/O.
+
+`catalog.manifests` writes summaries with it; `FileTally` is filled in Spark executors, too, and added up in the server.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,6 +3,9 @@
 The row at a position of a file is visible at lake snapshot n when `born <= n < died`. Positions that are not visible
 while their file is live are the deleted positions of that snapshot. Delete files, inlined deletes, deleted inlined rows
 and files rewritten from several snapshots are all converted to this form.
+
+`catalog.row_files` builds it from rows and delete files of a load; `snapshot_building` and `translate.history` compare it between lake
+snapshots. No I/O. `born` and `died` are lake snapshot ids; FOREVER means still visible.
 """
 
 from bisect import bisect_right

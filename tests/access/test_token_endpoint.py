@@ -51,7 +51,7 @@ def refuse(accounts: Accounts, request: TokenRequest, now_s: float = NOW) -> str
 
 def rights(accounts: Accounts, issued: IssuedToken, namespace: str, now_s: float = NOW) -> Rights:
     """What a token's bearer may do in a namespace."""
-    return accounts.get_session(issued.token.encode(), now_s).rights_on((namespace,))
+    return accounts.get_bearer(issued.token.encode(), now_s).session.rights_on((namespace,))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_unsigned_subject_is_taken_from_a_proven_client_alone() -> None:
     assert refuse(accounts, ask(exchange(unsigned))) == "invalid_grant"
     assert refuse(accounts, ask(exchange(unsigned), ("writer", "wrong"))) == "invalid_client"
     with pytest.raises(NotAuthorized):
-        accounts.get_session(unsigned.encode(), NOW)
+        accounts.get_bearer(unsigned.encode(), NOW)
 
 
 def test_an_exchange_never_widens() -> None:
@@ -156,16 +156,16 @@ def test_a_chain_of_exchanges_ends() -> None:
         issued = accounts.issue(ask(exchange(issued.token)), now_s)
     assert NOW + LONGEST_SESSION_S - LIFETIME_S < now_s < NOW + LONGEST_SESSION_S
     with pytest.raises(NotAuthorized):
-        accounts.get_session(issued.token.encode(), NOW + LONGEST_SESSION_S)
+        accounts.get_bearer(issued.token.encode(), NOW + LONGEST_SESSION_S)
 
 
 def test_a_session_ends_with_its_token() -> None:
     """Though it is remembered."""
     accounts = open_accounts()
     issued = accounts.issue(ask(CREDENTIALS, WRITER), NOW)
-    assert accounts.get_session(issued.token.encode(), NOW) is accounts.get_session(issued.token.encode(), NOW + 3598)
+    assert accounts.get_bearer(issued.token.encode(), NOW) is accounts.get_bearer(issued.token.encode(), NOW + 3598)
     with pytest.raises(NotAuthorized):
-        accounts.get_session(issued.token.encode(), NOW + LIFETIME_S)
+        accounts.get_bearer(issued.token.encode(), NOW + LIFETIME_S)
 
 
 def test_a_client_that_is_gone_has_no_session() -> None:

@@ -1,7 +1,7 @@
-"""Commits: one or several tables changed in one transaction, if they still are as their requirements say.
+"""Commits: one or several tables changed in one transaction, if the requirements of the requests hold.
 
-`rest` calls this on threads of its pool. A commit passes through one module for each step: `prepare`, `lock`, `plan`, `write`.
-When a table changes between the first two, the commit begins again.
+`rest/routes/table_commits.py` calls this on worker threads, and `is_contended` on the event loop. The steps are the modules
+`prepare`, `lock`, `plan` and `write`; if a table changes between the first two, the commit prepares the requests again.
 """
 
 import time

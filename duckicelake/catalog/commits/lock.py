@@ -1,7 +1,7 @@
-"""The second step of a commit: the lake's lock is taken, and nothing may have changed since the requests were prepared.
+"""The second step of a commit: `locking` opens the transaction, takes the lake's lock and checks that the prepared bases are current.
 
-`commits.commit` calls this in the transaction that also writes the commit. The lock keeps every other committer out, DuckDB included,
-so nothing slow is done here.
+`commits.commit` calls it; plan and write follow in the same transaction. Every other committer waits, DuckDB included, so nothing slow
+is done here.
 """
 
 from collections.abc import Generator, Mapping, Sequence

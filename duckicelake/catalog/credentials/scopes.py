@@ -1,7 +1,7 @@
-"""The folders and files of a table, and which folders belong to it exclusively.
+"""The folders and files that credentials for one table may cover: folders that no other table has, and else single files.
 
-A folder may be another table's too: DuckDB uses names of folders again after a table was renamed or dropped, and SeaweedFS
-takes no notice of case. Of such a folder only the table's own files are opened, one by one.
+`credentials.table_access` calls this on worker threads in a read transaction; `create_table` checks a chosen location with it in the
+commit's transaction. Tables may share a folder: DuckDB uses names of folders again, and SeaweedFS ignores case.
 """
 
 import re

@@ -1,6 +1,7 @@
-"""Drop protection: the property by which a table or namespace refuses to be dropped over REST.
+"""Drop protection: the property by which a table or namespace refuses to be dropped, unregistered or replaced over REST.
 
-The drops call this in their own transaction, under the lake's lock. It guards against mistakes: who may write properties can remove it.
+`table_changes`, `namespaces` and `registration` call this in the commit's transaction, under the lake's lock; a registerTable with
+overwrite checks it before, too, in a read transaction. A principal who may write properties can remove the property.
 """
 
 import psycopg

@@ -1,4 +1,7 @@
-"""The plan of a table's manifests that was made last, kept for those who come back with what they made of it."""
+"""The last plan of large manifests: Spark executors write manifests by it and submit them, so the server keeps it to verify them.
+
+`manifest_import.operations` uses it on worker threads. A warehouse keeps one plan at most, because it holds all rows of a table.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
-"""Request bodies of tables and views as values, the summary header, and the check of names.
+"""Bodies of requests that create tables and views or commit to them, the summary header, and the check of names. No I/O.
 
-`rest` parses every body with these functions before `catalog` sees the request.
+`rest` parses these bodies here on worker threads (small ones on the event loop), other bodies in `rest/request_bodies.py`.
+`pipeline` uses `CreateTable`, `check_name` and `SUMMARY_HEADER` in the job's process.
 """
 
 import re

@@ -1,6 +1,7 @@
 """The log of a member of a repository: its lake snapshots, with what each did to which table.
 
-`catalog.repositories.history` and `commands.branch_history` call it, in a transaction or statement by statement.
+`catalog.repositories.history` calls it in a read transaction on a worker thread, `commands.branch_history` on a connection with
+autocommit, where each query sees the newest state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

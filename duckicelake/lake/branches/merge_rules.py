@@ -1,7 +1,7 @@
-"""The decision of a merge, as one table of rules: what of the branch's changes is applied to the lake, and what stands against it. Pure.
+"""The rules of a merge: which changes of the branch are applied to the lake, and which conflicts stop the merge. No I/O.
 
-`merge` calls it with what `changes` has read. Each rule yields conflicts; a merge with a conflict writes nothing. The rules, by what the
-branch did (rows) and what the lake did since the fork point (columns):
+`merge` passes the `Changes` that `changes` has read; the rules copy its lists (`_without`) and remove versions from the copies only.
+A merge with a conflict writes nothing. The rules, by what the branch did (rows) and what the lake did since the fork point (columns):
 
     branch        untouched  append  delete          compaction  schema  rename     drop
     append        take       union   union           union       union   union      conflict

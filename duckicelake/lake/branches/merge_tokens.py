@@ -1,7 +1,7 @@
-"""The effect of a merge as entries of `changes_made` and as words for people. Pure.
+"""The entries of `changes_made` for the lake snapshot of a merge, and words for its report. No I/O.
 
-The entries make open transactions of DuckDB conflict where they must: an entry for an insert and one for a delete together also meet
-inlined deletes, which neither of them meets alone.
+`lake.branches.merge` calls it before it writes. The entries make open transactions of DuckDB conflict where they must: an entry for an
+insert and one for a delete together also conflict with inlined deletes, which neither of them does by itself.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,7 @@
 """Postgres roles for readers of DuckLake: created with a password and an expiry, listed in `iceberg_reader`, dropped when expired.
 
-`catalog` calls this when a principal asks for DuckLake credentials, and the maintenance thread to drop expired roles.
+`catalog.credentials.ducklake` creates a role in a transaction of its own, which also drops expired ones. Only `duckicelake check
+--repair` drops them otherwise, and `duckicelake init --remove` drops all.
 """
 
 import secrets

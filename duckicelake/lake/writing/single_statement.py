@@ -1,5 +1,6 @@
-"""A simple step and the metadata version of the state after it, written by one statement: a commit in one round trip.
+"""One statement that writes a commit of appends or property changes (`read_back.SIMPLE_ROWS`) and assigns the metadata version.
 
+`catalog.commits.write` executes it in the commit's transaction, under the lake's lock, when it can predict the table's next state.
 All rows belong to one table. The rows of each kind are one JSON parameter, and so is the audit context. No part of the statement
 needs to see the effects of another part: Postgres runs all parts on one snapshot.
 psycopg caches the parsed form of statements below 4,096 characters.

@@ -1,6 +1,8 @@
 """Permissions on the objects of another catalog: the permission table, applied to the names of a request that is to be forwarded.
 
-The forwarding layer calls it on the event loop before anything is sent. A principal with every right on a route is not checked here.
+The forwarding layer calls it on the event loop: before it sends a request, and to filter lists and credentials out of answers.
+`rest/routes/server.py` lists the routes that a caller sees. Reading policies may query Postgres on a worker thread.
+A principal with every right on a route is not checked here.
 Law: the names that are checked are those that the upstream reads. So a JSON key that occurs twice is refused, and a path that servers read
 in different ways must be permitted in each of them.
 """

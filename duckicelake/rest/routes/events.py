@@ -1,4 +1,4 @@
-"""Handler of the cursor API of events."""
+"""Handler of `listEvents`: what lake snapshots changed, page by page. Runs on a worker thread; `catalog.events` reads Postgres."""
 
 from typing import Annotated
 
@@ -33,6 +33,6 @@ class EventRoutes:
         """List what the lake snapshots after a cursor changed, in order, as CloudEvents."""
         lake = self._context.get_lake(target.prefix)
         if lake.repository:
-            raise NotServed(f"A branch has no events of its own: a merge lists them anew. Ask on the lake {lake.repository!r}.")
+            raise NotServed(f"A branch has no events: its merge makes events on the lake. Ask the lake {lake.repository!r}.")
         page = read_events(lake.warehouse, after, limit)
         return {"events": [dict(event) for event in page.events], "cursor": page.cursor, "is-last": page.is_last}

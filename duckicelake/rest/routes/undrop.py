@@ -1,4 +1,4 @@
-"""Handlers that list dropped tables and namespaces and bring them back."""
+"""Handlers of `listDropped` and `undrop`, on worker threads. `catalog.dropped.undrop` opens the transactions."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,8 @@
-"""Manifest plans encoded as Avro bytes, with their entries for manifest lists."""
+"""Manifests encoded as Avro bytes from their plans, with their entries for manifest lists. No I/O.
+
+`catalog.manifests` builds every published manifest with it; Spark executors (`pipeline.publish.executor`) build large ones and
+`manifest_import` verifies these. Better name: `translate/bulk/manifest_builder.py`; `is_shaped` → `has_expected_fields`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,7 @@
-"""The inputs of manifests as JSON: a recipe that all manifests of a table share, and a plan of each manifest.
+"""What the server sends to Spark executors that write manifests: a recipe for the table, and a plan for each manifest. No I/O.
+
+`catalog.manifest_import` formats both and computes digests; `pipeline.publish.executor` parses them. `unproven` is the spec of files whose
+partition values are not proven.
 
 The digest of a plan covers everything that decides the manifest's bytes except the rows of its files, which never change.
 """

@@ -1,4 +1,7 @@
-"""Iceberg values as DuckDB's texts, for column defaults and statistics; `translate.values` parses them."""
+"""Iceberg values as the texts that DuckDB reads, for column defaults and file statistics; `translate.values` parses them. No I/O.
+
+`to_ducklake` calls it when a commit is planned. A wrong text would hide a file from DuckDB's queries, so unknown values become None.
+"""
 
 import math
 import struct

@@ -1,4 +1,8 @@
-"""Table names in queries: fully qualified for DuckLake, and without DuckLake's placeholder for Iceberg clients."""
+"""Names of tables in the SQL of views and macros: qualified for DuckLake, and without `{DUCKLAKE_CATALOG}` for Iceberg clients.
+
+`catalog.views`, `view_changes` and `functions` call this with a DuckDB connection that only parses (`views.parser`). A rename of a view
+to another namespace calls it in the commit's transaction, under the lake's lock.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
