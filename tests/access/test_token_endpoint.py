@@ -172,7 +172,7 @@ def test_a_client_that_is_gone_has_no_session() -> None:
     """Its tokens end when the server starts without it, and shrink with its rights."""
     issued = open_accounts().issue(ask(CREDENTIALS, WRITER), NOW)
     with pytest.raises(NotAuthorized):
-        open_accounts("admin:a-secret|*").get_session(issued.token.encode(), NOW)
+        open_accounts("admin:a-secret|*").get_bearer(issued.token.encode(), NOW)
     assert rights(open_accounts("writer:other|ns:a:r"), issued, "a") == Rights.READ
 
 
