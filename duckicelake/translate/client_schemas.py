@@ -64,8 +64,14 @@ def _merge(item: NestedField, old_fields: Mapping[int, NestedField], *, is_root:
         return merged
     initial = old.initial_default if merged.initial_default is None else merged.initial_default
     write = old.write_default if merged.write_default is None else merged.write_default
-    merged = replace(merged, initial_default=initial, write_default=write)
+    merged = replace(merged, initial_default=initial, write_default=_fit_length(merged.type, write))
     return merged if is_root else replace(merged, doc=old.doc, required=old.required)
+
+
+def _fit_length(type_: IcebergType, default: object) -> object:
+    """Return a default, or None for one that DuckDB gave a `fixed` column in another length."""
+    length = find_fixed_length(type_) if isinstance(type_, PrimitiveType) else None
+    return None if length is not None and isinstance(default, str) and len(default) != 2 * length else default
 
 
 def _in_order(fields: Sequence[NestedField], old_fields: Mapping[int, NestedField]) -> tuple[NestedField, ...]:

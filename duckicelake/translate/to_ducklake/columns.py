@@ -21,7 +21,7 @@ from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.namespaces import check_distinct, fold_name
-from duckicelake.translate.to_ducklake.texts import find_text
+from duckicelake.translate.to_ducklake.texts import find_default_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
 from duckicelake.translate.unreadable_columns import check_names_free, list_unseen
 
@@ -271,7 +271,7 @@ def _to_default(field: NestedField, default: object) -> str | None:
     """
     if default is None:
         return None
-    text = find_text(field.type, parse_value(field.type, default)) if isinstance(field.type, PrimitiveType) else None
+    text = find_default_text(field.type, parse_value(field.type, default)) if isinstance(field.type, PrimitiveType) else None
     if text is None or text == NO_DEFAULT:
         raise BadRequest(f"Column {field.name!r} has the default {str(default)[:100]!r}, which DuckLake cannot hold; leave it out.")
     return text

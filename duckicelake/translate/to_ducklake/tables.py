@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import Schema
 from duckicelake.lake.changes import NOTES_KIND, Change, quote_names
@@ -52,6 +53,8 @@ from duckicelake.translate.unreadable_columns import (
     list_unseen,
     select_seen,
 )
+
+ENCRYPTION_KEY_ID = "encryption.key-id"
 
 
 @dataclass(slots=True)
@@ -113,6 +116,7 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
     Raises: BadRequest: DuckLake cannot store it
     """
     check_property(new.properties)
+    _check_unencrypted(new.properties, {})
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{target.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
@@ -166,6 +170,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     Raises: BadRequest: DuckLake cannot store the new metadata
     """
     check_property(new.properties)
+    _check_unencrypted(new.properties, base.properties)
     shown = get_current_schema(base)
     unseen, seen = list_unseen(live.columns, shown), select_seen(live.columns, shown)
     check_stays_readable(unseen, base.properties, new.properties)
@@ -197,6 +202,15 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         # DuckDB's transactions depend on columns, partitions and sort keys, and on no property or note.
         step.add_change("altered_table" if shape else NOTES_KIND, live.table_id)
         step.changes_catalog |= bool(rows)
+
+
+def _check_unencrypted(properties: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raise BadRequest for a key to encrypt the table's files with, which would be kept, and encrypt nothing."""
+    key_id = properties.get(ENCRYPTION_KEY_ID)
+    if key_id is not None and key_id != known.get(ENCRYPTION_KEY_ID):
+        raise BadRequest(
+            f"The property {ENCRYPTION_KEY_ID!r} asks for encrypted files, and this catalog's tables are not encrypted; leave it out."
+        )
 
 
 def changed_note(

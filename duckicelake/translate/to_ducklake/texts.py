@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -40,6 +41,16 @@ def find_text(type_: PrimitiveType, value: object | None) -> str | None:
     """Return the text of a value, or None if DuckDB has none for it."""
     format_one = FORMATS.get(type_.name.partition("(")[0])
     return None if value is None or format_one is None or not _is_held(type_, value) else format_one(value)
+
+
+def find_default_text(type_: PrimitiveType, value: object | None) -> str | None:
+    """Return the text of a column's default, or None if DuckDB has none for it.
+
+    Defaults are not compared, so that uuids and binaries have a text here; it names each byte, and is never DuckLake's word for no default.
+    """
+    if isinstance(value, bytes):
+        return str(UUID(bytes=value)) if type_.name == "uuid" else "".join(f"\\x{byte:02X}" for byte in value)
+    return find_text(type_, value)
 
 
 def _is_held(type_: PrimitiveType, value: object) -> bool:

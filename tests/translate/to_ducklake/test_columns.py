@@ -152,6 +152,25 @@ def test_defaults_of_version_3_are_kept_as_texts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "default", "text"),
+    [
+        ("uuid", "0195D0C0-0000-7000-8000-00000000000A", "0195d0c0-0000-7000-8000-00000000000a"),
+        ("binary", "00ff274e554c4c", r"\x00\xFF\x27\x4E\x55\x4C\x4C"),
+        ("binary", "4e554c4c", r"\x4E\x55\x4C\x4C"),
+        ("binary", "", ""),
+        ("fixed[2]", "aa5c", r"\xAA\x5C"),
+    ],
+)
+def test_defaults_in_bytes_are_kept_as_texts(kind: str, default: str, text: str) -> None:
+    """DuckDB casts them to the column's type; the bytes of the word NULL are a default."""
+    (row,) = create_columns(TABLE, schema(field(1, "d", kind, **{"initial-default": default, "write-default": default})))
+    assert isinstance(row, NewColumn)
+    assert (row.initial_default, row.default_value) == (text, text)
+    (shown,) = to_fields(columns_at(to_live([row]), (), 1), replace(RULES, defaulted=frozenset({1})))
+    assert (shown.initial_default, shown.write_default) == (default.lower(), default.lower())
+
+
+@pytest.mark.parametrize(
     ("fields", "word"),
     [
         pytest.param([], "at least one column", id="none"),

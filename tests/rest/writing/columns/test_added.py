@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -178,6 +178,29 @@ def test_a_promoted_default_may_be_told_as_a_double(table: Table) -> None:
     table.lake.duckdb().execute(f"INSERT INTO {table.name} (id) VALUES (2)")
     in_duckdb, in_iceberg = table.read()
     assert [row["x"] for row in in_duckdb] == [row["x"] for row in in_iceberg] == [exact, exact]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "value"),
+    [
+        ("uuid", "0195d0c0-0000-7000-8000-00000000000a", UUID("0195d0c0-0000-7000-8000-00000000000a")),
+        ("binary", "00ff4e", b"\x00\xffN"),
+        ("fixed[3]", "00ff4e", b"\x00\xffN"),
+    ],
+)
+def test_a_default_may_be_bytes(table: Table, kind: str, told: str, value: object) -> None:
+    """Both readers have it for older rows, and DuckDB writes it into new ones; it stays as DuckDB changes other columns."""
+    assert table.change([ID, PLACE, field(7, "d", kind, **default(told))]).status == 200
+    assert [str(row["d"]) for rows in table.read() for row in rows] == [str(value)] * 2
+    duck = table.lake.duckdb()
+    duck.execute(f"ALTER TABLE {table.name} ADD COLUMN other INTEGER; INSERT INTO {table.name} (id) VALUES (2)")
+    shown = table.client.load(table.name)["schemas"][-1]["fields"][2]
+    assert (shown["type"], shown["initial-default"], shown["write-default"]) == (kind, told, told)
+    assert [str(row["d"]) for rows in table.read() for row in rows] == [str(value)] * 4
+    if kind == "fixed[3]":
+        duck.execute(f"ALTER TABLE {table.name} ALTER d SET DEFAULT 'longer'")
+        shown = table.client.load(table.name)["schemas"][-1]["fields"][2]
+        assert (shown["initial-default"], shown.get("write-default")) == (told, None)
 
 
 def test_a_default_may_be_an_empty_text(table: Table) -> None:
