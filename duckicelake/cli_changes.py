@@ -48,6 +48,9 @@ def undrop(
         str | None, typer.Option("--as", help="Another name to bring it back under: a.b.t of a table, a.b of a namespace.")
     ] = None,
     uuid: Annotated[str | None, typer.Option(help="The one with this uuid, when several of the name were dropped.")] = None,
+    lake_snapshot: Annotated[
+        int | None, typer.Option(min=0, help="The one that this lake snapshot dropped, as `dropped list` names it.", show_default="none")
+    ] = None,
     with_namespace: Annotated[bool, typer.Option("--with-namespace", help="Bring the table's namespace back too if it is gone.")] = False,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
@@ -55,9 +58,10 @@ def undrop(
 ) -> None:
     """Bring a dropped table or namespace back, with its history, uuid, properties, refs and grants."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.undrop import undrop as bring_back  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.undrop import UndropChoice  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.undrop import undrop as bring_back  # noqa: PLC0415  as above
 
-    for line in bring_back(settings, warehouse, (name, to), (uuid, with_namespace)):
+    for line in bring_back(settings, warehouse, name, UndropChoice(uuid, lake_snapshot, to, with_namespace)):
         typer.echo(line)
 
 

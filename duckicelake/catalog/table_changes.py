@@ -14,7 +14,7 @@ import psycopg
 
 from duckicelake.catalog.cleanup import list_table_objects, purge_objects
 from duckicelake.catalog.credentials.scopes import check_exclusive
-from duckicelake.catalog.dropped.protection import check_may_drop_table
+from duckicelake.catalog.dropped.protection import check_may_drop_table, check_may_move_table
 from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.location_rules import (
     NO_TABLE,
@@ -223,7 +223,7 @@ def _cannot_drop(ident: Ident) -> CommitFailed:
 def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:
     """Give a table another name, in its namespace or another; location, files and history stay.
 
-    Raises: NoSuchTable, NoSuchNamespace: of the target. AlreadyExists: the name is taken
+    Raises: NoSuchTable, NoSuchNamespace: of the target. AlreadyExists: the name is taken. DropProtected: its namespace protects it
     """
     with committing(warehouse.lake) as commit:
         table = get_table(commit.conn, source)
@@ -231,6 +231,7 @@ def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:
         found = find_table(commit.conn, to_schema_name(target.namespace), target.name)
         if found is None or found.table_id != table.table_id or str(source) == str(target):
             check_target_free(commit.conn, source, target, place)
+        check_may_move_table(commit.conn, table, place.schema_name)
         stays = place.schema_name == table.schema_name
         folder = table.path if stays else table_folder(read_data_path(commit.conn), table)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)

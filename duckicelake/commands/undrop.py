@@ -6,13 +6,21 @@ Anyone who may write to the lake's Postgres may use these commands. An undrop an
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from urllib.parse import unquote
 from uuid import UUID
 
 from duckicelake.catalog.audit_log import AuditContext
-from duckicelake.catalog.dropped.undrop import DroppedObject, UndropNamespace, UndropTable, list_dropped, undrop_namespace, undrop_table
+from duckicelake.catalog.dropped.undrop import (
+    DroppedObject,
+    UndropNamespace,
+    UndropTable,
+    check_levels,
+    list_dropped,
+    undrop_namespace,
+    undrop_table,
+)
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse, close_warehouse, open_warehouse
 from duckicelake.commands.embedded import join_running
@@ -41,21 +49,36 @@ def format_line(item: DroppedObject) -> str:
     return f"{kind} {item.text} {item.uuid}: dropped {at}, by lake snapshot {item.lake_snapshot_id}{end}"
 
 
-def undrop(settings: Settings, warehouse: str | None, names: tuple[str, str | None], options: tuple[str | None, bool]) -> Sequence[str]:
-    """Bring back what `table:a.b.t` or `namespace:a.b` names, perhaps under another name, and return the lines to print.
+@dataclass(frozen=True, slots=True)
+class UndropChoice:
+    """The options of `undrop`: which of several dropped objects, its new name, and whether a table's namespace comes back with it."""
 
-    `names`: the dropped object and its new name. `options`: its uuid, and whether a table's namespace comes back with it
-    """
-    kind, levels = parse_object(names[0])
-    target = None if names[1] is None else parse_levels(names[1])
-    uuid, with_namespace = parse_uuid(options[0]), options[1]
+    uuid: str | None = None
+    lake_snapshot_id: int | None = None
+    new_name: str | None = None
+    with_namespace: bool = False
+
+
+def undrop(settings: Settings, warehouse: str | None, name: str, choice: UndropChoice) -> Sequence[str]:
+    """Bring back what `table:a.b.t` or `namespace:a.b` names, perhaps under another name, and return the lines to print."""
+    kind, levels = parse_object(name)
+    target = None if choice.new_name is None else parse_levels(choice.new_name)
+    uuid = parse_uuid(choice.uuid)
     if kind == "namespace":
-        wanted = UndropNamespace(levels, uuid, target)
+        wanted = UndropNamespace(levels, uuid, target, choice.lake_snapshot_id)
         with _opening(settings, warehouse, "undrop", wanted.objects) as opened:
             done = undrop_namespace(opened, wanted)
         tables = f", with its tables {', '.join(done.tables)}" if done.tables else ""
-        return (f"namespace {done.text} is back{tables}",)
-    asked = UndropTable(to_ident(levels), uuid, None if target is None else to_ident(target), with_namespace, may_manage_all=True)
+        left = [f"table {table.text} stays dropped: {table.obstacle}" for table in done.left]
+        return (f"namespace {done.text} is back{tables}", *left)
+    asked = UndropTable(
+        to_ident(levels),
+        uuid,
+        None if target is None else to_ident(target),
+        choice.with_namespace,
+        may_manage_all=True,
+        lake_snapshot_id=choice.lake_snapshot_id,
+    )
     with _opening(settings, warehouse, "undrop", asked.objects) as opened:
         return (f"table {undrop_table(opened, asked).text} is back",)
 
@@ -73,6 +96,7 @@ def parse_levels(text: str) -> Levels:
     levels = tuple(unquote(level) for level in text.split("."))
     if not all(levels):
         raise BadRequest(f"{text[:100]!r} has an empty level; write a dot within a name as %2E.")
+    check_levels(levels)
     return levels
 
 

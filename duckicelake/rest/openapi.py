@@ -210,6 +210,7 @@ UNDROP = object_of(
     {
         "name": NAME,
         "uuid": UUID_TEXT,
+        "lake-snapshot-id": LONG,
         "to": object_of({"namespace": {"type": "array", "items": NAME, "minItems": 1}}, {"name": NAME}),
         "with-namespace": FLAG,
     },

@@ -147,14 +147,25 @@ DroppedEntry = TypedDict(
 ListDroppedResponse = TypedDict("ListDroppedResponse", {"dropped": list[DroppedEntry], "next-page-token": str | None})
 
 
-class UndropResponse(TypedDict):
-    """A table or namespace that is back; `tables`: those that came back with a namespace."""
+class LeftTable(TypedDict):
+    """A table that stays dropped when its namespace comes back."""
 
-    type: Literal["table", "namespace"]
-    namespace: list[str]
-    name: str | None
-    uuid: str
-    tables: list[str]
+    name: str
+    obstacle: str
+
+
+UndropResponse = TypedDict(
+    "UndropResponse",
+    {
+        "type": Literal["table", "namespace"],
+        "namespace": list[str],
+        "name": str | None,
+        "uuid": str,
+        "tables": list[str],
+        "left-out": list[LeftTable],
+    },
+)
+"""A table or namespace that is back. `tables`: those that came back with a namespace; `left-out`: those that could not."""
 
 
 Principal = TypedDict("Principal", {"name": str, "has-secret": bool})

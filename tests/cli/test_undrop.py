@@ -11,6 +11,8 @@ from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import read_rows
 from tests.support.lakes import FreshLake
 
+ODD = (["table:s.t%00"], ["namespace:s␟n"], ["table:s.t", "--as", "s.%0A"], ["table:s." + "t" * 5000])
+
 
 def test_what_is_dropped_is_listed_and_comes_back(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the names that the list shows; what is refused is said, and the audit log names the command line."""
@@ -35,7 +37,7 @@ def test_what_is_dropped_is_listed_and_comes_back(lake: FreshLake, tmp_path: Pat
     assert (len(read_rows(lake, 's."a.b"')), len(read_rows(lake, "s.before"))) == (20, 30)
     with pytest.raises(NoSuchTable, match="uuid"):
         ask(settings, "undrop", "table:s.t", "--uuid", "00000000-0000-4000-8000-000000000000", *home)
-    for wrong in (["s.t"], ["table:t"], ["table:s..t"], ["table:s.t", "--uuid", "x"], ["view:s.v"]):
+    for wrong in (["s.t"], ["table:t"], ["table:s..t"], ["table:s.t", "--uuid", "x"], ["view:s.v"], *ODD):
         with pytest.raises(BadRequest):
             ask(settings, "undrop", *wrong, *home)
     rows = lake.psycopg().execute("SELECT principal, operation, objects FROM iceberg_audit ORDER BY id").fetchall()

@@ -26,6 +26,21 @@ def check_may_drop_table(conn: psycopg.Connection, table: TableRow) -> None:
     raise DropProtected(f"{what} by its namespace; remove the property {PROPERTY!r} of {namespace} first.")
 
 
+def check_may_move_table(conn: psycopg.Connection, table: TableRow, target_schema: str) -> None:
+    """Raise DropProtected if a table would leave a namespace that protects it: outside it could be dropped.
+
+    A table that has the property itself keeps it everywhere.
+    """
+    protected = list_protected(conn, table.table_id, PROPERTY)
+    if target_schema == table.schema_name or not protected - {table.table_id}:
+        return
+    namespace = ".".join(to_levels(table.schema_name))
+    raise DropProtected(
+        f"The namespace {namespace} protects the table {namespace}.{table.table_name} from being dropped, so it cannot be renamed into "
+        f"another one; remove the property {PROPERTY!r} of {namespace} first."
+    )
+
+
 def check_may_drop_namespace(conn: psycopg.Connection, schema: SchemaRow) -> None:
     """Raise DropProtected if a namespace has the property."""
     if list_protected(conn, schema.schema_id, PROPERTY):

@@ -17,6 +17,7 @@ from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NoSuchTable
+from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.lake.branches.registry import is_shared
 from duckicelake.lake.changes import kinds_of_table
 from duckicelake.lake.connect import reading
@@ -27,6 +28,7 @@ from duckicelake.lake.writing.dropped import (
     DroppedFilter,
     DroppedSchema,
     DroppedTable,
+    find_restored_schema,
     read_dropped_schemas,
     read_dropped_tables,
     read_ended_tags,
@@ -66,9 +68,11 @@ def list_dropped(warehouse: Warehouse, before: tuple[int, int] | None, most: int
     """Return dropped tables and namespaces that DuckLake still has rows of, the newest drop first; those after a place in the list."""
     wanted = DroppedFilter(before=before, most=most)
     with reading(warehouse.lake) as conn:
+        branched = BRANCHED if is_shared(conn) else None
         tables = [_show_table(table) for table in read_dropped_tables(conn, wanted)]
         schemas = [_show_schema(schema) for schema in read_dropped_schemas(conn, wanted)]
-    return sorted([*tables, *schemas], key=lambda item: item.place, reverse=True)[:most]
+    found = sorted([*tables, *schemas], key=lambda item: item.place, reverse=True)[:most]
+    return [replace(item, obstacle=item.obstacle or branched) for item in found]
 
 
 def _show_table(table: DroppedTable) -> DroppedObject:
@@ -96,6 +100,8 @@ def _to_ms(dropped: DroppedTable | DroppedSchema) -> int | None:
 
 
 FORGOTTEN = "DuckLake has expired lake snapshots up to the drop, so rows and files may be gone"
+BRANCHED = "the lake has branches, and rows that a branch reads cannot be brought back; delete the branches first"
+LEFT = "something was in its way when the namespace came back; it can come back now"
 PURGED = "it was dropped with its files (purgeRequested), which are being deleted"
 
 
@@ -113,6 +119,7 @@ def _find_obstacle(table: DroppedTable) -> str | None:
 class UndropTable:
     """A request to bring back the table that was last dropped under a name; `uuid`: the one with that uuid.
 
+    `lake_snapshot_id`: the one that this lake snapshot dropped; a table that was registered by an older file shares the uuid of the first.
     `target`: another name for it. `with_namespace`: bring its namespace back too if that is gone. `may_manage_all`: the caller manages
     the warehouse; others bring back what was dropped from a namespace that is still there.
     """
@@ -122,6 +129,7 @@ class UndropTable:
     target: Ident | None = None
     with_namespace: bool = False
     may_manage_all: bool = False
+    lake_snapshot_id: int | None = None
 
     @property
     def objects(self) -> Sequence[str]:
@@ -131,11 +139,15 @@ class UndropTable:
 
 @dataclass(frozen=True, slots=True)
 class UndropNamespace:
-    """A request to bring back the namespace that was last dropped under a name; `uuid`: the one with that uuid. `target`: another name."""
+    """A request to bring back the namespace that was last dropped under a name; `uuid`: the one with that uuid. `target`: another name.
+
+    `lake_snapshot_id`: the one that this lake snapshot dropped.
+    """
 
     levels: Levels
     uuid: UUID | None = None
     target: Levels | None = None
+    lake_snapshot_id: int | None = None
 
     @property
     def objects(self) -> Sequence[str]:
@@ -144,18 +156,38 @@ class UndropNamespace:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftTable:
+    """A table of a namespace that stays dropped when the namespace comes back, and why."""
+
+    namespace: Levels
+    name: str
+    obstacle: str
+
+    @property
+    def text(self) -> str:
+        """The name as the command line takes it."""
+        return format_name((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True)
 class Undropped:
-    """A table or namespace (`name` None) that is back, and the tables that came back with a namespace."""
+    """A table or namespace (`name` None) that is back. `tables` came back with a namespace, and `left` could not."""
 
     namespace: Levels
     name: str | None
     uuid: UUID
     tables: Sequence[str] = field(default_factory=tuple)
+    left: Sequence[LeftTable] = field(default_factory=tuple)
 
     @property
     def text(self) -> str:
         """The name as the command line takes it."""
         return format_name(self.namespace if self.name is None else (*self.namespace, self.name))
+
+
+def check_levels(levels: Levels) -> None:
+    """Raise BadRequest for a name that no table and no namespace can have."""
+    to_schema_name(tuple(check_name(level, "name") for level in levels))
 
 
 def undrop_table(warehouse: Warehouse, asked: UndropTable) -> Undropped:
@@ -195,25 +227,32 @@ def _get_table(conn: psycopg.Connection, asked: UndropTable) -> DroppedTable:
     found = [
         table
         for table in read_dropped_tables(conn, DroppedFilter(name=asked.ident.name))
-        if fold_name(table.schema_name) == fold_name(name) and asked.uuid in (None, table.table_uuid)
+        if fold_name(table.schema_name) == fold_name(name)
+        and asked.uuid in (None, table.table_uuid)
+        and asked.lake_snapshot_id in (None, table.end_snapshot)
     ]
     if not asked.may_manage_all:
         # Grants on a namespace that is gone, or back under another name, are not those on a namespace of this name.
         found = [table for table in found if table.has_schema]
     if not found:
-        with_uuid = "" if asked.uuid is None else f" with the uuid {asked.uuid}"
         raise NoSuchTable(
-            f"No dropped table {asked.ident}{with_uuid} is left: DuckLake forgets a dropped table when it expires the lake snapshots that "
-            "had it. If its namespace is gone, or back under another name, only a principal with `manage` on `warehouse` sees it. "
+            f"No dropped table {asked.ident}{_describe_choice(asked)} is left: DuckLake forgets a dropped table when it expires the lake "
+            "snapshots that had it. If its namespace is gone, or back under another name, only a principal with `manage` on `warehouse` "
+            "sees it. "
             "List what is left with GET dropped."
         )
     return found[0]
 
 
+def _describe_choice(asked: UndropTable | UndropNamespace) -> str:
+    with_uuid = "" if asked.uuid is None else f" with the uuid {asked.uuid}"
+    return with_uuid if asked.lake_snapshot_id is None else f"{with_uuid} that lake snapshot {asked.lake_snapshot_id} dropped"
+
+
 def _check_lake(conn: psycopg.Connection) -> None:
     """Raise BadRequest on a lake with branches, whose rows the drop may have kept for a branch."""
     if is_shared(conn):
-        raise BadRequest("The lake has branches, and rows that a branch reads cannot be brought back. Delete the branches first.")
+        raise BadRequest(f"Nothing dropped can come back: {BRANCHED}.")
 
 
 def _check_metadata_file(warehouse: Warehouse, table: DroppedTable) -> None:
@@ -256,10 +295,20 @@ def _get_target(commit: Commit, asked: UndropTable, table: DroppedTable, made: t
 
 
 def _add_table(conn: psycopg.Connection, step: TableStep, table: DroppedTable, place: TableTarget) -> None:
-    """Add the rows that bring a table back to a step.
+    """Add the rows that bring a table back to a step; nothing is added or written if it is refused.
 
     Raises: BadRequest: it cannot come back whole. AlreadyExists: another live table has its uuid
     """
+    paths = _check_table(conn, table)
+    if not take_back_purge(conn, table.table_id):
+        raise BadRequest(f"{_name_refused(table)}: {PURGED}.")
+    revived = revive_table(table, place, table_folder(read_data_path(conn), table), table.end_snapshot)
+    step.rows += [*revived.rows, *(UnpinnedFile(path) for path in paths)]
+    step.changes += revived.changes
+
+
+def _check_table(conn: psycopg.Connection, table: DroppedTable) -> Sequence[str]:
+    """Return the full paths of a dropped table's data files. Raises: as `_add_table`."""
     named = _name_refused(table)
     obstacle = _find_obstacle(table)
     if obstacle is not None:
@@ -274,11 +323,7 @@ def _add_table(conn: psycopg.Connection, step: TableStep, table: DroppedTable, p
     scheduled = find_scheduled_path(conn, paths)
     if scheduled is not None:
         raise BadRequest(f"{named}: DuckLake is going to delete its data file {scheduled!r}.")
-    if not take_back_purge(conn, table.table_id):
-        raise BadRequest(f"{named}: {PURGED}.")
-    revived = revive_table(table, place, folder, table.end_snapshot)
-    step.rows += [*revived.rows, *(UnpinnedFile(path) for path in paths)]
-    step.changes += revived.changes
+    return paths
 
 
 def _add_schema(commit: Commit, step: TableStep, schema: DroppedSchema, to: tuple[Levels, IdAllocator]) -> tuple[int, Sequence[str]]:
@@ -306,12 +351,13 @@ def _add_schema(commit: Commit, step: TableStep, schema: DroppedSchema, to: tupl
 def undrop_namespace(warehouse: Warehouse, asked: UndropNamespace) -> Undropped:
     """Bring a dropped namespace back, with its uuid, properties and grants, and the tables that the same transaction dropped in it.
 
+    Tables that cannot come back stay dropped, and are named in the answer: each may come back by itself when nothing is in its way.
     Raises: NoSuchNamespace: DuckLake has no dropped namespace of that name, or its parent is gone. AlreadyExists: the name is taken.
-    BadRequest: it, or one of the tables, cannot come back whole
+    BadRequest: it has begun to expire
     """
     with reading(warehouse.lake) as conn:
-        for table in _list_tables(conn, _get_schema(conn, asked)):
-            _check_metadata_file(warehouse, table)
+        schema = _get_schema(conn, asked)
+        obstacles = _find_obstacles(warehouse, conn, _list_tables(conn, schema.schema_id, schema.end_snapshot))
     with committing(warehouse.lake) as commit:
         _check_lake(commit.conn)
         schema = _get_schema(commit.conn, asked)
@@ -324,43 +370,87 @@ def undrop_namespace(warehouse: Warehouse, asked: UndropNamespace) -> Undropped:
         step = TableStep(changes_catalog=True)
         ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
         schema_id, names = _add_schema(commit, step, schema, (levels, ids))
-        tables = _list_tables(commit.conn, schema)
+        tables = _list_tables(commit.conn, schema.schema_id, schema.end_snapshot)
         for table in tables:
+            if table.table_id in obstacles:
+                continue
             place = TableTarget(schema_id, to_schema_name(levels), names, table.table_name, commit.head.lake_format)
-            _add_table(commit.conn, step, table, place)
+            try:
+                _add_table(commit.conn, step, table, place)
+            except (AlreadyExists, BadRequest) as error:
+                obstacles[table.table_id] = error.message
         write_steps(commit, to_lake_steps(commit.head, ids, [[step]]))
         commit.write_object(schema.schema_uuid)
-    return Undropped(levels, None, schema.schema_uuid, [table.table_name for table in tables])
+    back = [table.table_name for table in tables if table.table_id not in obstacles]
+    left = [LeftTable(levels, table.table_name, obstacles[table.table_id]) for table in tables if table.table_id in obstacles]
+    return Undropped(levels, None, schema.schema_uuid, back, left)
+
+
+def _find_obstacles(warehouse: Warehouse, conn: psycopg.Connection, tables: Sequence[DroppedTable]) -> dict[int, str]:
+    """Return why tables cannot come back, by their ids; tables that can are left out."""
+    found: dict[int, str] = {}
+    for table in tables:
+        try:
+            _check_table(conn, table)
+            _check_metadata_file(warehouse, table)
+        except (AlreadyExists, BadRequest) as error:
+            found[table.table_id] = error.message
+    return found
 
 
 def _get_schema(conn: psycopg.Connection, asked: UndropNamespace) -> DroppedSchema:
     name = fold_name(to_schema_name(asked.levels))
     for schema in read_dropped_schemas(conn, DroppedFilter()):
-        if fold_name(schema.schema_name) == name and asked.uuid in (None, schema.schema_uuid):
+        is_chosen = asked.uuid in (None, schema.schema_uuid) and asked.lake_snapshot_id in (None, schema.end_snapshot)
+        if fold_name(schema.schema_name) == name and is_chosen:
             return schema
-    with_uuid = "" if asked.uuid is None else f" with the uuid {asked.uuid}"
     raise NoSuchNamespace(
-        f"No dropped namespace {format_levels(asked.levels)}{with_uuid} is left: DuckLake forgets it when it expires the lake snapshots "
-        "that had it. List what is left with GET dropped."
+        f"No dropped namespace {format_levels(asked.levels)}{_describe_choice(asked)} is left: DuckLake forgets it when it expires the "
+        "lake snapshots that had it. List what is left with GET dropped."
     )
 
 
-def _list_tables(conn: psycopg.Connection, schema: DroppedSchema) -> Sequence[DroppedTable]:
+def _list_tables(conn: psycopg.Connection, schema_id: int, end_snapshot: int) -> Sequence[DroppedTable]:
     """Return the tables that the transaction which dropped a namespace dropped in it."""
     return [
         table
-        for table in read_dropped_tables(conn, DroppedFilter(schema_id=schema.schema_id))
-        if table.end_snapshot == schema.end_snapshot and kinds_of_table(schema.changes_made, table.table_id) >= DROP
+        for table in read_dropped_tables(conn, DroppedFilter(schema_id=schema_id))
+        if table.end_snapshot == end_snapshot and kinds_of_table(table.changes_made, table.table_id) >= DROP
     ]
 
 
 def get_undropped(warehouse: Warehouse, uuid: UUID | None, asked: UndropTable | UndropNamespace) -> Undropped:
-    """Return the answer to a repeated request, by the names of now."""
+    """Return the answer to a repeated request.
+
+    A table that was moved since is named as it is now only to who manages the warehouse: others may not see where it is.
+    """
     if isinstance(asked, UndropNamespace):
-        return Undropped(asked.target or asked.levels, None, uuid or UUID(int=0))
+        return _get_undropped_namespace(warehouse, uuid, asked)
     target = asked.target or asked.ident
     with reading(warehouse.lake) as conn:
         found = None if uuid is None else find_live_table_name(conn, uuid, NO_TABLE)
-    if found is None:
+    now = None if found is None else Ident(to_levels(found[0]), found[1])
+    if now is None or not (asked.may_manage_all or _is_same_name(now, target)):
         return Undropped(target.namespace, target.name, uuid or UUID(int=0))
-    return Undropped(to_levels(found[0]), found[1], uuid or UUID(int=0))
+    return Undropped(now.namespace, now.name, uuid or UUID(int=0))
+
+
+def _is_same_name(one: Ident, other: Ident) -> bool:
+    names = [(fold_name(to_schema_name(ident.namespace)), fold_name(ident.name)) for ident in (one, other)]
+    return names[0] == names[1]
+
+
+def _get_undropped_namespace(warehouse: Warehouse, uuid: UUID | None, asked: UndropNamespace) -> Undropped:
+    """Return the answer to a repeated request: what came back with the namespace, and what of its drop is still dropped."""
+    levels = asked.target or asked.levels
+    if uuid is None:
+        return Undropped(levels, None, UUID(int=0))
+    with reading(warehouse.lake) as conn:
+        found = find_restored_schema(conn, uuid)
+        if found is None:
+            return Undropped(levels, None, uuid)
+        tables = _list_tables(conn, found.former_schema_id, found.former_end_snapshot)
+        obstacles = _find_obstacles(warehouse, conn, tables)
+    levels = to_levels(found.schema_name)
+    left = [LeftTable(levels, table.table_name, obstacles.get(table.table_id, LEFT)) for table in tables]
+    return Undropped(levels, None, uuid, found.tables, left)

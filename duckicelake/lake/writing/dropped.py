@@ -175,6 +175,43 @@ def read_dropped_schemas(conn: psycopg.Connection, wanted: DroppedFilter) -> Seq
     return fetch_rows(conn, DroppedSchema, SELECT_DROPPED_SCHEMAS, **parameters)
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredSchema:
+    """A schema that came back: its name, the tables that came back in the same lake snapshot, and its row that the drop ended."""
+
+    schema_name: str
+    tables: Sequence[str]
+    former_schema_id: int
+    former_end_snapshot: int
+
+
+SELECT_RESTORED_SCHEMA = "".join(
+    (
+        """
+SELECT """,
+        PAST_NAME,
+        """ AS schema_name,
+       ARRAY(SELECT t.table_name FROM ducklake_table t
+              WHERE t.begin_snapshot = s.begin_snapshot AND t.schema_id = s.schema_id ORDER BY t.table_id DESC) AS tables,
+       f.schema_id AS former_schema_id, f.end_snapshot AS former_end_snapshot
+  FROM (SELECT * FROM ducklake_schema WHERE schema_uuid = %(uuid)s ORDER BY begin_snapshot DESC LIMIT 1) s
+ CROSS JOIN LATERAL (SELECT f.schema_id, f.end_snapshot FROM ducklake_schema f
+                      WHERE f.schema_uuid = %(uuid)s AND f.end_snapshot <= s.begin_snapshot
+                      ORDER BY f.end_snapshot DESC LIMIT 1) f
+ WHERE """,
+        PAST_NAME,
+        """ IS NOT NULL
+""",
+    )
+)
+
+
+def find_restored_schema(conn: psycopg.Connection, uuid: UUID) -> RestoredSchema | None:
+    """Return the schema with a uuid as it last came back; None if its rows have expired."""
+    found = fetch_rows(conn, RestoredSchema, SELECT_RESTORED_SCHEMA, uuid=uuid)
+    return found[0] if found else None
+
+
 SELECT_ENDED_TAGS = """
 SELECT key, value FROM ducklake_tag
  -- DuckDB's DROP SCHEMA leaves the tags of a schema live.

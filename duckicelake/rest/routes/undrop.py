@@ -23,7 +23,7 @@ from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchNamespace
-from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, get_list
+from duckicelake.iceberg.json_reader import as_object, decode_json, find_long, find_text, get_list
 from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.rest.auth.permissions import (
     CREATE,
@@ -126,7 +126,7 @@ def decode_undrop(body: bytes) -> Request:
     """Return the request that a body describes: with a name a table's, else a namespace's. Raises: BadRequest."""
     node = as_object(decode_json(body), WHAT)
     levels, name = parse_levels(get_list(node, "namespace", WHAT)), find_text(node, "name", WHAT)
-    uuid = parse_uuid(find_text(node, "uuid", WHAT))
+    uuid, dropped_by = parse_uuid(find_text(node, "uuid", WHAT)), find_long(node, "lake-snapshot-id", WHAT)
     to = node.get("to")
     target = None if to is None else as_object(to, f"'to' of {WHAT}")
     to_levels = None if target is None else parse_levels(get_list(target, "namespace", WHAT))
@@ -134,10 +134,10 @@ def decode_undrop(body: bytes) -> Request:
     if name is None:
         if to_name is not None:
             raise BadRequest(f"Cannot read {WHAT}: 'to' has a name and the request has none; a namespace comes back as a namespace.")
-        return UndropNamespace(levels, uuid, to_levels)
+        return UndropNamespace(levels, uuid, to_levels, dropped_by)
     ident = Ident(levels, check_name(name, "table"))
     renamed = None if to_levels is None else Ident(to_levels, check_name(to_name or name, "table"))
-    return UndropTable(ident, uuid, renamed, read_flag(node, "with-namespace"))
+    return UndropTable(ident, uuid, renamed, read_flag(node, "with-namespace"), lake_snapshot_id=dropped_by)
 
 
 def parse_uuid(text: str | None) -> UUID | None:
@@ -187,5 +187,11 @@ def encode_entry(item: DroppedObject) -> DroppedEntry:
 
 def encode_undropped(done: Undropped) -> UndropResponse:
     """Return the answer of an undrop."""
-    kind = "namespace" if done.name is None else "table"
-    return {"type": kind, "namespace": list(done.namespace), "name": done.name, "uuid": str(done.uuid), "tables": list(done.tables)}
+    return {
+        "type": "namespace" if done.name is None else "table",
+        "namespace": list(done.namespace),
+        "name": done.name,
+        "uuid": str(done.uuid),
+        "tables": list(done.tables),
+        "left-out": [{"name": table.name, "obstacle": table.obstacle} for table in done.left],
+    }

@@ -60,7 +60,14 @@ def test_a_table_that_only_duckdb_had_comes_back_for_every_reader(server: Server
     for item in listed:
         back = undrop(server, namespace=item["namespace"], name=item["name"], uuid=item["uuid"])
         assert back.status == 200, back.body
-        assert back.json == {"type": "table", "namespace": item["namespace"], "name": item["name"], "uuid": item["uuid"], "tables": []}
+        assert back.json == {
+            "type": "table",
+            "namespace": item["namespace"],
+            "name": item["name"],
+            "uuid": item["uuid"],
+            "tables": [],
+            "left-out": [],
+        }
     assert list_dropped(server) == []
     assert {table: read_rows(lake, table) for table in TABLES} == expected
     assert {table: read_rows(lake, table, before) for table in TABLES} == expected
