@@ -60,7 +60,7 @@ VIEWED = (
 )
 
 TEXT_KEYS = ("key", "variant_path")
-"""Columns of keys that may be too long for an index."""
+"""Columns of keys that may be too long for an index, which has their MD5 instead."""
 
 CREATE_FORK = sql.SQL("""
 CREATE TABLE {branch}.branch_fork (
@@ -88,7 +88,8 @@ CREATE_TABLES = sql.SQL("""
 CREATE TABLE {own} (LIKE {base} INCLUDING DEFAULTS);
 CREATE INDEX ON {own} ({first_key});
 CREATE TABLE {gone} AS SELECT {keys} FROM {base} WHERE false;
-CREATE INDEX ON {gone} ({indexed_keys})
+-- If transactions of the lake and of the branch take over the same row, the second waits for the first, and then sees its row or fails.
+CREATE UNIQUE INDEX ON {gone} ({indexed_keys})
 """)
 
 # DuckDB reads a Postgres table by ctid, so the view needs a column of that name, unique over both parts.
@@ -110,8 +111,17 @@ BEGIN
     IF TG_OP = 'UPDATE' THEN
         UPDATE {own} o SET {changed} WHERE {is_old};
         IF NOT FOUND THEN
-            INSERT INTO {gone} VALUES ({old_key});
-            INSERT INTO {own} VALUES ({new});
+            INSERT INTO {gone} VALUES ({old_key}) ON CONFLICT DO NOTHING;
+            IF FOUND THEN
+                INSERT INTO {own} VALUES ({new});
+                RETURN NEW;
+            END IF;
+            -- The lake has copied the row meanwhile. A transaction that cannot see that has failed by now.
+            UPDATE {own} o SET {changed} WHERE {is_old};
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'could not serialize access due to concurrent update: a row of % was deleted meanwhile', TG_TABLE_NAME
+                    USING ERRCODE = 'serialization_failure';
+            END IF;
         END IF;
         RETURN NEW;
     END IF;
@@ -126,23 +136,35 @@ CREATE TRIGGER branch_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {view} FOR 
 
 # Triggers that observe deleted rows stand on the table of own rows, so the lake's row passes through it.
 PASS_THROUGH = sql.SQL("""IF NOT EXISTS (SELECT FROM {own} o WHERE {is_old}) THEN
-        INSERT INTO {gone} VALUES ({old_key});
-        INSERT INTO {own} VALUES ({old});
+        INSERT INTO {gone} VALUES ({old_key}) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            INSERT INTO {own} VALUES ({old});
+        END IF;
     END IF;""")
 NOTE_REMOVED = sql.SQL("""INSERT INTO {removed} SELECT OLD.data_file_id, OLD.table_id FROM {fork} k
      WHERE OLD.data_file_id < k.next_file_id AND OLD.begin_snapshot <= k.fork_snapshot_id
        AND (OLD.end_snapshot IS NULL OR OLD.end_snapshot > k.fork_snapshot_id);""")
 HIDE_MISSED = sql.SQL("""IF NOT FOUND THEN
-        INSERT INTO {gone} VALUES ({old_key});
+        INSERT INTO {gone} VALUES ({old_key}) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            DELETE FROM {own} o WHERE {is_old};
+        END IF;
     END IF;""")
 
-COPY_DELETED = sql.SQL("INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins} WHERE {condition}")
-COPY_UPDATED = sql.SQL("""
-WITH copied AS (
-    INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins}
-     WHERE {condition} AND NOT EXISTS (SELECT FROM arrived a WHERE {is_same}) RETURNING {keys}
+# Both hide the lake's row before they copy it: the branch may have taken it over in a transaction that is not visible here. In READ
+# COMMITTED such a row is not copied; in REPEATABLE READ, which DuckDB has, the transaction fails with a serialization error.
+COPY_DELETED = sql.SQL("""
+WITH hidden AS (
+    INSERT INTO {gone} ({keys}) SELECT {keys_of_row} FROM gone f WHERE {condition} ON CONFLICT DO NOTHING RETURNING {keys}
 )
-INSERT INTO {gone} ({keys}) SELECT {keys} FROM copied
+INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins} JOIN hidden h ON {is_hidden}
+""")
+COPY_UPDATED = sql.SQL("""
+WITH hidden AS (
+    INSERT INTO {gone} ({keys}) SELECT {keys_of_row} FROM gone f
+     WHERE {condition} AND NOT EXISTS (SELECT FROM arrived a WHERE {is_same}) ON CONFLICT DO NOTHING RETURNING {keys}
+)
+INSERT INTO {own} ({columns}) SELECT {shown} FROM gone f{joins} JOIN hidden h ON {is_hidden}
 """)
 INSERT_COPYING = sql.SQL("""
 INSERT INTO {repository}.iceberg_branch_copy (number, table_name, operation, statement)
@@ -174,11 +196,13 @@ def _note_copying(conn: psycopg.Connection, parts: "_Parts", number: int) -> Non
         text = statement.format(
             **parts.names,
             keys=parts.keys["keys"],
+            keys_of_row=parts.prefixed("f", parts.table.key),
             columns=parts.list(parts.columns),
             shown=parts.shown,
             joins=parts.joins,
             condition=parts.condition,
             is_same=parts.is_same,
+            is_hidden=parts.is_hidden,
         )
         conn.execute(
             INSERT_COPYING.format(
@@ -205,11 +229,11 @@ class _Parts:
             "own": sql.Identifier(branch, "own_" + name),
             "gone": sql.Identifier(branch, "gone_" + name),
         }
-        indexed = [key for key in table.key if key not in TEXT_KEYS]
+        indexed = [sql.SQL("md5({})" if key in TEXT_KEYS else "{}").format(sql.Identifier(key)) for key in table.key]
         self.keys: dict[str, sql.Composable] = {
             "keys": self.list(table.key),
             "first_key": sql.Identifier(table.key[0]),
-            "indexed_keys": self.list(indexed),
+            "indexed_keys": sql.SQL(", ").join(indexed),
         }
 
     @staticmethod
@@ -279,6 +303,11 @@ class _Parts:
             else:
                 same.append(sql.SQL("{} IS NOT DISTINCT FROM {}").format(sql.Identifier("a", column), sql.Identifier("f", column)))
         return sql.SQL(" AND ").join(same)
+
+    @property
+    def is_hidden(self) -> sql.Composed:
+        """The condition that the lake's row is one of those that were hidden."""
+        return self._equal_keys("h", "f")
 
     def _equal_keys(self, left: str, right: str) -> sql.Composed:
         return sql.SQL(" AND ").join(

@@ -68,6 +68,10 @@ BEGIN
         EXECUTE copying;
     END LOOP;
     RETURN NULL;
+EXCEPTION WHEN serialization_failure THEN
+    -- DuckDB repeats commits with these words. It does not repeat an expiry, whose caller has to know what to do.
+    RAISE EXCEPTION 'could not serialize access due to concurrent update: a branch of % was made or changed meanwhile. Run it again.',
+        TG_TABLE_SCHEMA USING ERRCODE = 'serialization_failure';
 END
 $$;
 
