@@ -67,6 +67,21 @@ def test_a_table_that_goes_with_its_first_inlined_rows_has_no_past(served: Serve
         run(served).execute(past.format("t"))
 
 
+def test_inlined_rows_of_an_older_table_hide_a_younger_one_from_their_session(served: Served) -> None:
+    """DuckDB reads rows whose table in Postgres came after the table itself, and takes the tables of then for those of their version."""
+    limit = "CALL lake.set_option('data_inlining_row_limit', {})"
+    run(served, limit.format(0), "CREATE TABLE t (id INTEGER)", limit.format(10), "CREATE TABLE u (id INTEGER)", "INSERT INTO t VALUES (1)")
+    conn = run(served, "CREATE SCHEMA s")
+    found = conn.execute("SELECT id - 1 FROM ducklake_current_snapshot('lake')").fetchone()
+    assert found is not None
+    past = f"FROM u AT (VERSION => {found[0]})"
+    assert run(served).execute(past).fetchall() == []
+    with pytest.raises(duckdb.CatalogException, match="does not exist at version"):
+        run(served, "FROM t", past)
+    # A session that has looked the tables of that version up before keeps them.
+    assert run(served, past, "FROM t").execute(past).fetchall() == []
+
+
 def test_added_column_can_not_become_required(served: Served) -> None:
     """DuckDB keeps no statistics of an added column and so takes it for one with NULLs."""
     conn = run(

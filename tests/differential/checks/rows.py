@@ -11,7 +11,7 @@ from tests.differential.generator.kinds import Column
 from tests.differential.generator.literals import Rows
 from tests.differential.generator.model import Table
 from tests.differential.replay import Past, find_doubled
-from tests.support.readers import DuckLakeReader, Reader
+from tests.support.readers import DuckLakeReader, Reader, quote_ident
 
 _SHOWN_ROWS = 3
 
@@ -49,6 +49,7 @@ def check_lake_snapshots(past: Past, reader: DuckLakeReader, forgetful: Collecti
     """
     doubled = find_doubled(reader.conn)
     head = past.all_moments[-1].lake_snapshot_id
+    _look_up_tables(past, reader)
     for key in sorted({key for moment in past.moments for key in moment.lake.tables}):
         before: Table | None = None
         for moment in past.moments:
@@ -62,6 +63,14 @@ def check_lake_snapshots(past: Past, reader: DuckLakeReader, forgetful: Collecti
                 answer = reader.read(table.ident, moment.lake_snapshot_id)
                 where = f"{table.ident} at {moment.lake_snapshot_id}"
                 check_rows(table.plain_rows(), table.columns, Answer(reader, where, answer, table.may_be_wide))
+
+
+def _look_up_tables(past: Past, reader: DuckLakeReader) -> None:
+    """Let the session keep the tables of each lake snapshot before it reads rows: else inlined rows may bring it wrong ones."""
+    for moment in past.moments:
+        table = next(iter(moment.lake.tables.values()), None)
+        if table is not None and moment.is_known:
+            reader.conn.execute(f"DESCRIBE FROM lake.{quote_ident(table.ident)} AT (VERSION => {moment.lake_snapshot_id})")
 
 
 def check_head(table: Table, reader: Reader) -> None:

@@ -40,8 +40,6 @@ def test_every_member_agrees_at_every_snapshot(share: Block, sessions: Sessions)
     prove_share(share, sessions)
 
 
-# `long` as a whole: seed 19 fails (docs/branches.md), and seed 1 has failed once.
-@pytest.mark.long
 @EACH_SHARE
 def test_every_member_agrees_when_pyiceberg_writes_too(share: Block, sessions: Sessions) -> None:
     """The same, while PyIceberg commits to each member between DuckDB's steps."""
