@@ -19,8 +19,7 @@ from bench.scale import Scale
 from bench.seed import Growing, seed_table
 from bench.stand import NAMESPACE, ROOT, Stand
 from duckicelake.commands.jobs.session import to_catalog
-from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, open_rest
 from duckicelake.pipeline.publish.executor import LakeLocation
 from duckicelake.pipeline.publish.job import PublishJobContext, publish, read_options
 

@@ -121,7 +121,8 @@ def open_pyiceberg(facts: Facts) -> Catalog:
 
 @contextmanager
 def _open_spark(facts: Facts, namespace: str, cache: Path) -> Generator[SqlReader]:
-    from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, add_catalog, spark_session  # noqa: PLC0415  Spark is an extra
+    from duckicelake.pipeline.common.rest import RestCatalog  # noqa: PLC0415  loaded with what follows
+    from duckicelake.pipeline.common.spark_session import SparkPlan, add_catalog, spark_session  # noqa: PLC0415  Spark is an extra
 
     log = logging.getLogger("demo")
     with tempfile.TemporaryDirectory(prefix="duckicelake-demo-spark-") as scratch, ExitStack() as running:

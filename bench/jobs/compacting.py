@@ -14,8 +14,8 @@ from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgre
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
 from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 

@@ -11,8 +11,7 @@ from bench.stand import NAMESPACE, Stand
 from bench.statistics import percentile
 from duckicelake.commands.jobs.session import open_duckdb
 from duckicelake.pipeline.common.rest import parse_ident
-from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.report import VerifyOptions, VerifyVerdict
+from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyVerdict, verify
 
 TABLE = "verified"
 CREATE = f"CREATE TABLE {TABLE} (id BIGINT, customer INTEGER, amount DECIMAL(12, 2), weight DOUBLE, seen_at TIMESTAMP, note VARCHAR)"

@@ -19,9 +19,8 @@ from duckicelake.commands.jobs.session import CATALOG, get_cache_folder, to_cata
 from duckicelake.config import read_settings
 from duckicelake.embedded.home import Home, open_home
 from duckicelake.pipeline.common.java import Jar
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.common.spark_session import SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.common.spark_session import JobContext, SparkPlan, add_catalog, spark_session
 
 THREADS = 2
 MEMORY = "3g"

@@ -8,7 +8,7 @@ from demo.compare import find_difference
 from demo.story.house import House
 from demo.story.raw import LATER_MONTHS, find_month, list_columns, write_flights, write_shop
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.verify.report import VerifyVerdict
+from duckicelake.pipeline.verify.job import VerifyVerdict
 
 NAMESPACES = ("bronze", "silver", "gold")
 LATER = "later"

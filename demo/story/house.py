@@ -25,20 +25,19 @@ from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgre
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, to_catalog
 from duckicelake.commands.jobs.session import open_duckdb as open_lake
 from duckicelake.embedded.home import Home
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.rest import Rest, open_rest, parse_ident
+from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.staging import Stage, make_run_id
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, IngestReport
 from duckicelake.pipeline.ingest.publishing import commit_once
-from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from duckicelake.pipeline.profile.job import ProfileContext, profile
 from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport
-from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.report import VerifyOptions, VerifyReport
+from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, verify
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,7 @@ import traceback
 import duckdb
 import psycopg
 
-from duckicelake.pipeline.common.connection_errors import explain_duckdb, explain_postgres, hide_passwords
+from duckicelake.pipeline.common.reports import explain_duckdb, explain_postgres, hide_passwords
 
 STORE_LIBRARIES = ("boto3", "botocore", "obstore")
 CLIENT_LIBRARIES = ("pyiceberg", "urllib3", "requests", "pyarrow")

@@ -13,7 +13,7 @@ from typing import Any
 from pyiceberg.table import StaticTable
 
 from duckicelake.commands.check import remove_orphans
-from duckicelake.pipeline.maintain.context import DuckLake
+from duckicelake.pipeline.maintain.lake_access import DuckLake
 from tests.rest.serving import make_settings
 from tests.support.keys import open_s3
 from tests.support.lakes import FreshLake

@@ -23,11 +23,14 @@ def run(moment: Moment, stays_in: str = "") -> list[str]:
 
 @pytest.mark.parametrize(
     ("moment", "stays_in"),
-    whole_after(1, [
-        pytest.param(Moment(1), "", id="as it begins"),
-        pytest.param(Moment(1, 0.1), "make", id="within"),
-        pytest.param(Moment(1, NEVER), "", id="as it ends"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param(Moment(1), "", id="as it begins"),
+            pytest.param(Moment(1, 0.1), "make", id="within"),
+            pytest.param(Moment(1, NEVER), "", id="as it ends"),
+        ],
+    ),
 )
 def test_a_job_dies_in_the_step_that_was_drawn(moment: Moment, stays_in: str) -> None:
     """Also where that is over before the moment comes."""

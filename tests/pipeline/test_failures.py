@@ -10,7 +10,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
-from duckicelake.pipeline.common.connection_errors import explain_duckdb, explain_postgres, hide_passwords
 from duckicelake.pipeline.common.failures import (
     explain_missing,
     explain_outage,
@@ -18,8 +17,8 @@ from duckicelake.pipeline.common.failures import (
 )
 from duckicelake.pipeline.common.http_client import Request, send_request
 from duckicelake.pipeline.common.lake_tables import check_may_write
-from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.reports import explain_duckdb, explain_postgres, hide_passwords
+from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableIdent, open_rest
 from duckicelake.pipeline.common.staging import discard
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 

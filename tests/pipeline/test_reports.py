@@ -15,13 +15,13 @@ from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.ingest.follow import FollowReport
 from duckicelake.pipeline.ingest.options import IngestReport, Status
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind, StepResult
+from duckicelake.pipeline.profile.measuring import Point
 from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
-from duckicelake.pipeline.profile.statistics import Point
 from duckicelake.pipeline.publish.job import Published, PublishReport
 from duckicelake.pipeline.transfer.catalogs import EntryKind
 from duckicelake.pipeline.transfer.options import TransferReport, TransferResult
-from duckicelake.pipeline.verify.report import Finding, VerifyReport
-from duckicelake.pipeline.verify.report import VerifyVerdict as Found
+from duckicelake.pipeline.verify.job import Finding, VerifyReport
+from duckicelake.pipeline.verify.job import VerifyVerdict as Found
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run
 from tests.support.readers import Served
@@ -89,16 +89,21 @@ def test_every_report_is_metrics_too(
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    long_after(1, [
-        (("maintain",), 1),
-        (("profile",), 1),
-        (("publish",), 1),
-        (("export", "there"), 1),
-        pytest.param(("verify",), 3, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]),
-        pytest.param(
-            ("ingest", "a.csv", "a.b", *CALM_OPTIONS), 1, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]
-        ),
-    ]),
+    long_after(
+        1,
+        [
+            (("maintain",), 1),
+            (("profile",), 1),
+            (("publish",), 1),
+            (("export", "there"), 1),
+            pytest.param(("verify",), 3, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]),
+            pytest.param(
+                ("ingest", "a.csv", "a.b", *CALM_OPTIONS),
+                1,
+                marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long],
+            ),
+        ],
+    ),
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_a_report_that_cannot_be_written_is_told(served: Served, tmp_path: Path, arguments: tuple[str, ...], status: int) -> None:

@@ -12,8 +12,9 @@ import pytest
 from duckicelake.commands.jobs.session import read_spark_settings
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.java import Jar, iceberg_jars, join_options, leave_given, source_jars
+from duckicelake.pipeline.common.rest import RestCatalog
 from duckicelake.pipeline.common.spark_connect import FIXED_CONF, check_conf
-from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, catalog_settings, format_settings
+from duckicelake.pipeline.common.spark_session import SparkPlan, catalog_settings, format_settings
 from tests.cli.test_commands import settings_for
 from tests.support.commands import environment, run
 from tests.support.java import jar_cache

@@ -9,7 +9,7 @@ from pyiceberg.catalog.rest import RestCatalog as PyIcebergCatalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import DataScan, IncrementalAppendScan
 
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog
 from tests.rest.serving import WAREHOUSE, Server
 from tests.support.lakes import FreshLake
 from tests.support.spark import Spark

@@ -12,11 +12,10 @@ from duckicelake.commands.jobs.reports import FAILED, UNKNOWN, GetLake, print_er
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_desk, read_spark_settings, to_catalog
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.common.connection_errors import hide_passwords
 from duckicelake.pipeline.common.failures import SPARK_FAILURES
 from duckicelake.pipeline.common.java import JarUnavailable, NoJava
-from duckicelake.pipeline.common.reports import Interrupted
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.reports import Interrupted, hide_passwords
+from duckicelake.pipeline.common.rest import RestCatalog
 from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import begin, ingest
 from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, IngestReport, Run, Status, read_options

@@ -34,8 +34,8 @@ from duckicelake.embedded.home import Home
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.common.reports import Progress, Verdict
 from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport
 from duckicelake.pipeline.maintain.policy import MaintainOptions, read_options
 

@@ -1,6 +1,7 @@
 """`duckicelake pipeline profile`: Spark computes the statistics that tables lack, the catalog stores them, and the run is reported.
 
-The report is JSON, and an HTML page."""
+The report is JSON, and an HTML page.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, 
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.profile.html_page import format_page
 from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport, read_options
+from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport, format_page, read_options
 
 
 @dataclass(frozen=True, slots=True)

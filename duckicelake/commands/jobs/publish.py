@@ -1,6 +1,7 @@
 """`duckicelake pipeline publish`: Spark executors write the large manifests that the server plans, and the server imports them.
 
-The run prints and writes its report."""
+The run prints and writes its report.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.common.reports import Progress
-from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, open_rest
 from duckicelake.pipeline.publish.executor import LakeLocation
 from duckicelake.pipeline.publish.job import PublishJobContext, PublishOptions, PublishReport, publish, read_options
 

@@ -20,7 +20,7 @@ from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.common.connection_errors import explain_postgres, hide_passwords
+from duckicelake.pipeline.common.reports import explain_postgres, hide_passwords
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
 """The exit statuses. `verify` returns 1 only for a difference, so its errors are UNKNOWN."""

@@ -17,13 +17,12 @@ from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.http_client import format_auth_properties
 from duckicelake.pipeline.common.java import source_jars
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.reports import Progress
-from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog, catalog_settings
+from duckicelake.pipeline.common.rest import RestCatalog, open_rest
+from duckicelake.pipeline.common.spark_session import LazySpark, catalog_settings
 from duckicelake.pipeline.common.staging import make_run_id
-from duckicelake.pipeline.transfer.catalogs import Catalog
-from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.catalogs import Catalog, LazyScratchCatalog
+from duckicelake.pipeline.transfer.copies import Store
 from duckicelake.pipeline.transfer.delta import DeltaFolders
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
 from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
@@ -31,7 +30,6 @@ from duckicelake.pipeline.transfer.job import TransferContext, transfer
 from duckicelake.pipeline.transfer.options import FOLDERS, Form, TransferOptions, TransferReport, name_place, read_options
 from duckicelake.pipeline.transfer.parquet_folders import HiveFolders
 from duckicelake.pipeline.transfer.rest import RestSide
-from duckicelake.pipeline.transfer.scratch_catalog import LazyScratchCatalog
 from duckicelake.store.objects import StoreSettings, open_objects
 
 RESOLVING = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}

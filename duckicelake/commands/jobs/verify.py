@@ -13,8 +13,7 @@ from duckicelake.commands.jobs.interruption import Stop
 from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
 from duckicelake.embedded.home import Home
-from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.report import VerifyOptions, VerifyReport, VerifyVerdict, read_options
+from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, VerifyVerdict, read_options, verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pyarrow import ArrowException, parquet
 from pyspark.errors import PySparkException
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
-from duckicelake.pipeline.common.connection_errors import explain_duckdb, explain_postgres
 from duckicelake.pipeline.common.java import JarUnavailable, NoJava
+from duckicelake.pipeline.common.reports import explain_duckdb, explain_postgres
 from duckicelake.pipeline.common.rest import Rest
 from duckicelake.pipeline.common.spark_connect import explain_gone
 from duckicelake.pipeline.common.storage import find_local_path

@@ -25,7 +25,6 @@ from duckicelake.pipeline.common.http_client import (
     list_headers,
     send_request,
 )
-from duckicelake.pipeline.common.spark_session import RestCatalog
 
 _SEPARATOR = "%1F"
 _CONFIG = "the catalog's config"
@@ -111,6 +110,24 @@ class TableHead:
     @property
     def main(self) -> int | None:
         return self.refs.get("main")
+
+
+@dataclass(frozen=True, slots=True)
+class RestCatalog:
+    """Settings by which Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
+
+    With a `credential` (`id:secret`) the catalog gives the keys to the store. `properties` are further settings of Iceberg's own client for
+    a catalog that is not the lake's.
+    """
+
+    uri: str
+    warehouse: str
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: str | None = field(default=None, repr=False)
+    credential: str | None = field(default=None, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The Spark session of a job and the Iceberg REST catalogs in it.
+"""The Spark session of a job, the Iceberg REST catalogs in it, and what a job carries from step to step.
 
 A process has one session. `commands/jobs/session.py` opens it on the main thread.
 """
@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from pyspark.sql.utils import is_remote
 from duckicelake.pipeline.common.java import Jar, fetch_jars, find_trust_store, get_java_home, iceberg_jars, join_options, leave_given
 from duckicelake.pipeline.common.options import SECRET
 from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableIdent
 from duckicelake.pipeline.common.spark_connect import (
     FIXED_CONF,
     LISTING_CONF,
@@ -32,6 +33,7 @@ from duckicelake.pipeline.common.spark_connect import (
     name_commits,
     writes_with_properties,
 )
+from duckicelake.pipeline.common.spark_sql import quote_ident
 
 _LOG_SETTINGS = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -94,24 +96,6 @@ class SparkPlan:
         if found is None:
             return None
         return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
-
-
-@dataclass(frozen=True, slots=True)
-class RestCatalog:
-    """Settings by which Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
-
-    With a `credential` (`id:secret`) the catalog gives the keys to the store. `properties` are further settings of Iceberg's own client for
-    a catalog that is not the lake's.
-    """
-
-    uri: str
-    warehouse: str
-    s3_endpoint: str | None = None
-    s3_region: str | None = None
-    s3_access_key_id: str | None = None
-    s3_secret_access_key: str | None = field(default=None, repr=False)
-    credential: str | None = field(default=None, repr=False)
-    properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @contextlib.contextmanager
@@ -320,3 +304,37 @@ def _change(environ: MutableMapping[str, str], changes: Mapping[str, str | None]
             environ.pop(name, None)
         else:
             environ[name] = setting
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """A Spark session, the catalog in it and over REST, and the listener that hears of each step before it is taken."""
+
+    spark: SparkSession
+    catalog: str
+    connect: Callable[[], Rest]
+    progress: Progress
+
+    def name(self, ident: TableIdent) -> str:
+        """Return a table in Spark's SQL."""
+        return quote_ident(self.catalog, ident)
+
+
+@dataclass(slots=True)
+class LazySpark:
+    """A session that is opened when it is first needed, and again after it broke."""
+
+    opening: Callable[[], contextlib.AbstractContextManager[SparkSession]]
+    opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """Return the session."""
+        if self.session is None:
+            self.session = self.opened.enter_context(self.opening())
+        return self.session
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        self.session = None
+        self.opened.close()

@@ -14,7 +14,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, S3Fi
 from pyspark.sql import DataFrame, SparkSession
 
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog
 
 
 @dataclass(frozen=True, slots=True)

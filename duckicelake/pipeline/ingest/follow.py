@@ -9,7 +9,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable
 from duckicelake.pipeline.common.failures import SparkFailed
-from duckicelake.pipeline.common.job_context import JobContext
+from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.staging import make_run_id
 from duckicelake.pipeline.common.storage import NoSource
 from duckicelake.pipeline.ingest.job import ingest

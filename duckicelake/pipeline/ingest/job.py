@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.common.failures import SPARK_FAILURES, SparkFailed, explain_outage, explain_spark
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.reports import PUBLISHED, Stopwatch
 from duckicelake.pipeline.common.rest import UNKNOWN, Rest, TableHead, TableIdent
 from duckicelake.pipeline.common.spark_compat import EXPOSES_DEFAULTS, KEEPS_READS
+from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.spark_sql import add_defaults, check_partitions, parse_columns
 from duckicelake.pipeline.common.staging import RUN_ID, Stage, Staged, check_count, discard, discard_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.database_source import open_database
@@ -22,12 +22,10 @@ from duckicelake.pipeline.ingest.file_source import open_files
 from duckicelake.pipeline.ingest.footers import refusing_mixed_types
 from duckicelake.pipeline.ingest.merging import VALIDITY, add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions, IngestReport, Run, Status
-from duckicelake.pipeline.ingest.plan import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, IngestPlan, TableMaker
+from duckicelake.pipeline.ingest.plan import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, IngestPlan, TableMaker, choose_columns
 from duckicelake.pipeline.ingest.publishing import RunPublisher
-from duckicelake.pipeline.ingest.quarantine import keep_bad_files, select_bad, write_quarantine
-from duckicelake.pipeline.ingest.row_checks import RowCount, check_lines
+from duckicelake.pipeline.ingest.row_checks import RowCount, check_lines, keep_bad_files, select_bad, write_quarantine
 from duckicelake.pipeline.ingest.schema_evolution import check_metadata_name, check_names, plan_evolution, spell_names
-from duckicelake.pipeline.ingest.source_columns import choose_columns
 from duckicelake.pipeline.ingest.writing import (
     DraftBasis,
     RowsLeftOut,

@@ -16,15 +16,13 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CatalogError, CommitFailed, Unsupported
 from duckicelake.pipeline.common.failures import FAILURES, SPARK_FAILURES, SparkFailed, explain_failure, shorten
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.lake_tables import TableName, check_may_write
 from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
-from duckicelake.pipeline.common.spark_session import jobs_tagged_as_pieces, procedures_with_properties
+from duckicelake.pipeline.common.spark_session import LazySpark, jobs_tagged_as_pieces, procedures_with_properties
 from duckicelake.pipeline.common.spark_sql import quote, quote_ident, quote_text
-from duckicelake.pipeline.maintain.context import MaintainContext
-from duckicelake.pipeline.maintain.lake_queries import check_shared
+from duckicelake.pipeline.maintain.lake_access import MaintainContext, check_shared
 from duckicelake.pipeline.maintain.planning import (
     Step,
     StepKind,

@@ -21,13 +21,13 @@ from duckicelake.errors import (
 )
 from duckicelake.pipeline.common import lake_tables
 from duckicelake.pipeline.common.failures import FAILURES, explain_failure, explain_outage
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.lake_tables import TableName, check_may_write, may_write
 from duckicelake.pipeline.common.reports import Stopwatch, Verdict
+from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.common.staging import discard, list_stale, make_run_id
-from duckicelake.pipeline.maintain import lake_queries
+from duckicelake.pipeline.maintain import lake_access
 from duckicelake.pipeline.maintain.compaction import ATTEMPTS, Compactor
-from duckicelake.pipeline.maintain.context import MaintainContext
+from duckicelake.pipeline.maintain.lake_access import MaintainContext
 from duckicelake.pipeline.maintain.planning import (
     LAKE,
     MaintainReport,
@@ -66,7 +66,7 @@ def maintain(context: MaintainContext, options: MaintainOptions, *, dry_run: boo
     properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
     with closing(context.open_postgres()) as conn, closing(LazySpark(context.open_spark)) as spark:
-        if not dry_run and not lake_queries.share_lake(conn):
+        if not dry_run and not lake_access.share_lake(conn):
             busy = StepResult(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
         live = lake_tables.list_live_tables(conn)
@@ -247,7 +247,7 @@ class Keeper:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
         for attempt in range(1, QUICK_ATTEMPTS + 1):
-            policy = self._find_loadable(name) if failed or lake_queries.read_branch_snapshots(conn, name.table_id) else None
+            policy = self._find_loadable(name) if failed or lake_access.read_branch_snapshots(conn, name.table_id) else None
             if policy is None or policy.snapshot_age is None:
                 return []
             rest = self.context.connect()
@@ -255,8 +255,8 @@ class Keeper:
                 metadata = rest.load_every(name.ident)
             except NoSuchTable:
                 return []
-            beside = lake_queries.read_branch_snapshots(conn, name.table_id, metadata["table-uuid"])
-            step = plan_forgetting(metadata, beside, policy, lake_queries.read_now(conn))
+            beside = lake_access.read_branch_snapshots(conn, name.table_id, metadata["table-uuid"])
+            step = plan_forgetting(metadata, beside, policy, lake_access.read_now(conn))
             if step is None:
                 return [] if failed is None else [report_found(str(name.ident), StepKind.forget, attempt)]
             if self.dry_run:
@@ -281,7 +281,7 @@ class Keeper:
             if self.options.policies.lake.snapshot_age is None and known <= self.ageless:
                 return None
             # Snapshots first: a table that is made afterwards has none of them.
-            snapshots, now, names = lake_queries.read_snapshots(conn), lake_queries.read_now(conn), lake_tables.list_live_tables(conn)
+            snapshots, now, names = lake_access.read_snapshots(conn), lake_access.read_now(conn), lake_tables.list_live_tables(conn)
         # A table that cannot be loaded keeps its snapshots. Loading a table also records which lake snapshots its refs need.
         policies, lake = self._list_policies(names)
         return plan_expiry(snapshots, self._read_kept(), policies, lake, now)
@@ -303,7 +303,7 @@ class Keeper:
         if not self.options.policies.lake.keep_refs:
             return frozenset()
         with closing(self.context.open_postgres()) as conn:
-            return lake_queries.read_named(conn)
+            return lake_access.read_named(conn)
 
     def _find_loadable(self, name: TableName) -> Policy | None:
         """Its policy; None when it is to be left alone, or that cannot be known. Raises: ServiceUnavailable: there is no catalog"""
@@ -317,8 +317,8 @@ class Keeper:
 
     def _remove(self, conn: psycopg.Connection, may_lose: bool) -> Sequence[StepResult]:
         lake = self.options.policies.lake
-        now = lake_queries.read_now(conn)
-        scheduled = lake_queries.count_scheduled(conn, now - lake.file_age)
+        now = lake_access.read_now(conn)
+        scheduled = lake_access.count_scheduled(conn, now - lake.file_age)
         done: list[StepResult] = []
         for step in plan_removal(scheduled, lake, now):
             if step.kind is StepKind.orphans and not may_lose:
@@ -335,7 +335,7 @@ class Keeper:
         if step.kind is StepKind.clean_up:
             removed = self.context.lake.clean_up(before)
             return [StepResult(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
-        with lake_queries.owning_lake(conn) as is_own:
+        with lake_access.owning_lake(conn) as is_own:
             if not is_own:
                 # What it has not committed yet looks like an orphan.
                 return [StepResult(LAKE, step.kind, Verdict.skipped, message="another run is at work")]

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from duckicelake.errors import CatalogError, CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, child_fields, walk_fields
 from duckicelake.pipeline.common.failures import FAILURES, SPARK_FAILURES, explain_failure
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.lake_tables import (
     TableName,
     check_askable,
@@ -24,18 +23,20 @@ from duckicelake.pipeline.common.lake_tables import (
 from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
 from duckicelake.pipeline.common.rest import Rest, TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
+from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.common.spark_sql import quote_ident
 from duckicelake.pipeline.common.staging import make_run_id
 from duckicelake.pipeline.profile.measuring import (
     Extremes,
     FileFacts,
+    MeasuredTable,
     compute_partition_statistics,
     compute_statistics,
+    find_state,
     read_extremes,
     read_files,
 )
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileOptions, ProfileReport, TableProfile
-from duckicelake.pipeline.profile.statistics import MeasuredTable, find_state
 from duckicelake.pipeline.verify.checksums import check_readable
 from duckicelake.pipeline.verify.snapshot_pairs import load_state
 

@@ -18,8 +18,8 @@ from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.lake.bulk_rows import tune_connection
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_file_notes, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
-from duckicelake.pipeline.common.connection_errors import explain_postgres
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.reports import explain_postgres
+from duckicelake.pipeline.common.rest import RestCatalog
 from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder

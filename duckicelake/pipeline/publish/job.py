@@ -17,11 +17,11 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.common.failures import FAILURES, explain_failure
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.lake_tables import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
 from duckicelake.pipeline.common.reports import Progress, Stopwatch, TablesReport, Verdict
 from duckicelake.pipeline.common.rest import Rest, TableIdent, parse_ident
 from duckicelake.pipeline.common.spark_connect import check_executors, is_gone
+from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.common.staging import make_run_id
 from duckicelake.pipeline.publish.executor import LakeLocation, Task, import_all
 

@@ -13,9 +13,8 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.storage import Child, StoredFiles
-from duckicelake.pipeline.transfer.catalogs import Entry, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.copy_files import Store, describe_new, encode_published, join_location, name_staged, write_rows
-from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
+from duckicelake.pipeline.transfer.catalogs import Entry, ScratchCatalog, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
+from duckicelake.pipeline.transfer.copies import Store, describe_new, encode_published, join_location, name_staged, write_rows
 
 METADATA, HINT = "metadata", "version-hint.text"
 LOG = "_delta_log"

@@ -27,7 +27,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.common.storage import StoredFiles
 from duckicelake.pipeline.transfer.catalogs import PUBLISHING, TransferTable
-from duckicelake.pipeline.transfer.copy_files import DATA_PATH, METADATA_PATH, Store
+from duckicelake.pipeline.transfer.copies import DATA_PATH, METADATA_PATH, Store
 from duckicelake.pipeline.verify.parquet_checks import Column, read_leaf_columns
 from duckicelake.translate.files import FLOATING, UNBOUNDED
 from duckicelake.translate.locations import copy_folders, find_copy

@@ -25,16 +25,16 @@ from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.transfer.catalogs import (
     Entry,
     EntryKind,
+    ScratchCatalog,
     TransferTable,
     UnfinishedCopy,
     get_file_name,
     parse_table_file,
     parse_view_file,
 )
-from duckicelake.pipeline.transfer.copy_files import Store, describe_new, encode_published, join_location, name_staged, write_rows
+from duckicelake.pipeline.transfer.copies import Store, describe_new, encode_published, join_location, name_staged, write_rows
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 from duckicelake.pipeline.transfer.options import name_place
-from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
 from duckicelake.translate.locations import to_canonical
 
 TYPE = "iceberg_type"

@@ -20,8 +20,20 @@ from duckicelake.pipeline.common.java import JarUnavailable, NoJava
 from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
-from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, TransferTable
-from duckicelake.pipeline.transfer.copy_files import clear, tidy, withdraw
+from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, LazyScratchCatalog, TransferTable
+from duckicelake.pipeline.transfer.copies import (
+    JOB,
+    clear,
+    count_rows,
+    describe_copy,
+    is_same,
+    is_untouched,
+    localise,
+    name_run,
+    same_view,
+    tidy,
+    withdraw,
+)
 from duckicelake.pipeline.transfer.in_place import REMEDY
 from duckicelake.pipeline.transfer.options import (
     ComparedAspect,
@@ -34,8 +46,6 @@ from duckicelake.pipeline.transfer.options import (
 )
 from duckicelake.pipeline.transfer.parquet_folders import ReadFolders
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
-from duckicelake.pipeline.transfer.scratch_catalog import LazyScratchCatalog
-from duckicelake.pipeline.transfer.table_copy import JOB, count_rows, describe_copy, is_same, is_untouched, localise, name_run, same_view
 from duckicelake.pipeline.verify.checksums import Checksums, CompareSpec, check_readable, compare
 from duckicelake.pipeline.verify.spark_checksums import checksum_rows
 

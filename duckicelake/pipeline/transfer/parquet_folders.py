@@ -24,11 +24,18 @@ from duckicelake.pipeline.common.storage import Child, StoredFiles
 from duckicelake.pipeline.ingest.file_source import escape_pattern
 from duckicelake.pipeline.ingest.footers import OpenFile, refusing_mixed_types, refusing_unread_types
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.transfer.catalogs import Entry, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.catalogs import (
+    Entry,
+    LazyScratchCatalog,
+    ScratchCatalog,
+    TransferTable,
+    UnfinishedCopy,
+    parse_table_file,
+    refuse_views,
+)
+from duckicelake.pipeline.transfer.copies import Store
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri
-from duckicelake.pipeline.transfer.scratch_catalog import LazyScratchCatalog, ScratchCatalog
 
 DATABASE = ".db"
 

@@ -12,11 +12,9 @@ from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.view_metadata import ViewMetadata, format_version, get_current_version, parse_view
 from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, list_pages
 from duckicelake.pipeline.common.spark_sql import quote_ident
-from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, TransferTable, UnfinishedCopy
-from duckicelake.pipeline.transfer.copy_files import Store, name_staged, write_rows
+from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, ScratchCatalog, TransferTable, UnfinishedCopy
+from duckicelake.pipeline.transfer.copies import Store, format_creation, format_staged_create, name_staged, write_rows
 from duckicelake.pipeline.transfer.in_place import take_files
-from duckicelake.pipeline.transfer.scratch_catalog import ScratchCatalog
-from duckicelake.pipeline.transfer.table_copy import format_creation, format_staged_create
 
 _ANSWER = "the catalog's answer"
 _VIEWS = "GET /v1/{prefix}/namespaces/{namespace}/views"

@@ -9,7 +9,7 @@ from duckicelake.catalog.manifest_import.operations import BulkPlan, encode_plan
 from duckicelake.catalog.manifest_import.submissions import SubmittedManifest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog
 from duckicelake.pipeline.publish.executor import LakeLocation, Task
 from tests.support.lakes import FreshLake
 

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duckicelake.pipeline.maintain.context import MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import MaintainContext
 from duckicelake.pipeline.maintain.planning import StepKind, StepResult
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.differential.checks.manifests import list_snapshots

@@ -82,13 +82,16 @@ def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer,
 
 @pytest.mark.parametrize(
     ("url", "place"),
-    long_after(1, [
-        pytest.param("sc://spark", "spark:15002", id="host"),
-        pytest.param("sc://spark:1/;token=a:2;use_ssl=true", "spark:1", id="token"),
-        pytest.param("sc://me:pw@spark;token=x", "spark:15002", id="user"),
-        pytest.param("sc://[::1]:7/;x=[y]", "[::1]:7", id="ipv6"),
-        pytest.param("sc://[::1]", "[::1]:15002", id="ipv6-alone"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("sc://spark", "spark:15002", id="host"),
+            pytest.param("sc://spark:1/;token=a:2;use_ssl=true", "spark:1", id="token"),
+            pytest.param("sc://me:pw@spark;token=x", "spark:15002", id="user"),
+            pytest.param("sc://[::1]:7/;x=[y]", "[::1]:7", id="ipv6"),
+            pytest.param("sc://[::1]", "[::1]:15002", id="ipv6-alone"),
+        ],
+    ),
 )
 def test_a_place_is_told_without_secrets(url: str, place: str) -> None:
     """Host and port, and nothing else of the connection string."""
@@ -97,10 +100,13 @@ def test_a_place_is_told_without_secrets(url: str, place: str) -> None:
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    long_after(1, [
-        pytest.param("sc://127.0.0.1:1/;token=hidden", "no Spark Connect server answers at 127.0.0.1:1", id="nobody"),
-        pytest.param("sc://127.0.0.1:1/;token=hidden==", "the connection string for 127.0.0.1:1 cannot be read", id="string"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("sc://127.0.0.1:1/;token=hidden", "no Spark Connect server answers at 127.0.0.1:1", id="nobody"),
+            pytest.param("sc://127.0.0.1:1/;token=hidden==", "the connection string for 127.0.0.1:1 cannot be read", id="string"),
+        ],
+    ),
 )
 def test_what_cannot_be_reached_is_told_without_its_token(served: Served, tmp_path: Path, url: str, message: str) -> None:
     """At once, and the report has it too."""

@@ -15,7 +15,7 @@ from duckicelake.commands.jobs.reports import get_exit_status
 from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.common.reports import PUBLISHED, Interrupted, Stopwatch
-from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport, VerifyVerdict
+from duckicelake.pipeline.verify.job import Finding, VerifyOptions, VerifyReport, VerifyVerdict
 from tests.pipeline.stopped import BusySpark, opening
 from tests.support.spark import Spark
 from tests.support.waiting import wait_for

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duckicelake.pipeline.common.job_context import JobContext
-from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.common.spark_session import RestCatalog, SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.common.rest import RestCatalog, open_rest, parse_ident
+from duckicelake.pipeline.common.spark_session import JobContext, SparkPlan, add_catalog, spark_session
 from duckicelake.pipeline.ingest.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions

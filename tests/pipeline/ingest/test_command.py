@@ -17,9 +17,9 @@ from duckicelake.commands.jobs.ingest import IngestCall, report_ingest
 from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.errors import BadRequest, CommitStateUnknown
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.reports import Interrupted
 from duckicelake.pipeline.common.rest import Rest, parse_ident
+from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.staging import BRANCH_PREFIX, is_stale
 from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions, Status

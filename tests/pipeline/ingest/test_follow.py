@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.rest import Rest, open_rest
-from duckicelake.pipeline.ingest.file_listing import choose_files
+from duckicelake.pipeline.common.spark_session import JobContext
+from duckicelake.pipeline.ingest.file_source import choose_files
 from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.options import Batch, IngestMode, IngestOptions, Status
 from duckicelake.pipeline.ingest.source import Taken

@@ -17,8 +17,8 @@ from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoS
 from duckicelake.pipeline.common.failures import explain_spark
 from duckicelake.pipeline.common.options import read_pairs
 from duckicelake.pipeline.common.reports import Stopwatch
-from duckicelake.pipeline.common.rest import Rest, TableHead, TableIdent, open_rest, parse_ident
-from duckicelake.pipeline.common.spark_session import RestCatalog, end_process
+from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableHead, TableIdent, open_rest, parse_ident
+from duckicelake.pipeline.common.spark_session import end_process
 from duckicelake.pipeline.common.spark_sql import parse_order
 from duckicelake.pipeline.common.staging import (
     BRANCH_PREFIX,

@@ -109,14 +109,17 @@ def test_a_delta_table_is_no_folder_of_objects(lake: FreshLake) -> None:
 
 @pytest.mark.parametrize(
     ("change", "uri", "error", "message"),
-    whole_after(1, [
-        pytest.param({}, "/none", NoSource, "there is no s3://", id="nothing there"),
-        pytest.param({}, "s3://no-such-bucket-here/x", NoSource, "no such bucket", id="no bucket"),
-        pytest.param({}, "s3:///x", BadRequest, "names no bucket", id="no name"),
-        pytest.param({"s3.secret-access-key": "wrong-key-0123"}, "", Forbidden, "cannot be listed with these keys", id="secret"),
-        pytest.param({"s3.access-key-id": "NOBODY"}, "", Forbidden, "cannot be listed with these keys", id="id"),
-        pytest.param({"s3.endpoint": "http://127.0.0.1:1"}, "", ServiceUnavailable, "Could not connect", id="nobody answers"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param({}, "/none", NoSource, "there is no s3://", id="nothing there"),
+            pytest.param({}, "s3://no-such-bucket-here/x", NoSource, "no such bucket", id="no bucket"),
+            pytest.param({}, "s3:///x", BadRequest, "names no bucket", id="no name"),
+            pytest.param({"s3.secret-access-key": "wrong-key-0123"}, "", Forbidden, "cannot be listed with these keys", id="secret"),
+            pytest.param({"s3.access-key-id": "NOBODY"}, "", Forbidden, "cannot be listed with these keys", id="id"),
+            pytest.param({"s3.endpoint": "http://127.0.0.1:1"}, "", ServiceUnavailable, "Could not connect", id="nobody answers"),
+        ],
+    ),
 )
 def test_what_the_store_refuses_is_said(lake: FreshLake, change: dict[str, str], uri: str, error: type[Exception], message: str) -> None:
     """Without the keys."""

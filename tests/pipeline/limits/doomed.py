@@ -5,10 +5,9 @@ import sys
 from functools import partial
 
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.report import VerifyOptions
+from duckicelake.pipeline.common.spark_session import JobContext
+from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, verify
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import Doom, open_place, opening_early
 

@@ -12,8 +12,8 @@ from duckdb import DuckDBPyConnection
 
 from duckicelake.commands.jobs.reports import run_or_report
 from duckicelake.pipeline.common.reports import Progress
-from duckicelake.pipeline.maintain.context import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import DuckLake
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.limits.wired import Wired, open_wired
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, grow_branch, make_desk

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.rest import open_rest
+from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, Status
 from tests.cli.test_commands import settings_for

@@ -17,8 +17,8 @@ from duckicelake.pipeline.common.java import NoJava
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
 from duckicelake.pipeline.common.staging import RUN_ID
-from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
+from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepResult
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 from tests.pipeline.verify.checker import Checker

@@ -16,9 +16,9 @@ from duckicelake.pipeline.common.http_client import ANONYMOUS, Authenticator
 from duckicelake.pipeline.common.lake_tables import TableName
 from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.maintain import job, lake_queries
-from duckicelake.pipeline.maintain.context import MaintainContext
+from duckicelake.pipeline.maintain import job, lake_access
 from duckicelake.pipeline.maintain.job import QUICK_ATTEMPTS, maintain
+from duckicelake.pipeline.maintain.lake_access import MaintainContext
 from duckicelake.pipeline.maintain.planning import LakeSnapshot, StepKind, StepResult, TableFacts
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
 
@@ -138,7 +138,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         "owning_lake": lake.owning,
     }
     for name, function in told.items():
-        monkeypatch.setattr(lake_tables if name == "list_live_tables" else lake_queries, name, function)
+        monkeypatch.setattr(lake_tables if name == "list_live_tables" else lake_access, name, function)
     monkeypatch.setattr(job, "EXPIRED_AT_ONCE", 2)
     stand_in: Any = lake
     desk = MaintainContext(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)

@@ -19,7 +19,7 @@ from duckicelake.pipeline.common.rest import parse_ident
 from duckicelake.pipeline.common.spark_session import commits_with_properties
 from duckicelake.pipeline.common.spark_sql import parse_order
 from duckicelake.pipeline.maintain.compaction import format_call, format_options, is_passing
-from duckicelake.pipeline.maintain.lake_queries import parse_changed_tables
+from duckicelake.pipeline.maintain.lake_access import parse_changed_tables
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
     LakeSnapshot,

@@ -14,11 +14,10 @@ from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline.common import lake_tables
 from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.common.rest import parse_ident
-from duckicelake.pipeline.maintain import compaction, lake_queries
+from duckicelake.pipeline.maintain import compaction, lake_access
 from duckicelake.pipeline.maintain.compaction import Rewritten
-from duckicelake.pipeline.maintain.context import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.lake_queries import parse_changed_tables
+from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext, parse_changed_tables
 from duckicelake.pipeline.maintain.planning import FileGroup, StepKind, TableFacts
 from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, parse_policies
 from tests.pipeline.maintain.keeper import make_desk
@@ -46,7 +45,7 @@ def look(served: Served, **policy: Any) -> TableFacts:
     desk = make_desk(served, list[str]().append)
     with desk.open_postgres() as conn:
         [name] = lake_tables.list_live_tables(conn)
-        return lake_queries.read_facts(conn, name.table_id, Policy(**policy))
+        return lake_access.read_facts(conn, name.table_id, Policy(**policy))
 
 
 def test_the_catalog_is_summed_up(served: Served) -> None:
@@ -76,23 +75,26 @@ def test_the_catalog_is_summed_up(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("statements", "why"),
-    whole_after(1, [
-        pytest.param(
-            ("CREATE TABLE t (p STRUCT(x VARCHAR))", "INSERT INTO t VALUES ({'x': 'it''s'})"),
-            "DuckDB 1.5.5 would garble the inlined structs",
-            id="structs",
-        ),
-        pytest.param(
-            (
-                "CREATE TABLE t AS SELECT range AS id FROM range(40)",
-                "DELETE FROM t WHERE id < 12",
-                "DELETE FROM t WHERE id = 20",
-                "CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)",
+    whole_after(
+        1,
+        [
+            pytest.param(
+                ("CREATE TABLE t (p STRUCT(x VARCHAR))", "INSERT INTO t VALUES ({'x': 'it''s'})"),
+                "DuckDB 1.5.5 would garble the inlined structs",
+                id="structs",
             ),
-            "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire",
-            id="deletes of both kinds",
-        ),
-    ]),
+            pytest.param(
+                (
+                    "CREATE TABLE t AS SELECT range AS id FROM range(40)",
+                    "DELETE FROM t WHERE id < 12",
+                    "DELETE FROM t WHERE id = 20",
+                    "CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)",
+                ),
+                "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire",
+                id="deletes of both kinds",
+            ),
+        ],
+    ),
 )
 def test_what_duckdb_would_do_wrongly_is_withheld(served: Served, statements: tuple[str, ...], why: str) -> None:
     """The flush is told as skipped, and not done; status 0."""
@@ -171,12 +173,12 @@ def test_runs_know_of_each_other(served: Served) -> None:
     """By a lock of Postgres: many share the lake, one alone may have it for itself, and it shares it again afterwards."""
     desk = make_desk(served, list[str]().append)
     with desk.open_postgres() as alice, desk.open_postgres() as bob:
-        assert lake_queries.share_lake(alice)
-        with lake_queries.owning_lake(alice) as is_own:
-            assert (is_own, lake_queries.share_lake(bob)) == (True, False)
-        assert lake_queries.share_lake(bob)
+        assert lake_access.share_lake(alice)
+        with lake_access.owning_lake(alice) as is_own:
+            assert (is_own, lake_access.share_lake(bob)) == (True, False)
+        assert lake_access.share_lake(bob)
         for one in (alice, bob):
-            with lake_queries.owning_lake(one) as is_own:
+            with lake_access.owning_lake(one) as is_own:
                 assert not is_own
 
 
@@ -234,8 +236,8 @@ def test_a_long_history_is_read_piece_by_piece(served: Served, monkeypatch: pyte
             cursors.extend(conn.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
             return parse_changed_tables(changes)
 
-        monkeypatch.setattr(lake_queries, "parse_changed_tables", look)
-        found = lake_queries.read_snapshots(conn)
+        monkeypatch.setattr(lake_access, "parse_changed_tables", look)
+        found = lake_access.read_snapshots(conn)
     [table_id] = {table_id for snapshot in found for table_id in snapshot.table_ids}
     assert [table_id in snapshot.table_ids for snapshot in sorted(found, key=lambda one: one.snapshot_id)][-5:] == [True] * 5
     assert set(cursors) == {("lake_snapshots",)}

@@ -179,13 +179,16 @@ def test_orders_name_columns_in_any_case(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "order", "message"),
-    long_after(1, [
-        ("zorder", "id, Price", "strategy zorder cannot take column price, which is decimal(38, 10)"),
-        ("zorder", "point.x", "strategy zorder cannot take column point.x, which is inside another one"),
-        ("sort", "none", "there is no column none to order by"),
-        ("sort", "", "strategy sort needs an order, of the policy or of the table itself"),
-        ("binpack", "", "column clock is time, which Spark does not read"),
-    ]),
+    long_after(
+        1,
+        [
+            ("zorder", "id, Price", "strategy zorder cannot take column price, which is decimal(38, 10)"),
+            ("zorder", "point.x", "strategy zorder cannot take column point.x, which is inside another one"),
+            ("sort", "none", "there is no column none to order by"),
+            ("sort", "", "strategy sort needs an order, of the policy or of the table itself"),
+            ("binpack", "", "column clock is time, which Spark does not read"),
+        ],
+    ),
 )
 def test_a_plan_tells_what_cannot_be_done(keeper: Keeper, strategy: str, order: str, message: str) -> None:
     """In the words of the run, which fails before Spark is asked."""

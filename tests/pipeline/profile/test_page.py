@@ -6,10 +6,16 @@ from itertools import pairwise
 import pytest
 
 from duckicelake.pipeline.common.reports import Verdict
-from duckicelake.pipeline.profile.html_page import format_bytes, format_page, plot_growth, plot_sizes
-from duckicelake.pipeline.profile.measuring import SizeClass
-from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
-from duckicelake.pipeline.profile.statistics import POINTS, Point, find_state, thin
+from duckicelake.pipeline.profile.measuring import POINTS, Point, SizeClass, find_state, thin
+from duckicelake.pipeline.profile.report import (
+    ColumnProfile,
+    ProfileReport,
+    TableProfile,
+    format_bytes,
+    format_page,
+    plot_growth,
+    plot_sizes,
+)
 
 EVIL = """<script>alert('1')</script>"&{run_id}%s"""
 GROWTH = tuple(Point(1_700_000_000_000 + day * 86_400_000, day, 10 * day, day, 1000 * day) for day in (1, 2, 5))

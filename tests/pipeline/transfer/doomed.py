@@ -11,8 +11,8 @@ from typing import Any
 
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
-from duckicelake.pipeline.common.job_context import LazySpark
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog
+from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import read_options
 from tests.pipeline.dying import Moment, dying

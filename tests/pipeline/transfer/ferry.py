@@ -9,8 +9,8 @@ from typing import Any
 
 from duckicelake.commands.jobs.session import SparkSettings
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
-from duckicelake.pipeline.common.job_context import LazySpark
 from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import TransferReport, read_options
 from tests.pipeline.holding import WITHOUT_STORE

@@ -16,10 +16,9 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED
-from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, TransferTable
-from duckicelake.pipeline.transfer.copy_files import Store, clear, describe_new
+from duckicelake.pipeline.transfer.copies import Store, clear, describe_new
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.translate.locations import copy_folders

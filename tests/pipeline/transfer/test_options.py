@@ -8,7 +8,7 @@ import typer
 from duckicelake.cli_pipeline import build_pipeline
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.transfer.copy_files import join_location
+from duckicelake.pipeline.transfer.copies import join_location
 from duckicelake.pipeline.transfer.options import FOLDERS, Form, read_options
 from tests.pipeline.transfer.ferry import format_given
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.common.job_context import JobContext
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.verify.job import VerifyContext, verify
-from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport
+from duckicelake.pipeline.common.spark_session import JobContext
+from duckicelake.pipeline.verify.job import Finding, VerifyContext, VerifyOptions, VerifyReport, verify
 from tests.support.readers import Served
 from tests.support.spark import Spark
 

@@ -10,7 +10,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 from duckicelake.pipeline.verify import job
-from duckicelake.pipeline.verify.report import VerifyVerdict
+from duckicelake.pipeline.verify.job import VerifyVerdict
 from tests.interop.rich_lake import TRIPS, VISITS
 from tests.interop.types.tables import EXTREMES
 from tests.pipeline.verify.checker import Checker
@@ -74,10 +74,13 @@ def test_a_table_without_files_has_none_that_is_wrong(checker: Checker) -> None:
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    long_after(1, [
-        pytest.param(duckdb.IOException("IO Error: gone\nat 7"), "DuckDB: IO Error: gone", id="duckdb"),
-        pytest.param(pa.ArrowInvalid("no such type"), "no such type", id="arrow"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(duckdb.IOException("IO Error: gone\nat 7"), "DuckDB: IO Error: gone", id="duckdb"),
+            pytest.param(pa.ArrowInvalid("no such type"), "no such type", id="arrow"),
+        ],
+    ),
 )
 def test_only_duckdbs_errors_are_told_as_its_own(checker: Checker, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
     """Arrow's may come of anything that is done with columns."""
@@ -183,15 +186,18 @@ def test_rows_of_a_spoilt_file_point_to_it(checker: Checker, spoil: Callable[[Ch
 
 @pytest.mark.parametrize(
     ("falsify", "said"),
-    long_after(2, [
-        pytest.param(lose, "is missing", id="missing"),
-        pytest.param(replace_object, "bytes, the manifest says", marks=pytest.mark.long, id="replaced"),
-        pytest.param(tear, "cannot be read", id="torn"),
-        pytest.param(count_wrongly, "has 60 rows, the manifest says 61", marks=pytest.mark.long, id="rows"),
-        pytest.param(bound_wrongly, "column id has values from 0 to 59, the manifest says from 0 to 41", id="bound"),
-        pytest.param(count_nulls_wrongly, "column name has 0 nulls, the manifest says 3", marks=pytest.mark.long, id="nulls"),
-        pytest.param(mark_beyond, "marks row 59 of", id="positions"),
-    ]),
+    long_after(
+        2,
+        [
+            pytest.param(lose, "is missing", id="missing"),
+            pytest.param(replace_object, "bytes, the manifest says", marks=pytest.mark.long, id="replaced"),
+            pytest.param(tear, "cannot be read", id="torn"),
+            pytest.param(count_wrongly, "has 60 rows, the manifest says 61", marks=pytest.mark.long, id="rows"),
+            pytest.param(bound_wrongly, "column id has values from 0 to 59, the manifest says from 0 to 41", id="bound"),
+            pytest.param(count_nulls_wrongly, "column name has 0 nulls, the manifest says 3", marks=pytest.mark.long, id="nulls"),
+            pytest.param(mark_beyond, "marks row 59 of", id="positions"),
+        ],
+    ),
 )
 def test_a_falsehood_is_found(checker: Checker, falsify: Callable[[Checker], None], said: str) -> None:
     """Before anything was published where DuckLake's rows are false: manifests follow them."""

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.pipeline.verify.report import VerifyVerdict
+from duckicelake.pipeline.verify.job import VerifyVerdict
 from tests.pipeline.ingest.mill import Mill, open_mill
 from tests.pipeline.profile.measurer import Measurer
 from tests.pipeline.verify.checker import Checker

@@ -9,10 +9,10 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from duckicelake.pipeline.common.storage import StoredFiles
-from duckicelake.pipeline.verify import object_checks
-from duckicelake.pipeline.verify.object_checks import DATA, FILE, PROBLEM, UNSEEN, check_object
+from duckicelake.pipeline.verify import files
+from duckicelake.pipeline.verify.files import DATA, FILE, PROBLEM, UNSEEN, check_object
+from duckicelake.pipeline.verify.job import Finding, VerifyVerdict
 from duckicelake.pipeline.verify.parquet_checks import FileExpectations
-from duckicelake.pipeline.verify.report import Finding, VerifyVerdict
 
 SAID = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format", "content_offset"))
 PARQUET = {**SAID, "file_format": "PARQUET", "content": None}
@@ -99,7 +99,7 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
     def fail(*_: object) -> None:
         raise TypeError("nobody thought of that")
 
-    monkeypatch.setattr(object_checks, "check_parquet", fail)
+    monkeypatch.setattr(files, "check_parquet", fail)
     entry = {**PARQUET, "path": f"file://{write_rows(tmp_path)}", "content": DATA}
     assert list(check_object(StoredFiles(LocalFileSystem()), entry, FileExpectations({}, {}))) == [
         (FILE, entry["path"], "", None),

@@ -9,7 +9,7 @@ from pyspark.errors import SparkRuntimeException
 
 from duckicelake.errors import Unsupported
 from duckicelake.pipeline.verify import job
-from duckicelake.pipeline.verify.report import VerifyVerdict
+from duckicelake.pipeline.verify.job import VerifyVerdict
 from tests.interop.rich_lake import MEASURES, ODD_NAMES, TRIPS, VISITS
 from tests.interop.types.tables import COLUMNS, EXTREMES
 from tests.pipeline.verify.checker import Checker

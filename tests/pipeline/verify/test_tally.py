@@ -25,7 +25,7 @@ from duckicelake.pipeline.verify.checksums import (
     format_select,
     pick_batches,
 )
-from duckicelake.pipeline.verify.report import Finding, VerifyOptions, VerifyReport, VerifyVerdict, read_options
+from duckicelake.pipeline.verify.job import Finding, VerifyOptions, VerifyReport, VerifyVerdict, read_options
 
 INT, DATE, STAMP = PrimitiveType("int"), PrimitiveType("date"), PrimitiveType("timestamp")
 FIELDS = (NestedField(1, "i", INT, False), NestedField(2, "at", STAMP, False))

@@ -18,8 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duckicelake.pipeline.ingest.file_source import FileReading, choose_reading
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.quarantine import keep_bad_files, select_bad
-from duckicelake.pipeline.ingest.row_checks import RowCount, RowRules, check_rows
+from duckicelake.pipeline.ingest.row_checks import RowCount, RowRules, check_rows, keep_bad_files, select_bad
 from duckicelake.pipeline.ingest.source import ROW, Taken
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_avro

@@ -144,13 +144,16 @@ def tell(states: list[int], *mine: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("after", "landed", "moved"),
-    long_after(1, [
-        pytest.param(tell([1, 2]), Landed((), 0, 0, 0), False, id="nothing came"),
-        pytest.param(tell([1, 2, 3, 4], 3, 4), Landed((3, 4), 4, 2, 198), False, id="pieces"),
-        pytest.param(tell([1, 2, 3, 4], 4), Landed((4,), 2, 1, 99), True, id="others too"),
-        pytest.param(tell([1, 2, 3]), Landed((), 0, 0, 0), True, id="others alone"),
-        pytest.param(tell([2]), Landed((), 0, 0, 0), True, id="expired"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(tell([1, 2]), Landed((), 0, 0, 0), False, id="nothing came"),
+            pytest.param(tell([1, 2, 3, 4], 3, 4), Landed((3, 4), 4, 2, 198), False, id="pieces"),
+            pytest.param(tell([1, 2, 3, 4], 4), Landed((4,), 2, 1, 99), True, id="others too"),
+            pytest.param(tell([1, 2, 3]), Landed((), 0, 0, 0), True, id="others alone"),
+            pytest.param(tell([2]), Landed((), 0, 0, 0), True, id="expired"),
+        ],
+    ),
 )
 def test_a_tables_history_tells_of_pieces(after: dict[str, Any], landed: Landed, moved: bool) -> None:
     """By the run's name in the summaries of what main was at."""

@@ -17,11 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.pipeline.common.storage import open_store
-from duckicelake.pipeline.transfer.delta import format_keys
-from duckicelake.pipeline.transfer.delta_log import (
+from duckicelake.pipeline.transfer.delta import (
     check_mapping,
     check_whole,
     explaining,
+    format_keys,
     format_logical,
     format_physical,
     get_path_key,

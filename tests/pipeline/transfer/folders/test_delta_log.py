@@ -10,13 +10,11 @@ import pytest
 from deltalake import write_deltalake
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.common.storage import open_store
 from duckicelake.pipeline.transfer.catalogs import Entry
-from duckicelake.pipeline.transfer.copy_files import Store
-from duckicelake.pipeline.transfer.delta import DeltaFolders, format_keys
-from duckicelake.pipeline.transfer.delta_log import check_paths, check_whole, format_physical, read_log
+from duckicelake.pipeline.transfer.copies import Store
+from duckicelake.pipeline.transfer.delta import DeltaFolders, check_paths, check_whole, format_keys, format_physical, read_log
 from tests.pipeline.transfer.folders.test_delta import lay_out
 
 

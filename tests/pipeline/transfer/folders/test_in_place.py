@@ -17,12 +17,11 @@ from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, Partiti
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
-from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.common.storage import StoredFiles
 from duckicelake.pipeline.transfer import in_place
 from duckicelake.pipeline.transfer.catalogs import TransferTable
-from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.copies import Store
 from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri, format_names, take_files
 
 DISK = StoredFiles(LocalFileSystem())

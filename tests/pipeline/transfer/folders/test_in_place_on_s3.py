@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog
 from duckicelake.pipeline.common.storage import open_store
 from duckicelake.pipeline.transfer.delta import format_keys
 from tests.interop.keys.test_pyiceberg import open_catalog

@@ -8,8 +8,7 @@ import pytest
 
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.common.http_client import build_authenticator, format_auth_properties
-from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import RestCatalog, open_rest
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 from tests.support.reference.signatures import find_signature_fault
 

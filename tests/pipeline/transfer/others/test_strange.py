@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
-from duckicelake.pipeline.common.spark_session import RestCatalog
+from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableIdent, open_rest
 from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind
-from duckicelake.pipeline.transfer.copy_files import Store
+from duckicelake.pipeline.transfer.copies import Store
 from duckicelake.pipeline.transfer.rest import RestSide
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 
