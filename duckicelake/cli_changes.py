@@ -70,7 +70,9 @@ def describe_events() -> None:
 
 
 def events_tail(
-    after: Annotated[int | None, typer.Option(min=-1, help="A cursor: the last lake snapshot that was read.", show_default="none")] = None,
+    after: Annotated[
+        str | None, typer.Option(help="A cursor: the last lake snapshot, or the id of the last event, that was read.", show_default="none")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further events until the command is stopped.")] = False,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,

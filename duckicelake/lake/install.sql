@@ -767,7 +767,7 @@ CREATE TABLE IF NOT EXISTS iceberg_event (
 );
 
 -- An expiry deletes the snapshots, then these rows, and afterwards what no snapshot shows any more, names of tables among it. The time of
--- a snapshot is gone with its row by then, so it is kept first.
+-- a snapshot is gone with its row by then, so it is kept first. Snapshots that stay are kept, too, if they dropped what only expired ones show.
 CREATE OR REPLACE FUNCTION iceberg_keep_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -803,11 +803,22 @@ BEGIN
                            ''begin'', s.begin_snapshot, ''end'', s.end_snapshot)
                   FROM %1$I.ducklake_schema s
                  WHERE s.begin_snapshot = g.snapshot_id OR s.end_snapshot = g.snapshot_id) o), ''[]'')
-          FROM gone g
+          FROM (SELECT snapshot_id, snapshot_time FROM gone
+                 UNION ALL
+                SELECT s.snapshot_id, s.snapshot_time FROM %1$I.ducklake_snapshot s
+                 WHERE s.snapshot_id IN (
+                        SELECT e.end_snapshot
+                          FROM (SELECT begin_snapshot, end_snapshot FROM %1$I.ducklake_table
+                                 UNION ALL SELECT begin_snapshot, end_snapshot FROM %1$I.ducklake_view
+                                 UNION ALL SELECT begin_snapshot, end_snapshot FROM %1$I.ducklake_schema) e
+                         WHERE e.end_snapshot IS NOT NULL
+                           AND NOT EXISTS (SELECT FROM %1$I.ducklake_snapshot v
+                                            WHERE v.snapshot_id >= e.begin_snapshot AND v.snapshot_id < e.end_snapshot))) g
           JOIN %1$I.ducklake_snapshot_changes c ON c.snapshot_id = g.snapshot_id
          CROSS JOIN LATERAL (SELECT ARRAY(
                 SELECT m[1]::bigint FROM regexp_matches(c.changes_made, '':([0-9]{1,18})(?=,|$)'', ''g'') m) AS ids) i
-        ON CONFLICT (snapshot_id) DO NOTHING', TG_TABLE_SCHEMA);
+        -- An older copy has more names; its age counts from the expiry of its snapshot.
+        ON CONFLICT (snapshot_id) DO UPDATE SET kept_at = excluded.kept_at', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $$;
@@ -825,7 +836,10 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_table_folded ON ducklake_table USING hash 
 CREATE INDEX IF NOT EXISTS iceberg_ix_schema_folded ON ducklake_schema USING hash (lower(schema_name COLLATE "C")) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_schema ON ducklake_table (schema_id) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_view ON ducklake_view (view_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_view_begin ON ducklake_view (begin_snapshot);
 CREATE INDEX IF NOT EXISTS iceberg_ix_view_end ON ducklake_view (end_snapshot);
+CREATE INDEX IF NOT EXISTS iceberg_ix_schema_begin ON ducklake_schema (begin_snapshot);
+CREATE INDEX IF NOT EXISTS iceberg_ix_schema_end ON ducklake_schema (end_snapshot) WHERE end_snapshot IS NOT NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);

@@ -129,7 +129,7 @@ class OAuthError(TypedDict):
     error_description: str
 
 
-ListEventsResponse = TypedDict("ListEventsResponse", {"events": list[dict[str, Any]], "cursor": int, "is-last": bool})
+ListEventsResponse = TypedDict("ListEventsResponse", {"events": list[dict[str, Any]], "cursor": str, "is-last": bool})
 """CloudEvents in order. `cursor`: what the next request sends as `after`. `is-last`: there is nothing newer now."""
 DroppedEntry = TypedDict(
     "DroppedEntry",

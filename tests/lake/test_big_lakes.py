@@ -14,7 +14,7 @@ from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
 
 TABLE_ID = 42
-MODULES = ("read", "read_files", "read_table", "read_values", "null_proofs", "watch", "notes")
+MODULES = ("read", "read_files", "read_table", "read_values", "null_proofs", "watch", "notes", "events.outbox")
 COMMIT_MODULES = (
     *("writing.lookups", "writing.transaction", "writing.single_statement", "writing.statements", "writing.apply"),
     *("writing.note_statements", "writing.idempotency", "writing.read_back", "audit_log"),
@@ -22,6 +22,7 @@ COMMIT_MODULES = (
 OTHERS = frozenset(
     {
         "audit_log.DELETE_OLD_LINES",
+        "events.outbox.DELETE_OLD_EVENTS",
         # A table's metadata files were deleted because a newer table has their folder.
         "notes.DELETE_VERSIONS",
         "read.SELECT_SCHEMAS",
@@ -37,6 +38,10 @@ INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name
     SELECT n, gen_random_uuid(), 0, 'schema_' || n, 'x/', true FROM generate_series(10, {tables} + 9) n;
 INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
     SELECT n, gen_random_uuid(), 0, 0, 'many_' || n, 'x/', true FROM generate_series(10, {tables} + 9) n;
+INSERT INTO ducklake_view (view_id, view_uuid, begin_snapshot, end_snapshot, schema_id, view_name, dialect, sql, column_aliases)
+    SELECT {tables} + n, gen_random_uuid(), n, n + 1, 0, 'view_' || n, 'duckdb', 'SELECT 1', '' FROM generate_series(10, {tables} + 9) n;
+INSERT INTO iceberg_event (snapshot_id, changes_made, objects) SELECT -n, 'dropped_table:1', '[]' FROM generate_series(1, {files}) n;
+INSERT INTO iceberg_audit (request_id, operation, objects, lake_snapshot_id) SELECT 'r', 'o', '{{}}', n FROM generate_series(1, {files}) n;
 INSERT INTO ducklake_tag (object_id, begin_snapshot, end_snapshot, key, value)
     SELECT 10 + n % {tables}, n, CASE WHEN n < {tags} / 2 THEN n + 1 END, 'key_' || n / {tables}, 'v' FROM generate_series(0, {tags} - 1) n;
 INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type, nulls_allowed)

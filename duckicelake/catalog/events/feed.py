@@ -4,6 +4,7 @@ The REST route and the command line call this. An event is derived from DuckLake
 events like those of Iceberg clients; the audit log adds who asked for it. Ids and order are the same at every reading.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -14,38 +15,95 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest
 from duckicelake.lake.changes import DATA_KINDS, REWRITE_KINDS, TABLE_KINDS, parse_changes, quote_names
 from duckicelake.lake.connect import reading
-from duckicelake.lake.events.outbox import OutboxRow, read_outbox, read_pruned
+from duckicelake.lake.events.outbox import OutboxBounds, OutboxRow, read_bounds, read_outbox
 from duckicelake.translate.namespaces import Levels, to_levels
 
-MOST_SNAPSHOTS = 1000
+MOST_EVENTS = 1000
+LARGEST_ID = 2**63 - 1
+CURSOR = re.compile(r"(-1|[0-9]{1,19})(?:\.([0-9]{1,9}))?")
 Event = Mapping[str, Any]
 FUNCTION_KINDS = frozenset({"created_scalar_macro", "created_table_macro", "dropped_scalar_macro", "dropped_table_macro"})
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events in order, and the cursor that the next page follows. `is_last`: the page reaches the newest lake snapshot."""
+    """Events in order, and the cursor that the next page follows. `is_last`: the page reaches the newest event."""
 
     events: Sequence[Event]
-    cursor: int
+    cursor: str
     is_last: bool
 
 
-def read_events(warehouse: Warehouse, after: int | None, most: int) -> EventPage:
-    """Return the events of the lake snapshots that follow `after`, at most `most` of them; None: from the oldest on.
+@dataclass(frozen=True, slots=True)
+class EventCursor:
+    """What was read: all up to a lake snapshot, or (`number`) up to that event of it."""
 
-    Raises: BadRequest: events after the cursor have been deleted
+    snapshot_id: int
+    number: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The cursor as clients keep it."""
+        return str(self.snapshot_id) if self.number is None else f"{self.snapshot_id}.{self.number}"
+
+    @property
+    def complete(self) -> int:
+        """The last lake snapshot of which everything was read."""
+        return self.snapshot_id if self.number is None else self.snapshot_id - 1
+
+    @property
+    def events_read(self) -> int:
+        """How many events of the next lake snapshot were read."""
+        return 0 if self.number is None else self.number + 1
+
+
+OLDEST = EventCursor(-1)
+
+
+def parse_cursor(text: str) -> EventCursor:
+    """Return the cursor that a text holds. Raises: BadRequest."""
+    found = CURSOR.fullmatch(text)
+    if found is None or int(found[1]) > LARGEST_ID:
+        raise BadRequest(f"{text[:50]!r} is no cursor: send the one of the last page, a lake snapshot or the id of an event.")
+    return EventCursor(int(found[1]), None if found[2] is None else int(found[2]))
+
+
+def read_events(warehouse: Warehouse, after: EventCursor | None, most: int) -> EventPage:
+    """Return the events that follow a cursor, at most `most`; None: from the oldest on.
+
+    Raises: BadRequest: events after the cursor have been deleted, or the lake has not got as far as the cursor
     """
+    cursor = after or OLDEST
     with reading(warehouse.lake) as conn:
-        pruned = read_pruned(conn)
-        rows = read_outbox(conn, -1 if after is None else after, most)
-    if after is not None and after < pruned:
+        bounds = read_bounds(conn)
+        rows = read_outbox(conn, cursor.complete, most + cursor.events_read)
+    if after is not None:
+        _check_cursor(after, bounds)
+    found = [(row.snapshot_id, number, event) for row in rows for number, event in enumerate(build_events(row, f"/v1/{warehouse.name}"))]
+    first = rows[0].snapshot_id if rows else None
+    if cursor.number is not None and (cursor.snapshot_id, cursor.number) not in [(place[0], place[1]) for place in found]:
+        raise BadRequest(f"The lake has no event {cursor.text}, so this is no cursor of it{'' if first is None else f'; {first} is next'}.")
+    left = found[cursor.events_read :]
+    shown = left[:most]
+    if len(left) > most:
+        end = EventCursor(shown[-1][0], shown[-1][1]) if left[most][0] == shown[-1][0] else EventCursor(shown[-1][0])
+        return EventPage([event for _, _, event in shown], end.text, is_last=False)
+    end = EventCursor(rows[-1].snapshot_id) if rows else cursor
+    return EventPage([event for _, _, event in shown], end.text, is_last=end.snapshot_id >= bounds.newest)
+
+
+def _check_cursor(after: EventCursor, bounds: OutboxBounds) -> None:
+    """Raise BadRequest if events that follow a cursor cannot be read."""
+    if after.complete < bounds.pruned:
         raise BadRequest(
-            f"Events up to {pruned} have been deleted, because they expired longer ago than audit_days; the cursor {after} is before that. "
-            f"Read the lake's state again, and go on after {pruned}."
+            f"Events up to {bounds.pruned} have been deleted, because they expired longer ago than audit_days; the cursor {after.text} is "
+            f"before that. Read the lake's state again, and go on after {bounds.pruned}."
         )
-    events = [event for row in rows for event in build_events(row, f"/v1/{warehouse.name}")]
-    return EventPage(events, rows[-1].snapshot_id if rows else (-1 if after is None else after), len(rows) < most)
+    if after.snapshot_id > max(bounds.newest, bounds.pruned):
+        raise BadRequest(
+            f"The cursor {after.text} is after the newest lake snapshot {bounds.newest}: Postgres was restored to an earlier state, or the "
+            f"cursor is another lake's. Read the lake's state again, and go on after {bounds.newest}."
+        )
 
 
 def build_events(row: OutboxRow, source: str) -> Iterator[Event]:

@@ -41,14 +41,30 @@ class OutboxRow:
 SELECT_OUTBOX = "".join(
     (
         """
-WITH live AS (
-    SELECT c.snapshot_id, s.snapshot_time, c.changes_made, c.author, c.commit_message,
-           ARRAY(SELECT m[1]::bigint FROM regexp_matches(c.changes_made, ':([0-9]{1,18})(?=,|$)', 'g') m) AS ids
-      FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
-     WHERE c.snapshot_id > %(after)s
-     ORDER BY c.snapshot_id LIMIT %(most)s
+WITH entry AS (
+    SELECT * FROM (
+        SELECT c.snapshot_id, c.changes_made, c.author, c.commit_message, true AS is_live FROM (
+            SELECT * FROM ducklake_snapshot_changes WHERE snapshot_id > %(after)s ORDER BY snapshot_id LIMIT %(most)s) c
+         UNION ALL
+        -- A lake snapshot that expired had its copy made in the transaction that expired it.
+        SELECT k.snapshot_id, k.changes_made, k.author, k.commit_message, false FROM (
+            SELECT * FROM iceberg_event e
+             WHERE snapshot_id > %(after)s
+               AND (SELECT true FROM ducklake_snapshot_changes c WHERE c.snapshot_id = e.snapshot_id) IS NULL
+             ORDER BY snapshot_id LIMIT %(most)s) k) x
+     ORDER BY snapshot_id LIMIT %(most)s
+), live AS (
+    SELECT e.*, (SELECT s.snapshot_time FROM ducklake_snapshot s WHERE s.snapshot_id = e.snapshot_id) AS snapshot_time,
+           ARRAY(SELECT m[1]::bigint FROM regexp_matches(e.changes_made, ':([0-9]{1,18})(?=,|$)', 'g') m) AS ids
+      FROM (SELECT *, sum(1 + length(changes_made) - length(replace(changes_made, ',', '')))
+                      OVER (ORDER BY snapshot_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS changes_before
+              FROM entry) e
+     -- A lake snapshot has as many events as changes at most.
+     WHERE coalesce(e.changes_before, 0) < %(most)s
 ), page AS (
+    -- What only the expired lake snapshots before a drop showed has a copy, too. OFFSET 0 keeps the planner from reading all schemas.
     SELECT l.snapshot_id, l.snapshot_time, l.changes_made, l.author, l.commit_message, coalesce((
+            SELECT k.objects FROM iceberg_event k WHERE k.snapshot_id = l.snapshot_id), (
         SELECT jsonb_agg(o.object ORDER BY o.kind, o.id, o.begins) FROM (
             SELECT 'table' AS kind, t.table_id AS id, t.begin_snapshot AS begins, jsonb_build_object(
                        'kind', 'table', 'id', t.table_id, 'uuid', t.table_uuid, 'namespace', array_to_string(""",
@@ -56,7 +72,7 @@ WITH live AS (
         """, '\u241f'), 'name', t.table_name, 'begin', t.begin_snapshot, 'end', t.end_snapshot, 'previous_end',
                        (SELECT max(e.end_snapshot) FROM ducklake_table e
                          WHERE e.table_id = t.table_id AND e.begin_snapshot < t.begin_snapshot)) AS object
-              FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
+              FROM ducklake_table t CROSS JOIN LATERAL (SELECT * FROM ducklake_schema s WHERE s.schema_id = t.schema_id OFFSET 0) s
              WHERE (t.table_id = ANY(l.ids) AND t.begin_snapshot <= l.snapshot_id
                     AND (t.end_snapshot IS NULL OR t.end_snapshot >= l.snapshot_id))
                 OR t.begin_snapshot = l.snapshot_id
@@ -65,7 +81,7 @@ WITH live AS (
                        'kind', 'view', 'id', v.view_id, 'uuid', v.view_uuid, 'namespace', array_to_string(""",
         SCHEMA_NAMES.format(lake="").replace(" AND p.end_snapshot IS NULL", ""),
         """, '\u241f'), 'name', v.view_name, 'begin', v.begin_snapshot, 'end', v.end_snapshot)
-              FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id
+              FROM ducklake_view v CROSS JOIN LATERAL (SELECT * FROM ducklake_schema s WHERE s.schema_id = v.schema_id OFFSET 0) s
              WHERE (v.view_id = ANY(l.ids) AND v.begin_snapshot <= l.snapshot_id
                     AND (v.end_snapshot IS NULL OR v.end_snapshot >= l.snapshot_id))
                 OR v.begin_snapshot = l.snapshot_id
@@ -77,16 +93,15 @@ WITH live AS (
               FROM ducklake_schema s
              WHERE s.begin_snapshot = l.snapshot_id OR s.end_snapshot = l.snapshot_id) o), '[]') AS objects
       FROM live l
+     WHERE l.is_live
      UNION ALL
-    -- A lake snapshot that expired had its copy made in the transaction that expired it.
-    SELECT k.snapshot_id, k.snapshot_time, k.changes_made, k.author, k.commit_message, k.objects
-      FROM (SELECT * FROM iceberg_event WHERE snapshot_id > %(after)s ORDER BY snapshot_id LIMIT %(most)s) k
-), cut AS (
-    SELECT * FROM page ORDER BY snapshot_id LIMIT %(most)s
+    SELECT l.snapshot_id, k.snapshot_time, l.changes_made, l.author, l.commit_message, k.objects
+      FROM live l CROSS JOIN LATERAL (SELECT e.snapshot_time, e.objects FROM iceberg_event e WHERE e.snapshot_id = l.snapshot_id OFFSET 0) k
+     WHERE NOT l.is_live
 )
 SELECT c.snapshot_id, least('9999-12-31Z', greatest('1970-01-01Z', c.snapshot_time)) AS snapshot_time,
        c.changes_made, c.author, c.commit_message, c.objects, a.principal, a.operation, a.request_id
-  FROM cut c
+  FROM page c
   LEFT JOIN LATERAL (
         SELECT min(a.principal) AS principal, min(a.operation) AS operation, min(a.request_id) AS request_id FROM iceberg_audit a
          WHERE a.lake_snapshot_id = c.snapshot_id AND a.outcome = 'done'
@@ -99,26 +114,37 @@ SELECT c.snapshot_id, least('9999-12-31Z', greatest('1970-01-01Z', c.snapshot_ti
 
 
 def read_outbox(conn: psycopg.Connection, after: int, most: int) -> Sequence[OutboxRow]:
-    """Return lake snapshots that follow an id, in order, at most `most`."""
+    """Return lake snapshots that follow an id, in order: the first one, and further ones while fewer than `most` changes precede them."""
     return fetch_rows(conn, OutboxRow, SELECT_OUTBOX, after=after, most=most)
 
 
-SELECT_PRUNED = """
-SELECT coalesce((SELECT value::bigint FROM iceberg_setting WHERE key = 'events_pruned_to'), -1)
+@dataclass(frozen=True, slots=True)
+class OutboxBounds:
+    """The newest lake snapshot whose copy was deleted, or -1, and the newest one that is there."""
+
+    pruned: int
+    newest: int
+
+
+SELECT_BOUNDS = """
+SELECT coalesce((SELECT value::bigint FROM iceberg_setting WHERE key = 'events_pruned_to'), -1) AS pruned,
+       greatest((SELECT max(snapshot_id) FROM ducklake_snapshot_changes), (SELECT max(snapshot_id) FROM iceberg_event), -1) AS newest
 """
 
 
-def read_pruned(conn: psycopg.Connection) -> int:
-    """Return the newest lake snapshot whose copy was deleted; -1 if none was."""
-    row = conn.execute(SELECT_PRUNED).fetchone()
-    return -1 if row is None else row[0]
+def read_bounds(conn: psycopg.Connection) -> OutboxBounds:
+    """Return from where to where events can be read."""
+    [bounds] = fetch_rows(conn, OutboxBounds, SELECT_BOUNDS)
+    return bounds
 
 
 DELETE_OLD_EVENTS = """
 WITH gone AS (
     DELETE FROM iceberg_event
-     WHERE snapshot_id IN (SELECT snapshot_id FROM iceberg_event WHERE kept_at < clock_timestamp() - %(days)s * interval '1 day'
-                            ORDER BY snapshot_id LIMIT %(most)s)
+     WHERE snapshot_id IN (SELECT e.snapshot_id FROM iceberg_event e WHERE e.kept_at < clock_timestamp() - %(days)s * interval '1 day'
+                              -- The copy of a lake snapshot that is still there has the names of what expired before it.
+                              AND NOT EXISTS (SELECT FROM ducklake_snapshot s WHERE s.snapshot_id = e.snapshot_id)
+                            ORDER BY e.snapshot_id LIMIT %(most)s)
  RETURNING snapshot_id
 ), noted AS (
     INSERT INTO iceberg_setting (key, value) SELECT 'events_pruned_to', max(snapshot_id)::text FROM gone HAVING count(*) > 0

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import Query
 
-from duckicelake.catalog.events.feed import MOST_SNAPSHOTS, read_events
+from duckicelake.catalog.events.feed import MOST_EVENTS, parse_cursor, read_events
 from duckicelake.errors import NotServed
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.response_bodies import ListEventsResponse
 
-LARGEST_ID = 2**63 - 1
-FEW_SNAPSHOTS = 100
+FEW_EVENTS = 100
+LONGEST_CURSOR = 40
 
 
 class EventRoutes:
@@ -27,12 +27,12 @@ class EventRoutes:
     def list_events(
         self,
         target: Target,
-        after: Annotated[int | None, Query(ge=-1, le=LARGEST_ID, description="The cursor of the last page, if any.")] = None,
-        limit: Annotated[int, Query(ge=1, le=MOST_SNAPSHOTS, description="Events of at most so many lake snapshots.")] = FEW_SNAPSHOTS,
+        after: Annotated[str | None, Query(max_length=LONGEST_CURSOR, description="The cursor of the last page, if any.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="At most so many events.")] = FEW_EVENTS,
     ) -> ListEventsResponse:
         """List what the lake snapshots after a cursor changed, in order, as CloudEvents."""
         lake = self._context.get_lake(target.prefix)
         if lake.repository:
             raise NotServed(f"A branch has no events: its merge makes events on the lake. Ask the lake {lake.repository!r}.")
-        page = read_events(lake.warehouse, after, limit)
+        page = read_events(lake.warehouse, None if after is None else parse_cursor(after), limit)
         return {"events": [dict(event) for event in page.events], "cursor": page.cursor, "is-last": page.is_last}

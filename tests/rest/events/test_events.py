@@ -21,11 +21,12 @@ EVENTS = "/management/v1/lake/events"
 Event = Mapping[str, Any]
 
 
-def read_all(server: Server, after: int | None = None, limit: int = 1000) -> Sequence[Event]:
+def read_all(server: Server, after: int | str | None = None, limit: int = 1000) -> Sequence[Event]:
     """Follow the cursor to the newest lake snapshot."""
     found: list[Event] = []
     while True:
         page = server.get(f"{EVENTS}?limit={limit}" + ("" if after is None else f"&after={after}")).json
+        assert len(page["events"]) <= limit
         found += page["events"]
         after = page["cursor"]
         if page["is-last"]:
@@ -138,16 +139,24 @@ def test_a_cursor_before_what_was_deleted_is_told_so(server: Server, lake: Fresh
     assert delete_old_events(conn, 1, 100) == 1 and delete_old_events(conn, 1, 100) == 0
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=-2", "after=9223372036854775808", "limit=0", "limit=1001", "after=%00"])
+ODD = ("after=x", "after=-2", "after=9223372036854775808", "limit=0", "limit=1001", "after=%00", "after=1.", "after=1.-1", "after=1.1.1")
+
+
+@pytest.mark.parametrize("query", [*ODD, "after=%D9%A1", "after=" + "1" * 5000])
 def test_odd_cursors_are_refused(standing: Server, query: str) -> None:
     """With Iceberg's error."""
     assert standing.get(f"{EVENTS}?{query}").error == (400, "BadRequestException")
 
 
-def test_a_cursor_from_the_future_waits(standing: Server) -> None:
-    """It may be one of before a restore of Postgres; nothing comes, and it stays."""
-    page = standing.get(f"{EVENTS}?after=1000000000").json
-    assert page == {"events": [], "cursor": 1000000000, "is-last": True}
+def test_a_cursor_ahead_of_the_lake_is_refused(server: Server, lake: FreshLake) -> None:
+    """Postgres was restored, or the cursor is another lake's: waiting would skip what gets these ids again."""
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t (i INTEGER)")
+    refused = server.get(f"{EVENTS}?after=1000000000")
+    assert refused.error == (400, "BadRequestException")
+    assert "newest lake snapshot 1" in refused.json["error"]["message"] and "restored" in refused.json["error"]["message"]
+    assert server.get(f"{EVENTS}?after=1").json == {"events": [], "cursor": "1", "is-last": True}
+    assert server.get(f"{EVENTS}?after=1.7").error == (400, "BadRequestException")
 
 
 def test_a_time_that_python_lacks_stops_no_reader(server: Server, lake: FreshLake) -> None:
@@ -179,6 +188,55 @@ def test_the_command_prints_the_same_events(server: Server, lake: FreshLake, tmp
     ]
 
 
+def test_a_page_ends_inside_a_lake_snapshot(server: Server, lake: FreshLake) -> None:
+    """`limit` counts events, also when one transaction changes many tables; the cursor goes on after the last event."""
+    with closing(lake.duckdb()) as session:
+        session.execute("BEGIN")
+        for number in range(25):
+            session.execute(f"CREATE TABLE t{number} (i INTEGER)")
+        session.execute("COMMIT")
+        session.execute("CREATE TABLE last (i INTEGER)")
+    first = server.get(f"{EVENTS}?after=0&limit=10").json
+    assert (len(first["events"]), first["cursor"], first["is-last"]) == (10, "1.9", False)
+    everything = read_all(server)
+    assert (
+        summarise(everything)[-1] == ("table.created", "main.last") and len(everything) == len({event["id"] for event in everything}) == 27
+    )
+    for limit in (1, 2, 7, 10, 25, 26):
+        assert read_all(server, limit=limit) == list(everything)
+    assert read_all(server, after="1.24") == list(everything[-1:])
+
+
+def test_a_drop_keeps_its_name_when_all_before_it_expires(server: Server, lake: FreshLake) -> None:
+    """DuckLake deletes the rows of what no lake snapshot shows; the drop's own lake snapshot is still there."""
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT range AS i FROM range(20); CREATE VIEW s.v AS SELECT 1 AS i")
+        session.execute("DROP SCHEMA s CASCADE")
+        before = read_all(server)
+        session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+        assert lake.psycopg().execute("SELECT count(*) FROM ducklake_table").fetchone() == (0,)
+        assert read_all(server) == list(before)
+        session.execute("CREATE TABLE other (i INTEGER)")
+        session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    assert read_all(server)[: len(before)] == list(before)
+    dropped = [event for event in before if event["type"].endswith(".dropped")]
+    assert sorted(event["subject"] for event in dropped) == ["s", "s.t", "s.v"]
+
+
+def test_the_copy_of_a_lake_snapshot_that_is_there_stays(server: Server, lake: FreshLake) -> None:
+    """Only copies of expired lake snapshots are deleted with age, and only these move the first cursor."""
+    with closing(lake.duckdb()) as session:
+        session.execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+        session.execute("DROP TABLE t")
+        session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    conn = lake.psycopg()
+    conn.execute("UPDATE iceberg_event SET kept_at = kept_at - interval '2 days'")
+    from duckicelake.lake.events.outbox import delete_old_events  # noqa: PLC0415
+
+    assert delete_old_events(conn, 1, 100) == 2
+    assert summarise(read_all(server)) == [("table.dropped", "main.t")]
+
+
 @pytest.mark.parametrize("commits", [30, pytest.param(3500, marks=pytest.mark.long)])
 def test_a_reader_beside_writers_misses_nothing_and_sees_nothing_twice(server: Server, lake: FreshLake, commits: int) -> None:
     """Two sessions of DuckDB and a client commit; the reader starts anew at its cursor after each page, as one does that was killed."""
@@ -197,7 +255,7 @@ def test_a_reader_beside_writers_misses_nothing_and_sees_nothing_twice(server: S
         assert client.commit([update], name="c").status == 200
 
     found: list[Event] = []
-    cursor = -1
+    cursor = "-1"
     with ThreadPoolExecutor(3) as threads:
         writing = [threads.submit(insert, "a"), threads.submit(insert, "b"), threads.submit(lambda: list(map(change, range(commits))))]
         while not all(each.done() for each in writing):
