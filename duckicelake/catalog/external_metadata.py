@@ -102,7 +102,7 @@ def prepare_external_table(warehouse: Warehouse, metadata: TableMetadata, *, wit
     past = sorted(_list_past(reader, metadata) - files.keys()) if with_past else []
     change = FileChange([file.live.file for file in files.values()], {}, (), deleted)
     with reading(warehouse.lake) as conn:
-        [prepared] = DeleteWriter(conn, warehouse.objects, allowed.locations, None).prepare([change])
+        [prepared] = DeleteWriter(conn, warehouse.objects, allowed.locations, None, []).prepare([change])
     is_converted = any(delete.live.file.content == EQUALITY_DELETES for delete in deletes)
     versions = (HADOOP_NAME.fullmatch(uri.rpartition("/")[2]) for uri, _ in warehouse.objects.list_under(f"{metadata.location}/metadata"))
     last = max((int(match[1]) for match in versions if match), default=0)

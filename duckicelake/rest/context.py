@@ -77,8 +77,11 @@ class ChangeWatch(Protocol):
 class ServerTurns(Protocol):
     """Turns of tables between the servers of one lake (`lake.server_turns`). Used on the event loop only."""
 
-    def turn(self, table: str) -> AbstractAsyncContextManager[None]:
-        """Hold the turn of a table, or go on without it if another server keeps it for too long."""
+    def turn(self, table: str) -> AbstractAsyncContextManager[bool]:
+        """Hold the turn of a table, or go on without it if another server keeps it for too long.
+
+        Returns True if this process has had the turn without a break since its last commit
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Turns: changes of one table follow each other in the order in which they came, and wait on the event loop without a thread.
 
-Turns only save work: a change that takes none is as correct, because the lake's lock decides. `rest.table_commits` takes turns for all
-routes that change tables. Each worker process has its own.
+Turns only save work: a change that takes none is as correct, because the lake's lock decides. Every route that changes tables or views
+takes turns: commits to one table in `rest.routes.table_commits`, all others by `run`. Each worker process has its own.
 
 Law: a request that is refused for want of room has done nothing. A request whose turn does not come in time may have landed as a copy
 before, so its caller looks for that before it refuses.
@@ -9,20 +9,23 @@ before, so its caller looks for that before it refuses.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 from duckicelake.errors import CatalogError, TooManyRequests
 
 TableKey = tuple[str, tuple[str, ...], str]
-"""A warehouse, a namespace and a table, as the request spells them."""
+"""A warehouse, a namespace and a table or view, as the request spells them."""
 MAX_GROUP = 64
 """So many requests are committed together at most: what one transaction writes stays small."""
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,20 @@ class Turns(Generic[Request, Answer]):
             self._present[key] -= 1
             if not self._present[key]:
                 del self._present[key]
+
+    async def run(self, keys: Sequence[TableKey], act: Callable[[], Result], late: Callable[[], Result]) -> Result:
+        """Return what `act` does, on a thread, in the turns of tables, or what `late` does if these did not come in time.
+
+        Raises: TooManyRequests: nothing was done. What the two raise
+        """
+        with ExitStack() as places:
+            for key in sorted(set(keys)):
+                places.enter_context(self.place(key))
+            try:
+                async with self.turn(keys):
+                    return await run_in_threadpool(act)
+            except TurnTimeout:
+                return await run_in_threadpool(late)
 
     @asynccontextmanager
     async def turn(self, keys: Sequence[TableKey]) -> AsyncGenerator[None]:

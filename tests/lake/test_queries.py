@@ -71,6 +71,8 @@ PARAMETERS: dict[str, object] = {
     "any_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],
     "living_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],
     "ids": [TABLE_ID + TABLES, TABLE_ID + 2 * TABLES],
+    "turn_class": 1,
+    "turn_key": 1,
     "schema_name": "main",
     "table_name": "many_42",
     "schema_id": 0,

@@ -45,6 +45,47 @@ def test_a_turn_is_waited_for(lake: FreshLake) -> None:
     assert asyncio.run(play()) == ["others", "first", "second"]
 
 
+def test_who_wants_the_turn_again_lets_the_other_one_go_first(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose clients never pause would else have it for ever, once it has kept it as long as it may."""
+    monkeypatch.setattr(server_turns, "HOLD_MAX_S", 0.0)
+
+    async def play() -> list[str]:
+        seen: list[str] = []
+        conn = lake.psycopg()
+        async with opened(lake) as (first, second):
+
+            async def take() -> None:
+                async with second.turn("main.t"):
+                    seen.append("second")
+
+            async with first.turn("main.t"):
+                waiting = asyncio.create_task(take())
+                while conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() != [(2,)]:
+                    await asyncio.sleep(0)
+            async with first.turn("main.t"):
+                seen.append("first")
+            await waiting
+        return seen
+
+    assert asyncio.run(play()) == ["second", "first"]
+
+
+def test_a_turn_is_kept_for_the_next_commit(lake: FreshLake) -> None:
+    """The server has not lost it in between, and gives it back when no commit comes."""
+
+    async def play() -> list[bool]:
+        async with opened(lake) as (first, second):
+            async with first.turn("main.t") as once:
+                pass
+            async with first.turn("main.t") as again:
+                pass
+            async with second.turn("main.t") as other:
+                pass
+        return [once, again, other]
+
+    assert asyncio.run(play()) == [False, True, False]
+
+
 def test_a_turn_that_does_not_come_is_done_without(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stands still with a turn holds nobody up for ever."""
     monkeypatch.setattr(server_turns, "WAIT_MAX_S", 0.1)

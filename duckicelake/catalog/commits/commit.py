@@ -5,10 +5,11 @@
 """
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
-from duckicelake.catalog.commits.lock import BaseChanged, locking
+from duckicelake.catalog.commits.lock import BaseChanged, Locked, locking
 from duckicelake.catalog.commits.plan import plan
 from duckicelake.catalog.commits.prepare import (
     Prepared,
@@ -17,6 +18,7 @@ from duckicelake.catalog.commits.prepare import (
     is_newest,
     prepare_from_cache,
     prepare_request,
+    remove_written,
 )
 from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction, to_request
 from duckicelake.catalog.commits.unreadable import hide_columns, is_hiding
@@ -28,17 +30,19 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import (
     AlreadyExists,
     BadRequest,
-    CatalogError,
     CommitFailed,
+    CommitStateUnknown,
+    Forbidden,
     LakeBusy,
     LakeMoved,
     NoSuchNamespace,
     NoSuchTable,
+    Unprocessable,
     Unsupported,
 )
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.lake.connect import reading
-from duckicelake.lake.writing.idempotency import has_transaction
+from duckicelake.lake.writing.idempotency import RequestRepeated, has_transaction
 from duckicelake.lake.writing.waiting_sessions import LockYielded
 
 COMMIT_TRIES = 13
@@ -46,6 +50,41 @@ COMMIT_S = 20.0
 """After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
 WAYS_GIVEN = 6
 READ_TRIES = 3
+REFUSALS = (
+    *(AlreadyExists, BadRequest, CommitFailed, Forbidden, NoSuchNamespace, NoSuchTable, RequestRepeated, Unprocessable, Unsupported),
+)
+"""Raised only before COMMIT, so nothing in the lake names what was written for the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How often a commit is tried when others are first. `is_first_of_many`: its caller tries again if all are lost.
+
+    `trusts_cache`: no other server has changed the table since this one did, although another one has done so recently.
+    """
+
+    count: int = COMMIT_TRIES
+    is_first_of_many: bool = False
+    trusts_cache: bool = False
+
+
+ALL_ATTEMPTS = Attempts()
+WITHOUT_TURN = Attempts(4, is_first_of_many=True)
+"""A commit races other servers so often before it takes turns with them."""
+KEPT_TURN = Attempts(trusts_cache=True)
+
+
+class RacesLost(Exception):
+    """Others were first with all attempts that are not the last ones; nothing was done."""
+
+
+class GroupUnknown(Exception):
+    """It is unknown what became of a group, or it cannot be shown. `refusals` are the errors of the members that were left out."""
+
+    def __init__(self, error: CommitStateUnknown, refusals: Mapping[int, CommitFailed]) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.refusals = refusals
 
 
 def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
@@ -57,10 +96,12 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
     return commit_prepared(warehouse, to_request(ident, asked))
 
 
-def commit_prepared(warehouse: Warehouse, request: TableCommit, prepared: Prepared | None = None) -> LoadedTable:
-    """Do what `commit_table` does, with what `prepare` returned if its base is still the newest one known."""
+def commit_prepared(
+    warehouse: Warehouse, request: TableCommit, prepared: Prepared | None = None, attempts: Attempts = ALL_ATTEMPTS
+) -> LoadedTable:
+    """Do what `commit_table` does, with what `prepare` returned if its base is still the newest one known. Raises: RacesLost."""
     try:
-        committed = _commit(warehouse, CommitBatch([request]), prepared)
+        committed = _commit(warehouse, CommitBatch([request]), prepared, attempts)
     except Unsupported:
         if not is_hiding(request):
             raise
@@ -77,21 +118,35 @@ def prepare(warehouse: Warehouse, request: TableCommit) -> Prepared:
 
 
 def discard_prepared(warehouse: Warehouse, prepared: Prepared) -> None:
-    """Remove the data files that were written for a request that is not committed."""
-    _remove_copies(warehouse, [prepared])
+    """Remove the data files and delete files that were written for a request that is not committed."""
+    _discard(warehouse, [prepared])
 
 
-def commit_group(warehouse: Warehouse, ident: Ident, members: Sequence[GroupMember]) -> list[LoadedTable | CommitFailed]:
+def commit_group(
+    warehouse: Warehouse, ident: Ident, members: Sequence[GroupMember], attempts: Attempts = ALL_ATTEMPTS
+) -> list[LoadedTable | CommitFailed | CommitStateUnknown]:
     """Commit requests that change only properties of one table in one transaction, and return the result of each.
 
-    Raises what `commit_table` raises. Unless it is CommitStateUnknown, nothing was done, and each may be committed alone
+    A member whose requirements do not hold is refused even if the outcome of the others is unknown: it was no part of their transaction.
+    Raises: RacesLost. What `commit_table` raises but for CommitStateUnknown: nothing was done, and each may be committed alone
     """
-    committed = _commit(warehouse, build_group(ident, members))
-    refusals = committed.refusals
-    if len(refusals) == len(members):
-        return [refusals[number] for number in range(len(members))]
-    shown = load_committed(warehouse, ident, committed)
-    return [refusals.get(number) or shown for number in range(len(members))]
+    refusals: Mapping[int, CommitFailed] = {}
+    result: LoadedTable | CommitStateUnknown | None = None
+    try:
+        committed = _commit(warehouse, build_group(ident, members), attempts=attempts)
+        refusals = committed.refusals
+        if len(refusals) < len(members):
+            result = load_committed(warehouse, ident, committed)
+    except GroupUnknown as error:
+        refusals, result = error.refusals, error.error
+    except CommitStateUnknown as error:
+        result = error
+    return [refusals.get(number) or _not_none(result) for number in range(len(members))]
+
+
+def _not_none(result: LoadedTable | CommitStateUnknown | None) -> LoadedTable | CommitStateUnknown:
+    assert result is not None, "a group of which every member was refused has no other result"
+    return result
 
 
 def load_landed(warehouse: Warehouse, request: TableCommit) -> LoadedTable | None:
@@ -113,16 +168,27 @@ def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None
                 raise
 
 
-def _commit(warehouse: Warehouse, batch: CommitBatch, first: Prepared | None = None) -> Committed:
+def have_landed(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
+    """Return True if a request for several tables has been committed before. One without snapshots is to be done again."""
+    batch = build_transaction(requests)
+    if not any(request.list_added() for request in requests):
+        return False
+    with reading(warehouse.lake) as conn:
+        if batch.digest and has_transaction(conn, batch.digest):
+            return True
+    return all(find_landed(warehouse, request) is not None for request in requests)
+
+
+def _commit(warehouse: Warehouse, batch: CommitBatch, first: Prepared | None = None, attempts: Attempts = ALL_ATTEMPTS) -> Committed:
     """Commit a batch, prepared again as often as a table changes meanwhile, and tried again when DuckDB goes first."""
     prepared: Sequence[Prepared] = () if first is None else [first]
     manifests: Sequence[ClientManifests | None] = [None] * len(batch.requests)
     if first is not None and not is_newest(warehouse, first):
         prepared, manifests = (), _give_up(warehouse, prepared)
     until = time.monotonic() + COMMIT_S
-    for number in range(COMMIT_TRIES):
+    for number in range(attempts.count):
         try:
-            from_cache = number == 0 and not is_contended(warehouse, batch.requests)
+            from_cache = number == 0 and (attempts.trusts_cache or not is_contended(warehouse, batch.requests))
             prepared = prepared or _prepare_all(warehouse, batch.requests, manifests, from_cache=from_cache)
             yields = number < WAYS_GIVEN and time.monotonic() < until
             return _commit_once(warehouse, batch, prepared, yields=yields)
@@ -135,12 +201,15 @@ def _commit(warehouse: Warehouse, batch: CommitBatch, first: Prepared | None = N
                 break
         except LockYielded:
             pass
-        except (BadRequest, CommitFailed):
-            _remove_copies(warehouse, prepared)
+        except REFUSALS:
+            _discard(warehouse, prepared)
             raise
         except LakeBusy as error:
-            _remove_copies(warehouse, prepared)
+            _discard(warehouse, prepared)
             raise CommitFailed(error.message) from error
+    _discard(warehouse, prepared)
+    if attempts.is_first_of_many:
+        raise RacesLost
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
@@ -148,8 +217,22 @@ def _commit_once(warehouse: Warehouse, batch: CommitBatch, prepared: Sequence[Pr
     """Lock, plan, write, COMMIT and show."""
     with ExitStack() as held:
         with locking(warehouse, batch, prepared, yields=yields) as locked:
+            held.enter_context(_with_refusals(locked))
             written = held.enter_context(writing(warehouse, locked, plan(locked), yields=yields))
+        if locked.has_landed:
+            _discard(warehouse, prepared)
         return show(warehouse, written, locked)
+
+
+@contextmanager
+def _with_refusals(locked: Locked) -> Generator[None]:
+    """Give the errors of the members of a group that were left out to an error about the others."""
+    try:
+        yield
+    except CommitStateUnknown as error:
+        if not locked.refusals:
+            raise
+        raise GroupUnknown(error, locked.refusals) from error
 
 
 def note_race(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
@@ -165,16 +248,13 @@ def is_contended(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
 
 def _give_up(warehouse: Warehouse, prepared: Sequence[Prepared]) -> Sequence[ClientManifests | None]:
     """Remove what was written for outdated bases, and return the manifests that were read for them, to prepare the requests again."""
-    _remove_copies(warehouse, prepared)
+    _discard(warehouse, prepared)
     return [each.manifests for each in prepared]
 
 
-def _remove_copies(warehouse: Warehouse, prepared: Sequence[Prepared]) -> None:
-    """Remove what was written for a commit that is not done; what is left then is found by those who look for orphans."""
-    copies = [uri for each in prepared for uri in each.files.copies]
-    if copies:
-        with suppress(CatalogError):
-            warehouse.objects.delete_many(copies)
+def _discard(warehouse: Warehouse, prepared: Sequence[Prepared]) -> None:
+    """Remove what was written for a commit that is not done."""
+    remove_written(warehouse, [uri for each in prepared for uri in each.files.written])
 
 
 def _prepare_all(

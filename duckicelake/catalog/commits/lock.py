@@ -22,6 +22,7 @@ from duckicelake.catalog.commits.requests import (
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CommitFailed
 from duckicelake.lake.read import find_table
+from duckicelake.lake.server_turns import compute_key
 from duckicelake.lake.writing.idempotency import has_transaction
 from duckicelake.lake.writing.lookups import is_touched, read_client_snapshots
 from duckicelake.lake.writing.transaction import Commit, WatchedTable, committing
@@ -65,7 +66,9 @@ def locking(warehouse: Warehouse, batch: CommitBatch, prepared: Sequence[Prepare
 
     Raises: BaseChanged. CommitFailed: a part of the requests has landed, and not this request as a whole. What `committing` raises
     """
-    with committing(warehouse.lake, _build_watched(batch.watched, prepared), yields=yields) as commit:
+    with committing(warehouse.lake, _build_watched(warehouse, batch.watched, prepared), yields=yields) as commit:
+        if commit.locked_check is not None and commit.locked_check.has_rival:
+            warehouse.caches.note_race(prepared[0].request.ident.stored)
         yield _check(commit, batch, prepared)
 
 
@@ -83,12 +86,15 @@ def _check(commit: Commit, batch: CommitBatch, prepared: Sequence[Prepared]) -> 
     return Locked(commit, tables, digest=batch.digest, refusals=refusals)
 
 
-def _build_watched(requests: Sequence[TableCommit], prepared: Sequence[Prepared]) -> WatchedTable | None:
+def _build_watched(warehouse: Warehouse, requests: Sequence[TableCommit], prepared: Sequence[Prepared]) -> WatchedTable | None:
     """Return the table that is checked in the same round trip as the lock: the only one of the commit, if it exists."""
-    base = prepared[0].base
+    base, ident = prepared[0].base, prepared[0].request.ident
     if len(prepared) != 1 or base.row is None:
         return None
-    return WatchedTable(base.row.table_id, base.row.table_uuid, base.position, list_unknown_ids(requests[0], base.metadata))
+    takes_turns = warehouse.caches.is_contended(ident.stored)
+    turn_key = None if takes_turns else compute_key(warehouse.lake.metadata_schema, str(ident))
+    client_ids = list_unknown_ids(requests[0], base.metadata)
+    return WatchedTable(base.row.table_id, base.row.table_uuid, base.position, client_ids, turn_key)
 
 
 def _read_committed_ids(commit: Commit, prepared: Sequence[Prepared]) -> list[LockedTable]:

@@ -5,6 +5,7 @@ Delete files, and copies of data files with row ids, are written then too. No lo
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
@@ -110,7 +111,7 @@ class SnapshotFiles:
 
     With `move` the last of the changes gives main the files of that snapshot. `branch_snapshots` are the snapshots that are not for main,
     by their client's ids. `is_emptied`: main has no rows in the end. `footers` are of data files that may carry no field ids.
-    `copies` are the data files that were written in place of the client's.
+    `written` are the objects that were written for the request alone: copies of data files, and delete files.
     """
 
     changes: Sequence[FileChange] = ()
@@ -119,7 +120,7 @@ class SnapshotFiles:
     move: Snapshot | None = None
     is_emptied: bool = False
     footers: Footers = field(default_factory=dict[str, FileColumns])
-    copies: Sequence[str] = ()
+    written: Sequence[str] = ()
 
 
 NO_FILES = SnapshotFiles()
@@ -286,39 +287,57 @@ def _prepare_files(warehouse: Warehouse, request: TableCommit, base: BaseTable, 
         raise
     if move is not None and base.metadata is not None:
         changes.append(compute_move(reader, context, move))
-    copies = _write_row_ids(warehouse, request, base, (reader, changes, branch_snapshots))
+    written: list[str] = []
+    try:
+        found = SnapshotFiles(changes=changes, branch_snapshots=branch_snapshots, move=move)
+        return _write_files(warehouse, request, base, (reader, found, written))
+    except CatalogError:
+        remove_written(warehouse, written)
+        raise
+
+
+def _write_files(
+    warehouse: Warehouse, request: TableCommit, base: BaseTable, found: tuple[ManifestReader, SnapshotFiles, list[str]]
+) -> SnapshotFiles:
+    """Return the changes with what has to be written for them. What is written is also listed in `written`, in case of an error."""
+    reader, files, written = found
+    changes, branch_snapshots = files.changes, files.branch_snapshots
+    copies = _write_row_ids(warehouse, request, base, (reader, files, written))
     if copies:
-        numbers = list_numbers(added)
+        numbers = list_numbers(request.list_added())
         changes = [with_file_copies(change, copies) for change in changes]
         branch_snapshots = {i: with_data_copies(reader, prepared, copies, numbers) for i, prepared in branch_snapshots.items()}
     lacks_ids = may_lack_field_ids(base.metadata, request.updates)
     footers = read_footers(warehouse, base.row, base.allowed, changes) if lacks_ids else dict[str, FileColumns]()
-    return SnapshotFiles(
-        changes=changes,
-        deletes=_write_deletes(warehouse, base, changes),
-        branch_snapshots=branch_snapshots,
-        move=move,
-        footers=footers,
-        copies=[file.file_path for file in copies.values()],
-    )
+    deletes = _write_deletes(warehouse, base, (changes, written))
+    return replace(files, changes=changes, branch_snapshots=branch_snapshots, footers=footers, deletes=deletes, written=written)
 
 
-def _write_deletes(warehouse: Warehouse, base: BaseTable, changes: Sequence[FileChange]) -> Sequence[PreparedDeletes]:
+def remove_written(warehouse: Warehouse, written: Sequence[str]) -> None:
+    """Remove objects that were written for a commit that is not done; those that are left are found as orphans."""
+    if written:
+        with suppress(CatalogError):
+            warehouse.objects.delete_many(written)
+
+
+def _write_deletes(warehouse: Warehouse, base: BaseTable, found: tuple[Sequence[FileChange], list[str]]) -> Sequence[PreparedDeletes]:
     """Write the delete files of the changes, and return what each of them deletes."""
+    changes, written = found
     if not any(change.deletes or change.returned for change in changes):
         return [NO_DELETES] * len(changes)
     with reading(warehouse.lake) as conn:
-        return DeleteWriter(conn, warehouse.objects, base.allowed.locations, base.row).prepare(changes)
+        return DeleteWriter(conn, warehouse.objects, base.allowed.locations, base.row, written).prepare(changes)
 
 
 def _write_row_ids(
     warehouse: Warehouse,
     request: TableCommit,
     base: BaseTable,
-    found: tuple[ManifestReader, Sequence[FileChange], Mapping[int, BranchSnapshot]],
+    found: tuple[ManifestReader, SnapshotFiles, list[str]],
 ) -> Mapping[str, DataFile]:
     """Write copies of the data files in which rows wait for their ids, and return them by the paths of those files."""
-    reader, changes, branch_snapshots = found
+    reader, files, written = found
+    changes, branch_snapshots = files.changes, files.branch_snapshots
     if base.row is None or base.published is None:
         return {}
     added = request.list_added()
@@ -347,7 +366,7 @@ def _write_row_ids(
             return {}
         waiting = choose_new(conn, base.row, waiting)
         check_files(conn, base.row.table_id, base.allowed, [each.file.file_path for each in waiting])
-    writer = RowIdWriter(warehouse.objects, base.allowed.locations[-1])
+    writer = RowIdWriter(warehouse.objects, base.allowed.locations[-1], written)
     writer.copy(waiting)
     return writer.copies
 

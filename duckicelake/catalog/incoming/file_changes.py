@@ -385,13 +385,15 @@ NO_DELETES = PreparedDeletes((), ())
 class DeleteWriter:
     """Writes the delete files of one commit below the last of the table's locations, next to the published ones.
 
-    `folded` are the data files whose inlined deletes one of its snapshots has folded.
+    `written` has the paths of all files that this may have written. `folded` are the data files whose inlined deletes one of the
+    commit's snapshots has folded.
     """
 
     conn: psycopg.Connection
     objects: Objects
     locations: Sequence[str]
     table: TableRow | None
+    written: list[str]
     folded: set[int] = field(default_factory=set[int])
 
     def prepare(self, changes: Sequence[FileChange]) -> list[PreparedDeletes]:
@@ -480,5 +482,6 @@ class DeleteWriter:
     def _put(self, content: bytes) -> str:
         # never shared between rows: DuckLake removes the file of a row whose lake snapshots have expired
         uri = f"{self.locations[-1]}/data/ducklake-{uuid4()}-delete.parquet"
+        self.written.append(uri)
         self.objects.put_new(uri, content)
         return uri

@@ -97,10 +97,14 @@ def choose_new(conn: psycopg.Connection, table: TableRow, waiting: Sequence[Wait
 
 @dataclass(slots=True)
 class RowIdWriter:
-    """Copies files of one request below a location. `copies` are the files that take the place of others, by the paths of these."""
+    """Copies files of one request below a location. `copies` are the files that take the place of others, by the paths of these.
+
+    `written` has the paths of all files that this may have written.
+    """
 
     objects: Objects
     location: str
+    written: list[str]
     left_bytes: int = MAX_COPIED_BYTES
     copies: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
 
@@ -125,6 +129,7 @@ class RowIdWriter:
             opened = open_row_ids(self.objects.open(file.file_path, file.file_size_in_bytes, MAX_CHUNK_BYTES), file.file_size_in_bytes)
             if opened is None or opened.rows != file.record_count:
                 return
+            self.written.append(uri)
             size_bytes = self._put(uri, opened.fill(waiting.first_row_id), file)
         except (NotFound, Unsupported):
             return

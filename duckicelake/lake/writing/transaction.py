@@ -24,6 +24,7 @@ from duckicelake.lake.connect import (
 )
 from duckicelake.lake.lake_format import LakeFormat, get_format
 from duckicelake.lake.rows import Position
+from duckicelake.lake.server_turns import LOCK_CLASS
 from duckicelake.lake.writing.idempotency import claim_key, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
 from duckicelake.lake.writing.rows import LakeHead
@@ -58,7 +59,10 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
         """ END AS waiting,
        (""",
         SELECT_TOUCHED,
-        """) AS is_touched
+        """) AS is_touched,
+       -- Another server has the turn of the table, or asks for it: both must take turns now, so that neither loses every race.
+       CASE WHEN %(turn_key)s::int IS NULL THEN false
+            ELSE NOT pg_try_advisory_xact_lock_shared(%(turn_class)s::int, %(turn_key)s::int) END AS has_rival
   FROM ducklake_snapshot h
  WHERE h.snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
 """,
@@ -68,12 +72,16 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
 
 @dataclass(frozen=True, slots=True)
 class WatchedTable:
-    """The table of a commit, the position it was read at, and the client's snapshot ids that may have been committed before."""
+    """The table of a commit, the position it was read at, and the client's snapshot ids that may have been committed before.
+
+    `turn_key`: the key of the table's turns between servers (`lake.server_turns`), None if this server takes turns already.
+    """
 
     table_id: int
     table_uuid: UUID
     since: Position
     client_ids: Sequence[int]
+    turn_key: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ class LockedCheck:
     """The state of a watched table under the lake's lock: has anything concerned it since, and which of the client's ids are committed.
 
     `change_id` is the newest row of `iceberg_change`, and `next_time` the time of the next lake snapshot. `has_waiting_session`: DuckDB
-    is about to commit, if that was checked.
+    is about to commit, if that was checked. `has_rival`: another server has the turn of the table, if that was checked.
     """
 
     change_id: int
@@ -89,6 +97,7 @@ class LockedCheck:
     committed_ids: Mapping[int, int]
     is_touched: bool
     has_waiting_session: bool
+    has_rival: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +174,14 @@ def _build_commit(conn: psycopg.Connection, lake: Lake, lake_format: LakeFormat,
         "ids": list(watched.client_ids),
         "recent_pids": recent,
         "checks_waiting": bool(recent),
+        "turn_class": LOCK_CLASS,
+        "turn_key": watched.turn_key,
     }
     row = conn.execute(SELECT_LOCKED_CHECK, parameters).fetchone()
     assert row is not None
-    *head, change_id, next_time, ids, waiting, is_touched = row
-    locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), bool(waiting_sessions.record(waiting)))
+    *head, change_id, next_time, ids, waiting, is_touched, has_rival = row
+    has_waiting = bool(waiting_sessions.record(waiting))
+    locked_check = LockedCheck(change_id, next_time, dict(ids or ()), bool(is_touched), has_waiting, has_rival)
     return Commit(conn, LakeHead(*head, lake_format=lake_format), waiting_sessions, locked_check, audit_contexts, request=lake.request)
 
 

@@ -5,9 +5,11 @@ A commit passes through three functions: `parse_commit` (no I/O), `prepare_commi
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
+from duckicelake.catalog.commits.commit import Attempts
 from duckicelake.catalog.commits.prepare import Prepared
 from duckicelake.catalog.commits.requests import GroupMember, TableCommit, to_request
 from duckicelake.catalog.idempotency import RequestContext, run_once
@@ -27,6 +30,7 @@ from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_t
 from duckicelake.iceberg.requests.requirements import is_create
 from duckicelake.rest.auth.delegation import note_signing
 from duckicelake.rest.auth.permissions import check_commit, check_moved
+from duckicelake.rest.changes_in_turn import PARSED_BYTES, Change, change_in_turn
 from duckicelake.rest.context import RequestTarget, ServerContext, Target
 from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
 from duckicelake.rest.operations import OperationHandler
@@ -43,8 +47,7 @@ from duckicelake.rest.routes.tables import (
 )
 from duckicelake.rest.turns import TableKey, Turns, TurnTimeout, Waiter
 
-PARSED_BYTES = 64 * 1024
-"""Larger bodies are parsed in a thread, so that other requests need not wait."""
+Result = TypeVar("Result")
 TOO_LATE = "Other changes of the table took so long that this commit was not begun; nothing was done. Try again."
 
 
@@ -94,8 +97,7 @@ class TableCommitRoutes:
                 began = monotonic()
                 async with self._turns.turn([request.table_key]):
                     self._context.metrics.observe_commit_wait(monotonic() - began)
-                    async with self._server_turn(request):
-                        return await run_in_threadpool(commit_alone, request, prepared)
+                    return await self._race(request, partial(commit_alone, request, prepared))
             except TurnTimeout:
                 return await run_in_threadpool(answer_late, request, prepared)
 
@@ -112,15 +114,15 @@ class TableCommitRoutes:
         if answer is not None:
             return answer
         try:
-            async with self._server_turn(request):
-                return await self._commit_gathered(request, turns.gather(key))
+            return await self._commit_gathered(request, turns.gather(key))
         finally:
             turns.release(key)
 
     async def _commit_gathered(self, request: CommitRequest, waiters: Sequence[Waiter[CommitRequest, Response]]) -> Response:
         """Commit a request with others, answer those, and return the response to the request."""
         try:
-            first, *others = await run_in_threadpool(commit_each, [request, *(w.request for w in waiters if w.request is not None)])
+            requests = [request, *(waiter.request for waiter in waiters if waiter.request is not None)]
+            first, *others = await self._race(request, partial(commit_each, requests))
         except BaseException:
             # The thread goes on, or failed with an unknown outcome.
             answer_all(waiters, [CommitStateUnknown("The server failed while it committed; look before trying again.")] * len(waiters))
@@ -131,27 +133,29 @@ class TableCommitRoutes:
             raise first
         return first
 
-    def _server_turn(self, request: CommitRequest) -> AbstractAsyncContextManager[None]:
-        """Return the turn between servers if another one has changed the table of late."""
+    async def _race(self, request: CommitRequest, act: Callable[[Attempts], Result]) -> Result:
+        """Return what a commit returns that is tried so often, in the turn between servers if another one is in its way."""
         server_turns = self._context.get_lake(request.target.prefix).server_turns
-        if server_turns is None or not commit.is_contended(request.warehouse, [request.commit]):
-            return nullcontext()
-        return server_turns.turn(str(request.commit.ident))
+        if server_turns is None:
+            return await run_in_threadpool(act, commit.ALL_ATTEMPTS)
+        if not commit.is_contended(request.warehouse, [request.commit]):
+            with suppress(commit.RacesLost):
+                return await run_in_threadpool(act, commit.WITHOUT_TURN)
+        async with server_turns.turn(str(request.commit.ident)) as is_kept:
+            return await run_in_threadpool(act, commit.KEPT_TURN if is_kept else commit.ALL_ATTEMPTS)
 
     async def commit_transaction(self, target: Target, body: Body, key: Key) -> Response:
         """Commit updates to several tables, all or none."""
         requests = await run_in_threadpool(parse_transaction_commits, target, body, key)
-        warehouse = self._context.get_warehouse(target)
-        once = add_objects(key, *(request.ident for request in requests))
-
-        def act() -> None:
-            run_once(warehouse, once, lambda w: commit.commit_tables(w, requests), lambda _, __: None)
-
-        try:
-            async with self._turns.turn([(warehouse.name, request.ident.namespace, request.ident.name) for request in requests]):
-                await run_in_threadpool(act)
-        except TurnTimeout:
-            await run_in_threadpool(act)
+        idents = [request.ident for request in requests]
+        change = Change(
+            self._context.get_warehouse(target),
+            add_objects(key, *idents),
+            lambda w: commit.commit_tables(w, requests),
+            lambda _, __: None,
+            lambda w: commit.have_landed(w, requests),
+        )
+        await change_in_turn(self._context, idents, change)
         return Response(status_code=204)
 
 
@@ -195,9 +199,19 @@ def prepare_commit(request: CommitRequest) -> Prepared | None:
         return None
 
 
-def commit_alone(request: CommitRequest, prepared: Prepared | None = None) -> Response:
-    """Commit one request, and return its response."""
-    return _answer_once(request, lambda warehouse: commit.commit_prepared(warehouse, request.commit, prepared))
+def commit_alone(request: CommitRequest, prepared: Prepared | None, attempts: Attempts) -> Response:
+    """Commit one request, and return its response. Raises: RacesLost: none of the attempts was first, and nothing was done."""
+    unused = [] if prepared is None else [prepared]
+
+    def act(warehouse: Warehouse) -> LoadedTable:
+        return commit.commit_prepared(warehouse, request.commit, unused.pop() if unused else None, attempts)
+
+    try:
+        return _answer_once(request, act)
+    finally:
+        # A request whose key was used before is answered without it.
+        for each in unused:
+            commit.discard_prepared(request.warehouse, each)
 
 
 def _answer_once(request: CommitRequest, act: Callable[[Warehouse], LoadedTable]) -> Response:
@@ -207,36 +221,35 @@ def _answer_once(request: CommitRequest, act: Callable[[Warehouse], LoadedTable]
     return build_commit_response(request, done)
 
 
-def commit_each(requests: Sequence[CommitRequest]) -> list[Response | CatalogError]:
+def commit_each(requests: Sequence[CommitRequest], attempts: Attempts) -> list[Response | CatalogError]:
     """Commit requests that change only properties of one table together, and return the response to each.
 
     If the group fails, each is committed alone, so that an error reaches only the request that causes it. An unknown outcome reaches all.
+    Raises: RacesLost: none of the attempts was first, and nothing was done
     """
     if len(requests) == 1:
-        return [_try_alone(requests[0])]
+        return [_try_alone(requests[0], attempts)]
     members = [GroupMember(request.commit, request.context.audit_context) for request in requests]
     roots = {request.warehouse.roots for request in requests}
     try:
         if len(roots) > 1:
             return [_try_alone(request) for request in requests]
-        done = commit.commit_group(requests[0].warehouse, requests[0].commit.ident, members)
-    except CommitStateUnknown as error:
-        return [error] * len(requests)
+        done = commit.commit_group(requests[0].warehouse, requests[0].commit.ident, members, attempts)
     except CatalogError:
         return [_try_alone(request) for request in requests]
     return [_try_to_answer(request, table) for request, table in zip(requests, done, strict=True)]
 
 
-def _try_alone(request: CommitRequest) -> Response | CatalogError:
+def _try_alone(request: CommitRequest, attempts: Attempts = commit.ALL_ATTEMPTS) -> Response | CatalogError:
     try:
-        return commit_alone(request)
+        return commit_alone(request, None, attempts)
     except CatalogError as error:
         return error
 
 
-def _try_to_answer(request: CommitRequest, done: LoadedTable | CommitFailed) -> Response | CatalogError:
+def _try_to_answer(request: CommitRequest, done: LoadedTable | CatalogError) -> Response | CatalogError:
     try:
-        return done if isinstance(done, CommitFailed) else build_commit_response(request, done)
+        return done if isinstance(done, CatalogError) else build_commit_response(request, done)
     except CatalogError as error:
         return error
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from duckicelake.access.grants import Levels as Path
@@ -15,7 +16,7 @@ from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
 from duckicelake.catalog.client_ids import may_be_looked_for, with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
-from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
@@ -43,6 +44,7 @@ from duckicelake.rest.cached_response import (
     list_headers,
     read_conditional_headers,
 )
+from duckicelake.rest.changes_in_turn import Change, change_in_turn, parse_body
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_TABLE, REGISTER_TABLE, RENAME, REPORT
 from duckicelake.rest.operations import OperationHandler
@@ -235,46 +237,48 @@ class TableChangeRoutes:
             "renameTable": OperationHandler(self.rename_table, status=204, body=describe_body(RENAME)),
         }
 
-    def create_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+    async def create_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
         """Create a table in a namespace, or stage it for a commit that creates it."""
-        asked = parse_create_table(decode_json(body))
+        asked = await parse_body(body, lambda content: parse_create_table(decode_json(content)))
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._context.get_warehouse(target)
-        once = add_objects(key, ident)
         keyed = wants_credentials(request.scope, warehouse)
-        made = run_once(
+        change = Change(
             warehouse,
-            once,
+            add_objects(key, ident),
             lambda w: create_table(w, ident, asked, needs_keys=keyed),
             lambda w, uuid: load_committed_table(w, ident, uuid),
         )
+        made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, TABLE, to_levels(made.moved_to))
-        return build_created_response(request.scope, warehouse, ident, made)
+        return await run_in_threadpool(build_created_response, request.scope, warehouse, ident, made)
 
-    def register_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+    async def register_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
         """Register a table by its metadata file; with `overwrite`, in place of a table of that name."""
         asked = decode_register(body)
         warehouse, ident = self._context.get_warehouse(target), Ident(levels, asked.name)
-        made = run_once(
+        change = Change(
             warehouse,
             add_objects(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w, uuid: load_committed_table(w, ident, uuid),
         )
+        made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, TABLE, to_levels(made.moved_to))
         if key.needs_client_ids:
             # Java compares the table with what it had of it before it dropped it.
-            made = with_client_ids(warehouse.objects, made)
-        return build_created_response(request.scope, warehouse, ident, made)
+            made = await run_in_threadpool(with_client_ids, warehouse.objects, made)
+        return await run_in_threadpool(build_created_response, request.scope, warehouse, ident, made)
 
-    def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
+    async def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Unregister a table from the catalog; all of its files stay."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         verb = registration
-        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid))
+        change = Change(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid))
+        gone = await change_in_turn(self._context, [ident], change)
         return build_response(build_cached_response(encode_commit_result(gone)), [])
 
-    def drop_table(
+    async def drop_table(
         self,
         prefix: Prefix,
         levels: Levels,
@@ -283,11 +287,12 @@ class TableChangeRoutes:
         purge: Annotated[bool, Query(alias="purgeRequested", description="Also delete the table's files.")] = False,
     ) -> Response:
         """Drop a table from the catalog."""
-        warehouse = self._context.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: drop_table(w, Ident(levels, name), purged=purge), finish_noted_purges)
+        warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
+        change = Change(warehouse, key, lambda w: drop_table(w, ident, purged=purge), finish_noted_purges)
+        await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
-    def drop_unchanged_table(
+    async def drop_unchanged_table(
         self,
         prefix: Prefix,
         levels: Levels,
@@ -297,17 +302,19 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table and its Iceberg files if its state is still that of the given metadata file; else 409."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        run_once(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted_purges)
+        change = Change(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted_purges)
+        await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
-    def rename_table(self, target: Target, body: Body, key: Key) -> Response:
+    async def rename_table(self, target: Target, body: Body, key: Key) -> Response:
         """Rename a table, within its namespace or into another."""
         asked = decode_rename(body)
         source, destination = to_ident(asked.source), to_ident(asked.destination)
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchTable)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        run_once(warehouse, once, lambda w: rename_table(w, source, destination), lambda _, __: None)
+        change = Change(warehouse, once, lambda w: rename_table(w, source, destination), lambda _, __: None)
+        await change_in_turn(self._context, [source, destination], change)
         return Response(status_code=204)
 
 

@@ -19,7 +19,7 @@ from duckicelake.catalog.dropped.undrop import (
     undrop_namespace,
     undrop_table,
 )
-from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchNamespace
@@ -33,6 +33,7 @@ from duckicelake.rest.auth.permissions import (
     check_manages_warehouse,
     check_rule,
 )
+from duckicelake.rest.changes_in_turn import Change, change_in_turn
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import UNDROP
 from duckicelake.rest.operations import OperationHandler
@@ -77,25 +78,26 @@ class UndropRoutes:
         token = format_place(shown[page_size - 1].place) if len(shown) > page_size else None
         return {"dropped": [encode_entry(item) for item in shown[:page_size]], "next-page-token": token}
 
-    def undrop(self, target: Target, body: Body, key: Key) -> UndropResponse:
+    async def undrop(self, target: Target, body: Body, key: Key) -> UndropResponse:
         """Bring a dropped table or namespace back, with its history, uuid, properties, refs and grants."""
         warehouse, session = self._context.get_lake(target.prefix).warehouse, target.session
         asked = decode_undrop(body)
         if isinstance(asked, UndropNamespace):
             check_manages_warehouse(session)
-            done = run_undrop(warehouse, key.about(*asked.objects), asked, lambda w: undrop_namespace(w, asked))
+            idents, change = [], build_change(warehouse, key, asked, lambda w: undrop_namespace(w, asked))
         else:
             wanted = check_undrops_table(session, asked)
-            done = run_undrop(warehouse, key.about(*asked.objects), asked, lambda w: undrop_table(w, wanted))
-        return encode_undropped(done)
+            idents = [ident for ident in (asked.ident, asked.target) if ident is not None]
+            change = build_change(warehouse, key, asked, lambda w: undrop_table(w, wanted))
+        return encode_undropped(await change_in_turn(self._context, idents, change))
 
 
 Request = UndropTable | UndropNamespace
 
 
-def run_undrop(warehouse: Warehouse, key: RequestContext, asked: Request, act: Callable[[Warehouse], Undropped]) -> Undropped:
-    """Execute a request once, and answer its repetitions from what it brought back."""
-    return run_once(warehouse, key, act, lambda w, uuid: get_undropped(w, uuid, asked))
+def build_change(warehouse: Warehouse, key: RequestContext, asked: Request, act: Callable[[Warehouse], Undropped]) -> Change[Undropped]:
+    """Return a request as a change whose repetitions are answered from what it brought back."""
+    return Change(warehouse, key.about(*asked.objects), act, lambda w, uuid: get_undropped(w, uuid, asked))
 
 
 def may_undrop(session: Session, item: DroppedObject) -> bool:

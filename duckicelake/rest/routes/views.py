@@ -8,13 +8,13 @@ from fastapi import Response
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import VIEW
 from duckicelake.catalog import view_changes, views
-from duckicelake.catalog.idempotency import run_once
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import LoadedView, load_committed_view
 from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
 from duckicelake.iceberg.requests.bodies import check_name, parse_commit_view, parse_create_view
 from duckicelake.rest.auth.permissions import check_moved, check_rename
+from duckicelake.rest.changes_in_turn import Change, change_in_turn, parse_body
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.operations import OperationHandler
@@ -83,56 +83,61 @@ class ViewChangeRoutes:
             "renameView": OperationHandler(self.rename_view, status=204, body=describe_body(RENAME)),
         }
 
-    def create_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+    async def create_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
         """Create a view in a namespace."""
-        asked = parse_create_view(decode_json(body))
+        asked = await parse_body(body, lambda content: parse_create_view(decode_json(content)))
         ident = Ident(levels, check_name(asked.name, "view"))
         warehouse = self._context.get_warehouse(target)
         once = add_objects(key, ident)
-        made = run_once(
+        change = Change(
             warehouse, once, lambda w: view_changes.create_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
+        made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
 
-    def register_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+    async def register_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
         """Register a view by its metadata file."""
         node = as_object(decode_json(body), REGISTER)
         ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
         location = get_text(node, "metadata-location", REGISTER)
         warehouse = self._context.get_lake(target.prefix).warehouse
         once = add_objects(key, ident)
-        made = run_once(
+        change = Change(
             warehouse, once, lambda w: view_changes.register_view(w, ident, location), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
+        made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
 
-    def replace_view(self, target: Target, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
+    async def replace_view(self, target: Target, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
         """Commit updates to a view."""
-        asked = parse_commit_view(decode_json(body))
+        asked = await parse_body(body, lambda content: parse_commit_view(decode_json(content)))
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._context.get_warehouse(target)
-        done = run_once(
+        change = Change(
             warehouse, key, lambda w: view_changes.replace_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
+        done = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(done.moved_to))
         return build_view_response(done)
 
-    def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
+    async def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
-        warehouse = self._context.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: view_changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
+        warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
+        change = Change(warehouse, key, lambda w: view_changes.drop_view(w, ident), lambda _, __: None)
+        await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
-    def rename_view(self, target: Target, body: Body, key: Key) -> Response:
+    async def rename_view(self, target: Target, body: Body, key: Key) -> Response:
         """Rename a view, within its namespace or into another."""
         asked = decode_rename(body)
         source, destination = to_ident(asked.source), to_ident(asked.destination)
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchView)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        run_once(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
+        change = Change(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
+        await change_in_turn(self._context, [source, destination], change)
         return Response(status_code=204)

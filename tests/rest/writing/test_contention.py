@@ -2,23 +2,23 @@
 
 import json
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from duckicelake.catalog.commits import write
 from duckicelake.errors import CommitFailed
+from duckicelake.lake.server_turns import LOCK_CLASS, compute_key
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, data_file, open_client
+from tests.rest.writing.queueing import begin, count_audited, locked, read_head, set_property, submit_in_line, wait_for_queue
+from tests.rest.writing.views import requests
 from tests.support.lakes import FreshLake
 from tests.support.waiting import count_waiting, wait_for
 
-LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
-QUEUE, GROUPED, REFUSED = "duckicelake_commit_queue_length", "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
+GROUPED, REFUSED = "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
 WAITS = "duckicelake_commit_wait_seconds_count"
 SNAPSHOT = 7_000_000_000_000_000_000
 CLIENTS, COMMITS_EACH = 8, 8
@@ -49,56 +49,6 @@ def pool() -> Generator[ThreadPoolExecutor]:
     """Threads of clients."""
     with ThreadPoolExecutor(32) as threads:
         yield threads
-
-
-@contextmanager
-def locked(lake: FreshLake) -> Generator[psycopg.Connection]:
-    """Hold the lake's lock: a commit that has its turn waits for it, and others wait for their turn."""
-    conn = lake.psycopg(autocommit=False)
-    conn.execute(LOCK)
-    try:
-        yield conn
-    finally:
-        conn.rollback()
-
-
-def set_property(key: str, value: str = "v") -> dict[str, Any]:
-    """Return the update that sets a property."""
-    return {"action": "set-properties", "updates": {key: value}}
-
-
-def wait_for_queue(client: Client, length: int) -> None:
-    """Return when so many commits wait for a turn."""
-    wait_for(lambda: client.server.count(QUEUE) == length, f"{length} commits in the queue")
-
-
-def begin(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> "Future[Answer]":
-    """Return a commit that has its turn and waits for the lake's lock."""
-    first = pool.submit(client.commit, [set_property("begun")])
-    wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a commit that waits for the lake")
-    return first
-
-
-def submit_in_line(client: Client, pool: ThreadPoolExecutor, commits: list[tuple[list[Any], list[Any]]]) -> "list[Future[Answer]]":
-    """Send commits one after the other, each when the one before it waits for its turn."""
-    sent: list[Future[Answer]] = []
-    before = int(client.server.count(QUEUE))
-    for updates, requirements in commits:
-        sent.append(pool.submit(client.commit, updates, requirements))
-        wait_for_queue(client, before + len(sent))
-    return sent
-
-
-def read_head(lake: FreshLake) -> int:
-    """Return the newest lake snapshot."""
-    [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
-    return head
-
-
-def count_audited(lake: FreshLake) -> int:
-    """Return the number of audit lines of commits."""
-    [(count,)] = lake.psycopg().execute("SELECT count(*) FROM iceberg_audit WHERE operation = 'updateTable'").fetchall()
-    return count
 
 
 def test_a_requirement_that_fails_is_refused_without_the_lock(client: Client, lake: FreshLake) -> None:
@@ -288,6 +238,18 @@ def test_two_servers_take_turns_for_one_table(lake: FreshLake, client: Client, p
     wait_for(lambda: lake.psycopg().execute(COUNT_TURNS).fetchall() == [(0,)], "the turns to be given back")
 
 
+def test_a_server_that_loses_no_race_takes_turns_with_one_that_does(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """It sees under the lake's lock that another server has the table's turn: without that, it would win every race for ever."""
+    other = lake.psycopg()
+    key = compute_key(lake.metadata_schema, "main.t")
+    other.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK_CLASS, key])
+    assert client.commit([set_property("first")]).status == 200
+    late = pool.submit(client.commit, [set_property("second")])
+    wait_for(lambda: other.execute(COUNT_TURNS).fetchall() == [(2,)], "the commit to be next")
+    other.execute("SELECT pg_advisory_unlock(%s, %s)", [LOCK_CLASS, key])
+    assert late.result().status == 200
+
+
 def test_a_commit_that_failed_leaves_no_file_in_the_cache(client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next file has the id that the file of the failed commit would have had, and is shown under its own path."""
     base = client.load()
@@ -307,3 +269,131 @@ def test_a_commit_that_failed_leaves_no_file_in_the_cache(client: Client, lake: 
         shown = second.load()
     assert client.load() == shown
     assert kept.file_path in [entry.data_file.file_path for entry in client.read_entries(shown["snapshots"][-1])]
+
+
+def ask_to_rename(client: Client, name: str, kind: str = "tables") -> Answer:
+    """Rename a table or view of `main` to `renamed`."""
+    body = {"source": {"namespace": ["main"], "name": name}, "destination": {"namespace": ["main"], "name": "renamed"}}
+    return client.post(f"{kind}/rename", body)
+
+
+def make_view(client: Client) -> None:
+    """Make the view `v`."""
+    assert create_view(client).status == 200
+
+
+def create_view(client: Client) -> Answer:
+    return requests.create(client.server, "v", {"spark": "SELECT 1 AS i, 'a' AS name"})
+
+
+def replace_view(client: Client) -> Answer:
+    return requests.replace_text(client.server, "v", {"spark": "SELECT 2 AS i, 'b' AS name"})
+
+
+def drop(client: Client, path: str) -> Answer:
+    return client.server.ask("DELETE", f"namespaces/main/{path}")
+
+
+def unregister(client: Client) -> Answer:
+    return client.server.ask("POST", "namespaces/main/tables/t/unregister")
+
+
+def register(client: Client) -> Answer:
+    """Register the newest metadata file of `gone`, a table that was dropped."""
+    folder = next(uri for uri, _ in client.objects.list_under(client.load()["location"].rpartition("/")[0]) if "/gone-" in uri)
+    return client.post("namespaces/main/register", {"name": "gone", "metadata-location": f"{folder.rpartition('/')[0]}/v1.metadata.json"})
+
+
+def make_gone(client: Client) -> None:
+    """Make a table and drop it again."""
+    assert client.create("gone").status == 200
+    assert drop(client, "tables/gone").status == 204
+
+
+def undrop(client: Client) -> Answer:
+    return client.server.ask("POST", "/management/v1/lake/undrop", {}, json.dumps({"namespace": ["main"], "name": "gone"}).encode())
+
+
+def do_nothing(_: Client) -> None:
+    """Need nothing but the table `t`."""
+
+
+CHANGES = {
+    "create table": (do_nothing, lambda client: client.create("new"), (200, 409)),
+    "drop table": (do_nothing, lambda client: drop(client, "tables/t"), (204, 404)),
+    "drop and purge": (do_nothing, lambda client: drop(client, "tables/t?purgeRequested=true"), (204, 404)),
+    "rename table": (do_nothing, lambda client: ask_to_rename(client, "t"), (204, 404)),
+    "register table": (make_gone, register, (200, 409)),
+    "unregister table": (do_nothing, unregister, (200, 404)),
+    "undrop table": (make_gone, undrop, (200, 404)),
+    "create view": (do_nothing, create_view, (200, 409)),
+    "replace view": (
+        make_view,
+        lambda client: requests.replace_text(client.server, "v", {"spark": "SELECT 2 AS i, 'b' AS name"}),
+        (200, 200),
+    ),
+    "drop view": (make_view, lambda client: drop(client, "views/v"), (204, 404)),
+    "rename view": (make_view, lambda client: ask_to_rename(client, "v", "views"), (204, 404)),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_whatever_changes_a_table_takes_its_turn(client: Client, lake: FreshLake, pool: ThreadPoolExecutor, kind: str) -> None:
+    """The second of two waits for the first in the queue, without a thread, and not for the lake."""
+    make, ask, statuses = CHANGES[kind]
+    make(client)
+    with locked(lake):
+        first = pool.submit(ask, client)
+        wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a change that waits for the lake")
+        second = pool.submit(ask, client)
+        wait_for_queue(client, 1)
+        assert count_waiting(lake.psycopg(), "ducklake_snapshot") == 1
+    assert (first.result().status, second.result().status) == statuses
+
+
+def test_a_drop_waits_behind_commits_and_before_others(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """They are done in the order in which they came."""
+    with locked(lake):
+        first = begin(client, lake, pool)
+        sent = submit_in_line(client, pool, [([set_property("a")], [])])
+        sent.append(pool.submit(drop, client, "tables/t"))
+        wait_for_queue(client, 2)
+        sent += submit_in_line(client, pool, [([set_property("b")], [])])
+    assert [each.result().status for each in (first, *sent)] == [200, 200, 204, 404]
+
+
+def test_who_waits_too_long_to_drop_is_refused(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """409, and the table is there; more than may wait are refused at once."""
+    with serve(make_settings(lake, commit_queue_s=0.5, commit_queue_max=2)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == 200
+        with locked(lake):
+            first = begin(client, lake, pool)
+            late = pool.submit(drop, client, "tables/t")
+            wait_for_queue(client, 1)
+            full = drop(client, "tables/t")
+            assert late.result().error == (409, "CommitFailedException")
+        assert full.error == (429, "SlowDownException")
+        assert first.result().status == 200
+        assert client.load()["properties"]["begun"] == "v"
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["new", "landed before"])
+def test_a_transaction_that_waits_too_long_is_refused_unless_it_has_landed(lake: FreshLake, pool: ThreadPoolExecutor, landed: bool) -> None:
+    """Its client deletes the files of a refused transaction."""
+    with serve(make_settings(lake, commit_queue_s=0.5)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == client.create("u").status == 200
+        changes: list[Any] = []
+        for name in ("t", "u"):
+            metadata = client.load(name)
+            updates = client.append(metadata, SNAPSHOT, [data_file(metadata, "a")])
+            changes.append({"identifier": {"namespace": ["main"], "name": name}, "requirements": [assert_main(None)], "updates": updates})
+        asked = {"table-changes": changes}
+        assert not landed or client.post("transactions/commit", asked).status == 204
+        with locked(lake):
+            first = begin(client, lake, pool)
+            answer = pool.submit(client.post, "transactions/commit", asked).result()
+        assert first.result().status == 200
+        assert answer.status == (204 if landed else 409), answer.body
+        assert [bool(client.load(name)["snapshots"]) for name in ("t", "u")] == [landed] * 2

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, set_ref, write_file
+from tests.rest.writing.queueing import begin, locked, wait_for_queue
 from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.waiting import count_waiting, wait_for
 
 GRACE = timedelta(hours=72)
 MINE = 9_000_000_001
@@ -111,6 +114,44 @@ def test_a_refused_commit_leaves_nothing_for_long(client: Client, lake: FreshLak
     assert sweep(lake) == left
     assert list_names(client) == before
     assert len(read_ids(readable)) == 51
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["without a key", "with a key"])
+def test_a_copy_of_a_commit_leaves_no_delete_file(client: Client, lake: FreshLake, session: DuckDBPyConnection, keyed: bool) -> None:
+    """Each copy has written one before its turn, and once more because the table had changed by then."""
+    base = client.load()
+    [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    updates = client.append(base, MINE, [], [write_deletes(client, path, "mine")])
+    headers = {"Idempotency-Key": "018f3a1e-0000-7000-8000-00000000000b"} if keyed else {}
+    before = list_names(client)
+    with ThreadPoolExecutor(3) as pool:
+        with locked(lake):
+            first = begin(client, lake, pool)
+            copies = [pool.submit(client.commit, updates, (), "t", headers) for _ in range(2)]
+            wait_for_queue(client, 2)
+        assert [answer.result().status for answer in (first, *copies)] == [200] * 3
+    assert len({name for name in list_names(client) - before if name.startswith("ducklake-")}) == 1
+
+
+def test_a_commit_to_a_table_that_went_leaves_no_delete_file(client: Client, lake: FreshLake, session: DuckDBPyConnection) -> None:
+    """DuckDB renames the table while the commit waits for its turn."""
+    base = client.load()
+    [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    updates = client.append(base, MINE, [], [write_deletes(client, path, "mine")])
+    before = list_names(client)
+    with ThreadPoolExecutor(3) as pool:
+        with locked(lake):
+            first = begin(client, lake, pool)
+            renamed = pool.submit(session.execute, "ALTER TABLE t RENAME TO u")
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 2, "DuckDB to wait for the lake")
+            late = pool.submit(client.commit, updates)
+            wait_for_queue(client, 1)
+        renamed.result()
+        assert first.result().status in (200, 404)
+        assert late.result().status == 404
+    location = client.load("u")["location"]
+    left = {uri.rpartition("/")[2] for uri, _ in client.objects.list_under(location)} - before
+    assert not any(name.startswith("ducklake-") for name in left)
 
 
 def test_a_branch_keeps_its_files(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:

@@ -239,10 +239,11 @@ def test_a_name_that_is_taken_while_a_table_comes_is_seen(
     def look(objects: Objects, uri: str) -> Any:
         if not made:
             made.append("")
-            made.append(client.create("u").json["metadata"]["table-uuid"])
+            made.append(open_client(other, lake).create("u").json["metadata"]["table-uuid"])
         return real(objects, uri)
 
-    with monkeypatch.context() as patch:
+    # Changes of one name wait for each other in one server.
+    with serve(make_settings(lake)) as other, monkeypatch.context() as patch:
         patch.setattr(Objects, step, look)
         answer = register(client, newest if file == "newest" else older, "u", overwrite=overwrite)
     assert len(made) == len(("begun", "its uuid"))

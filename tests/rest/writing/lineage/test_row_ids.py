@@ -323,7 +323,7 @@ def test_no_more_is_copied_than_there_is_room_for(client: Client) -> None:
     """The others stay as they are, large and small ones alike."""
     files = [write_waiting(client, f"f{number}", [number], [None]) for number in range(3)]
     size_bytes = files[0].file_size_in_bytes
-    writer = RowIdWriter(client.objects, client.load()["location"], 2 * size_bytes)
+    writer = RowIdWriter(client.objects, client.load()["location"], [], 2 * size_bytes)
     writer.copy([WaitingFile(file, 0) for file in files])
     assert writer.copies.keys() == {files[0].file_path}
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
+from tests.rest.writing.queueing import LOCK, QUEUE
 from tests.support.lakes import FreshLake
 from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
@@ -182,31 +183,33 @@ def test_a_key_is_of_one_request(client: Client, lake: FreshLake) -> None:
 
 
 COPIES = 6
-LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body"),
+    ("method", "path", "body", "racing"),
     whole_after(
         1,
         [
-            pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
-            pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
+            # One of each server waits for the lake, and the others for their turn.
+            pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, 2, id="create table"),
+            pytest.param("DELETE", "namespaces/main/tables/t", None, 2, id="drop table"),
             # done twice, the second would hear that nothing was there to remove
-            pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, id="properties"),
+            pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, COPIES, id="properties"),
         ],
     ),
 )
-def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
-    """All have found nothing of each other and wait for the lake: one does it, and all hear that it is done."""
+def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, method: str, path: str, body: Any, racing: int) -> None:
+    """Those that wait for the lake have found nothing of each other: one does it, and all hear that it is done."""
     assert client.post("namespaces/n/properties", {"updates": {"a": "b"}}).status == 200
     key, before = str(uuid4()), count_snapshots(lake)
     other, look = lake.psycopg(autocommit=False), lake.psycopg()
     other.execute(LOCK)
-    with ThreadPoolExecutor(COPIES) as pool:
-        sent = [pool.submit(ask, client.server, method, path, body, key) for _ in range(COPIES)]
+    with serve(make_settings(lake)) as second, ThreadPoolExecutor(COPIES) as pool:
+        servers = (client.server, second)
+        sent = [pool.submit(ask, servers[number % 2], method, path, body, key) for number in range(COPIES)]
         try:
-            wait_for(lambda: count_waiting(look, "ducklake_snapshot") == COPIES, "all copies to wait for the lake")
+            wait_for(lambda: count_waiting(look, "ducklake_snapshot") == racing, "copies that wait for the lake")
+            wait_for(lambda: sum(server.count(QUEUE) for server in servers) == COPIES - racing, "the others to wait for their turn")
         finally:
             other.rollback()
         answers = [copy.result() for copy in sent]
