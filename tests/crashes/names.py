@@ -111,7 +111,35 @@ def drop_namespace(stand: Stand, name: str) -> Asked:
     return ask(("DELETE", f"namespaces/{name}", None), name, (find_namespace(name), ["v"], None))
 
 
+UNDROP = "/management/v1/lake/undrop"
+
+
+def undrop(stand: Stand, name: str) -> Asked:
+    """A dropped table comes back by its name."""
+    stand.make(name)
+    assert stand.client.server.ask("DELETE", table_path(name)).status == 204
+    return Asked("POST", UNDROP, {"namespace": ["main"], "name": name}, {name: None}, {name: BASE_ROWS}, is_known=False)
+
+
+def undrop_namespace(stand: Stand, name: str) -> Asked:
+    """A namespace comes back with its property and the table that went with it."""
+    assert stand.client.post("namespaces", {"namespace": [name], "properties": {"k": "v"}}).status == 200
+    stand.duck.execute(f"CREATE TABLE {name}.t AS SELECT range AS i FROM range(20)")
+    assert stand.client.server.get(f"namespaces/{name}/tables/t").status == 200
+    stand.duck.execute(f"DROP SCHEMA {name} CASCADE")
+
+    def find(server: Server, duck: DuckDBPyConnection) -> Rows:
+        found = find_namespace(name)(server, duck)
+        table = server.get(f"namespaces/{name}/tables/t").status
+        assert table == (404 if found is None else 200)
+        return None if found is None else [*found, *duck.execute(f"SELECT count(*) FROM {name}.t").fetchall()]
+
+    return ask(("POST", UNDROP, {"namespace": [name]}), name, (find, None, ["v", (20,)]))
+
+
 NAME_KINDS = (
+    undrop,
+    undrop_namespace,
     register,
     register_older,
     unregister,

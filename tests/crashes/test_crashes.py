@@ -96,11 +96,23 @@ def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
     assert crash(scene, "append", effects.index("after COMMIT"), keyed=False) == "after COMMIT"
 
 
-def test_a_purge_that_was_broken_off_is_finished(scene: Scene) -> None:
+@pytest.mark.whole
+@pytest.mark.parametrize("keyed", [pytest.param(False, id="without a key"), pytest.param(True, id="with a key")])
+@pytest.mark.parametrize("kind", ["undrop", "undrop_namespace"])
+def test_an_undrop_that_was_broken_off_is_done_whole_or_not_at_all(scene: Scene, kind: str, *, keyed: bool) -> None:
+    """Before and after its COMMIT and before its answer; asking again brings everything back once."""
+    effects = list_first_effects(scene, kind, keyed=keyed)
+    for name in ("before COMMIT", "after COMMIT", "answer"):
+        assert crash(scene, kind, effects.index(name), keyed=keyed) == name
+    check_clean_up(scene)
+
+
+@pytest.mark.parametrize("step", ["UPDATE iceberg_purge", "delete "], ids=["before the claim", "before a deletion"])
+def test_a_purge_that_was_broken_off_is_finished(scene: Scene, step: str) -> None:
     """The table has gone, its objects go with the next clean-up."""
     effects = list_first_effects(scene, "drop_purged")
-    killed_at = effects.index("after COMMIT") + 1
-    assert crash(scene, "drop_purged", killed_at, keyed=False).startswith("delete ")
+    killed_at = next(i for i, effect in enumerate(effects) if effect.startswith(step))
+    assert crash(scene, "drop_purged", killed_at, keyed=False).startswith(step)
 
     def list_left() -> set[str]:
         objects = scene.stand.client.objects.list_under(scene.lake.iceberg_path)
