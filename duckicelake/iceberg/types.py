@@ -26,6 +26,7 @@ DEPTH_MAX = 64
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)", re.ASCII)
 _FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]", re.ASCII)
+DEFAULT_CRS = "OGC:CRS84"
 _GEOMETRY = re.compile(r"geometry\s*\(\s*([^)]*?)\s*\)", re.IGNORECASE)
 _GEOGRAPHY = re.compile(r"geography\s*\(\s*([^,)]*?)\s*(?:,\s*(\w+)\s*)?\)", re.IGNORECASE)
 _ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
@@ -208,7 +209,7 @@ def parse_primitive(name: str) -> PrimitiveType:
     if match := _FIXED.fullmatch(lower):
         return fixed_type(int(match[1]))
     if match := _GEOMETRY.fullmatch(name):
-        return PrimitiveType(f"geometry({match[1]})" if match[1] else "geometry")
+        return PrimitiveType("geometry" if match[1].upper() in ("", DEFAULT_CRS) else f"geometry({match[1]})")
     if match := _GEOGRAPHY.fullmatch(name):
         return _parse_geography(match[1], match[2])
     raise BadRequest(f"Cannot read type: {name!r} is unknown; send one of the Iceberg specification's primitive types")
@@ -224,7 +225,7 @@ def _parse_geography(crs: str, algorithm: str | None) -> PrimitiveType:
     if algorithm is not None and algorithm.lower() not in _ALGORITHMS:
         raise BadRequest(f"Cannot read type geography: algorithm {algorithm!r} is unknown; send one of {', '.join(_ALGORITHMS)}")
     if algorithm is not None:
-        return PrimitiveType(f"geography({crs or 'OGC:CRS84'}, {algorithm.lower()})")
+        return PrimitiveType(f"geography({crs or DEFAULT_CRS}, {algorithm.lower()})")
     return PrimitiveType(f"geography({crs})" if crs else "geography")
 
 

@@ -52,6 +52,8 @@ def test_types_come_back_from_their_json(type):
         pytest.param("STRING", "string", id="capitals"),
         pytest.param("geometry( srid:4326 )", "geometry(srid:4326)", id="geometry"),
         pytest.param("geometry()", "geometry", id="geometry-default"),
+        pytest.param("geometry(OGC:CRS84)", "geometry", id="geometry-default-named"),
+        pytest.param("geometry(ogc:crs84)", "geometry", id="geometry-default-in-small"),
         pytest.param("Geography(EPSG:4326, Karney)", "geography(EPSG:4326, karney)", id="geography"),
         pytest.param("geography(EPSG:4326)", "geography(EPSG:4326)", id="geography-crs"),
     ],

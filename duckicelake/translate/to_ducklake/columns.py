@@ -35,11 +35,13 @@ TYPES: Mapping[str, str] = {
     "time": "time",
     "timestamp": "timestamp",
     "timestamptz": "timestamptz",
+    "timestamp_ns": "timestamp_ns",
+    "geometry": "geometry",
     "string": "varchar",
     "uuid": "uuid",
     "binary": "blob",
 }
-NEWER_TYPES: Mapping[str, str] = {"unknown": "null"}
+NEWER_TYPES: Mapping[str, str] = {"unknown": "null", "timestamptz_ns": "timestamptz_ns"}
 """Types that only some versions of DuckLake can hold."""
 INTERNAL_PREFIX = "_ducklake_internal_"
 """The prefix of columns that DuckLake's files hold; no column or nested field may have it in any version."""
@@ -49,7 +51,7 @@ NO_DEFAULT = "NULL"
 WIDENING = "float32", "float64"
 NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
 """Types that hold less than the Iceberg type they are published as, and widen without loss."""
-NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "timestamptz_ns", "geometry"})
+NOT_WRITABLE = frozenset({"int128", "uint128", "timetz"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ducklakepy.types import Int64Type, VarcharType
 from pyiceberg.exceptions import BadRequestError
 from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzNanoType, UnknownType
 
 from duckicelake.pyiceberg_v3 import install
 from tests.support.ducklake_1_1 import check_same, read_at, to_rows
@@ -98,6 +98,30 @@ def version_3() -> Iterator[None]:
     uninstall = install()
     yield
     uninstall()
+
+
+@pytest.mark.usefixtures("version_3")
+def test_nanoseconds_in_utc_are_written(made: tuple[Served, DuckLakeCatalog]) -> None:
+    """`timestamptz_ns` is a type of DuckLake 1.1: a client makes a column, adds one, and appends; the other client goes on."""
+    served, lake = made
+    kind = pa.timestamp("ns", tz="UTC")
+    with served.pyiceberg().catalog as catalog:
+        schema = Schema(NestedField(1, "i", LongType()), NestedField(2, "at", TimestamptzNanoType()))
+        table = catalog.create_table("main.t", schema, properties={"format-version": "3"})
+        with table.update_schema() as update:
+            update.add_column("later", TimestamptzNanoType())
+        assert [str(column.field_type) for column in lake.load_table(IDENT).schema().fields] == [
+            "int64",
+            "timestamptz_ns",
+            "timestamptz_ns",
+        ]
+        nanos = [1_500_000_000_123_456_789, None, -1]
+        for first, append in ((0, table.append), (3, lake.load_table(IDENT).append)):
+            ids = pa.array(range(first, first + 3), pa.int64())
+            append(pa.table({"i": ids, "at": pa.array(nanos, kind), "later": pa.array(nanos, kind)}))
+        found = table.refresh().scan().to_arrow().sort_by("i")
+        assert found["at"].cast(pa.int64()).to_pylist() == nanos * 2
+    assert check_same(served, lake, IDENT) == 2
 
 
 @pytest.mark.usefixtures("version_3")

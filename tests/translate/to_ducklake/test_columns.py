@@ -1,5 +1,6 @@
 """Iceberg schemas as DuckLake columns."""
 
+import re
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -8,9 +9,18 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema, parse_schema
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.lake_format import V1_0, V1_1, LakeFormat
 from duckicelake.lake.rows import ColumnRow, TableRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
-from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns, change_comments, create_columns, has_narrow
+from duckicelake.translate.to_ducklake.columns import (
+    ColumnRules,
+    change_columns,
+    change_comments,
+    create_columns,
+    has_narrow,
+    to_column_type,
+)
 from duckicelake.translate.types import FieldRules, columns_at, to_fields
 
 TABLE = 7
@@ -149,6 +159,28 @@ def test_defaults_of_version_3_are_kept_as_texts() -> None:
     (row,) = create_columns(TABLE, schema(field(1, "d", "date", **{"initial-default": "2020-02-29", "write-default": "2021-01-01"})))
     assert isinstance(row, NewColumn)
     assert (row.initial_default, row.default_value) == ("2020-02-29", "2021-01-01")
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "since"),
+    [
+        ("timestamp_ns", "timestamp_ns", V1_0),
+        ("geometry", "geometry", V1_0),
+        ("timestamptz_ns", "timestamptz_ns", V1_1),
+        ("unknown", "null", V1_1),
+        ("variant", None, V1_1),
+        ("geography", None, V1_1),
+        ("geometry(srid:3857)", None, V1_1),
+    ],
+)
+def test_types_of_version_3(kind: str, held: str | None, since: LakeFormat) -> None:
+    """Those that DuckLake holds, in the versions that hold them; the others are refused."""
+    for lake_format in (V1_0, V1_1):
+        if held is not None and lake_format.version >= since.version:
+            assert to_column_type(PrimitiveType(kind), "c", lake_format) == held
+        else:
+            with pytest.raises(BadRequest, match=re.escape(f"Column 'c' has the type {kind}")):
+                to_column_type(PrimitiveType(kind), "c", lake_format)
 
 
 @pytest.mark.parametrize(
