@@ -11,6 +11,7 @@ from duckicelake.errors import (
     BadRequest,
     CatalogError,
     CommitFailed,
+    MergeConflicts,
     NamespaceNotEmpty,
     NoSuchNamespace,
     NoSuchTable,
@@ -25,7 +26,17 @@ Answer = TypeVar("Answer")
 Repeat = Callable[[Warehouse, UUID | None], Answer]
 """Shows again what a request has done: to the table or view with that uuid, if it was about one."""
 
-FINAL = (AlreadyExists, BadRequest, CommitFailed, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView, Unprocessable)
+FINAL = (
+    AlreadyExists,
+    BadRequest,
+    CommitFailed,
+    MergeConflicts,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    Unprocessable,
+)
 REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
 
 

@@ -8,10 +8,10 @@ import psycopg
 
 from duckicelake.errors import DropProtected
 from duckicelake.lake.rows import SchemaRow, TableRow
-from duckicelake.lake.writing.dropped import list_protected
+from duckicelake.lake.writing.dropped import PROTECTION, list_protected
 from duckicelake.translate.namespaces import to_levels
 
-PROPERTY = "drop-protection"
+PROPERTY = PROTECTION
 
 
 def check_may_drop_table(conn: psycopg.Connection, table: TableRow) -> None:

@@ -4,62 +4,88 @@ Runs on a thread of the pool.
 """
 
 import json
-from dataclasses import replace
+import time
 from typing import Any
-from uuid import UUID
 
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CommitStateUnknown
-from duckicelake.lake.branches.merge import (
-    MergeRequest,
-    check_plan,
-    describe_conflict,
-    describe_result,
-    find_merged,
-    merge_locked,
-    plan_merge,
-    preview,
-)
+from duckicelake.errors import CommitStateUnknown, LakeBusy, MergeConflicts
+from duckicelake.lake.branches.merge import MergeRequest, check_plan, describe_conflict, describe_result, merge_locked, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
 from duckicelake.lake.connect import reading
+from duckicelake.lake.install import LOCK_PAUSE_S
+from duckicelake.lake.writing.idempotency import find_outcome, note_answer
 from duckicelake.lake.writing.transaction import committing
 
-__all__ = ["MergeRequest", "build_resolution", "describe_conflict", "merge", "preview_merge"]
+__all__ = ["MergeRequest", "build_resolution", "merge", "preview_merge"]
+
+RETRY_S = 10.0
+"""A merge waits half a second for the locks of both sides, and begins again for so long."""
 
 
 def preview_merge(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
     """Return what a merge would do. Raises: MergeConflicts: something stands against it."""
     with reading(warehouse.lake) as conn:
         planned = plan_merge(conn, warehouse.lake.metadata_schema, request)
-        check_plan(planned, request)
+        try:
+            check_plan(planned, request)
+        except MergeConflicts as error:
+            raise describe(error) from error
         return describe_result(preview(planned))
 
 
 def merge(warehouse: Warehouse, asked: RequestContext, request: MergeRequest) -> dict[str, Any]:
-    """Merge a branch into the lake and return what was done. Raises: MergeConflicts: something stands against it; nothing was written."""
-    keyed = replace(request, key=None if asked.key is None else str(asked.key.key))
-    return run_once(warehouse, asked, lambda opened: _merge(opened, keyed), lambda opened, _: _repeat(opened, asked))
+    """Merge a branch into the lake and return what was done.
+
+    Raises: MergeConflicts: something stands against it, as JSON; nothing was written. LakeBusy: others held its locks all the time
+    """
+    try:
+        return run_once(warehouse, asked, lambda opened: _merge(opened, request), lambda opened, _: _repeat(opened, asked))
+    except MergeConflicts as error:
+        # The list of conflicts is stored with the key, as the text of the refusal.
+        stored: dict[str, Any] = json.loads(error.message)
+        raise MergeConflicts(stored["message"], stored["conflicts"]) from error
+
+
+def describe(error: MergeConflicts) -> MergeConflicts:
+    """Return conflicts as JSON shows them."""
+    return MergeConflicts(error.message, [describe_conflict(each) for each in error.conflicts])
 
 
 def _merge(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
-    schema = warehouse.lake.metadata_schema
+    give_up = time.monotonic() + RETRY_S
+    while True:
+        try:
+            return _merge_once(warehouse, request)
+        except LakeBusy:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(LOCK_PAUSE_S)
+        except MergeConflicts as error:
+            found = describe(error)
+            raise MergeConflicts(json.dumps({"message": found.message, "conflicts": found.conflicts})) from error
+
+
+def _merge_once(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
+    schema, key = warehouse.lake.metadata_schema, warehouse.lake.request
     with reading(warehouse.lake) as conn:
         planned = plan_merge(conn, schema, request)
         check_plan(planned, request)
-        if planned.has_nothing:
+        if planned.has_nothing and key is None:
             return describe_result(preview(planned))
     with committing(warehouse.lake) as commit:
         result = merge_locked(commit.conn, schema, request, planned)
         commit.note(result.snapshot_id)
+        if key is not None:
+            note_answer(commit.conn, key, json.dumps(describe_result(result)))
     return describe_result(result)
 
 
 def _repeat(warehouse: Warehouse, asked: RequestContext) -> dict[str, Any]:
-    key: UUID | None = None if asked.key is None else asked.key.key
+    assert asked.key is not None
     with reading(warehouse.lake) as conn:
-        text = find_merged(conn, str(key))
-    if text is None:
-        raise CommitStateUnknown("The merge landed, and its lake snapshot has expired since; read the log of the lake.")
-    found: dict[str, Any] = json.loads(text)["merge"]
+        outcome = find_outcome(conn, asked.key)
+    if outcome is None or outcome.message is None:
+        raise CommitStateUnknown("The merge with this Idempotency-Key has ended; read the log of the lake for what it did.")
+    found: dict[str, Any] = json.loads(outcome.message)
     return found

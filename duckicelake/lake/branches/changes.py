@@ -16,6 +16,7 @@ from psycopg import sql
 
 from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.changes import parse_changes
+from duckicelake.lake.writing.dropped import PROTECTION
 
 PLACEHOLDER = (1 << 63) - 1
 SAME, AT_FORK, NOW, OTHER = "same", "fork", "now", "other"
@@ -149,6 +150,9 @@ class Changes:
 
     `main_data`: the tables whose rows or files the lake changed, with what the rows show of it. `equal`: what both sides have alike now, by
     kind: columns of a table, definitions of a view, values of a tag. `bucketed`: tables that a side has partitioned into buckets.
+    `unfit`: tables whose new partitioning or sorting on a side names a column that the other side changed, by kind and that side.
+    `protected`: tables and namespaces that the lake protects from being dropped. `namespace_tags`: by schema and key, the properties of
+    namespaces that the branch made and the lake too; True: the lake's has the same value, False: another one, None: it has none.
     """
 
     point: MergePoint
@@ -163,6 +167,9 @@ class Changes:
     equal: Mapping[str, set[tuple[int | str, ...]]]
     bucketed: Mapping[str, set[int]]
     tables_with_refs: set[int]
+    unfit: Mapping[tuple[str, str], set[int]]
+    protected: set[int]
+    namespace_tags: Mapping[tuple[int, str], bool | None]
 
     @property
     def is_empty(self) -> bool:
@@ -219,6 +226,39 @@ SELECT_BUCKETED = sql.SQL("""
 SELECT i.table_id FROM {s}.ducklake_partition_info i
   JOIN {s}.ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
  WHERE i.end_snapshot IS NULL AND i.begin_snapshot > {n} AND c.transform LIKE 'bucket%%'
+""")
+SELECT_UNFIT: Mapping[str, sql.SQL] = {
+    "partition_info": sql.SQL("""
+        SELECT i.table_id FROM {s}.ducklake_partition_info i
+          JOIN {s}.ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
+          JOIN {s}.ducklake_column m ON m.table_id = c.table_id AND m.column_id = c.column_id AND m.end_snapshot IS NULL
+         WHERE i.end_snapshot IS NULL AND i.begin_snapshot > {n}
+           AND EXISTS (SELECT FROM {b}.ducklake_column k
+                        WHERE k.table_id = m.table_id AND k.column_id = m.column_id AND k.begin_snapshot <= {n})
+           AND NOT EXISTS (SELECT FROM {o}.ducklake_column t
+                            WHERE t.table_id = m.table_id AND t.column_id = m.column_id AND t.end_snapshot IS NULL
+                              AND (t.begin_snapshot <= {n} OR t.column_type = m.column_type))"""),
+    # An expression of a sort order names columns by their names.
+    "sort_info": sql.SQL("""
+        SELECT i.table_id FROM {s}.ducklake_sort_info i
+          JOIN {s}.ducklake_sort_expression e ON e.sort_id = i.sort_id AND e.table_id = i.table_id
+          JOIN {s}.ducklake_column m ON m.table_id = i.table_id AND m.end_snapshot IS NULL
+           AND position(lower(m.column_name) IN lower(e.expression)) > 0
+         WHERE i.end_snapshot IS NULL AND i.begin_snapshot > {n}
+           AND EXISTS (SELECT FROM {b}.ducklake_column k
+                        WHERE k.table_id = m.table_id AND k.column_id = m.column_id AND k.begin_snapshot <= {n})
+           AND NOT EXISTS (SELECT FROM {o}.ducklake_column t
+                            WHERE t.table_id = m.table_id AND t.column_id = m.column_id AND t.end_snapshot IS NULL
+                              AND (t.begin_snapshot <= {n} OR t.column_type = m.column_type AND t.column_name = m.column_name))"""),
+}
+SELECT_PROTECTED = sql.SQL("SELECT object_id FROM {s}.ducklake_tag WHERE key = {key} AND lower(value) = 'true' AND end_snapshot IS NULL")
+SELECT_NAMESPACE_TAGS = sql.SQL("""
+SELECT m.object_id, m.key, CASE WHEN t.key IS NOT NULL THEN m.value IS NOT DISTINCT FROM t.value END
+  FROM {b}.ducklake_tag m
+  JOIN {b}.ducklake_schema s ON s.schema_id = m.object_id AND s.end_snapshot IS NULL AND s.begin_snapshot > {n}
+  JOIN {p}.ducklake_schema o ON lower(o.schema_name) = lower(s.schema_name) AND o.end_snapshot IS NULL AND o.schema_id <> s.schema_id
+  LEFT JOIN {p}.ducklake_tag t ON t.object_id = o.schema_id AND t.key = m.key AND t.end_snapshot IS NULL
+ WHERE m.end_snapshot IS NULL
 """)
 SELECT_REFS = sql.SQL("SELECT DISTINCT table_id FROM {s}.iceberg_ref WHERE name <> 'main'")
 
@@ -313,11 +353,22 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
         {kind: set(conn.execute(query.format(**point.names)).fetchall()) for kind, query in SELECT_EQUAL.items()},
         {side: _read_ids(conn, point, SELECT_BUCKETED, side) for side in (point.branch, point.main)},
         _read_ids(conn, point, SELECT_REFS, point.branch),
+        _read_unfit(conn, point),
+        _read_ids(conn, point, SELECT_PROTECTED, point.main, key=sql.Literal(PROTECTION)),
+        {(row[0], row[1]): row[2] for row in conn.execute(SELECT_NAMESPACE_TAGS.format(**point.names)).fetchall()},
     )
 
 
-def _read_ids(conn: psycopg.Connection, point: MergePoint, query: sql.SQL, side: str) -> set[int]:
-    return {row[0] for row in conn.execute(query.format(**point.names, s=sql.Identifier(side))).fetchall()}
+def _read_ids(conn: psycopg.Connection, point: MergePoint, query: sql.SQL, side: str, **names: sql.Composable) -> set[int]:
+    return {row[0] for row in conn.execute(query.format(**point.names, s=sql.Identifier(side), **names)).fetchall()}
+
+
+def _read_unfit(conn: psycopg.Connection, point: MergePoint) -> dict[tuple[str, str], set[int]]:
+    return {
+        (kind, side): _read_ids(conn, point, query, side, o=sql.Identifier(other))
+        for kind, query in SELECT_UNFIT.items()
+        for side, other in ((point.branch, point.main), (point.main, point.branch))
+    }
 
 
 def _read_versions(conn: psycopg.Connection, point: MergePoint, kind: VersionedKind) -> tuple[SideVersions, SideVersions]:

@@ -14,9 +14,10 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
+from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, MergePoint, read_changes
+from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
-from duckicelake.lake.branches.merge_rules import Conflict, Decision, Resolution, decide
+from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, decide
 from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.refork import refork
@@ -42,7 +43,6 @@ class MergeRequest:
     resolution: Resolution = field(default_factory=Resolution)
     author: str | None = None
     message: str | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,15 @@ SELECT_STATE = sql.SQL("""
 SELECT (SELECT max(snapshot_id) FROM {p}.ducklake_snapshot), (SELECT max(snapshot_id) FROM {b}.ducklake_snapshot),
        (SELECT coalesce(max(id), 0) FROM {p}.iceberg_change), (SELECT coalesce(max(id), 0) FROM {b}.iceberg_change)
 """)
+# Rows, not lake snapshots: these expire, and a branch or tag without changes has some, too.
 SELECT_NUMBERS = sql.SQL("""
-SELECT DISTINCT snapshot_id >> 32 FROM {b}.ducklake_snapshot WHERE snapshot_id > {n} + 1
- UNION SELECT DISTINCT data_file_id >> 32 FROM {b}.own_data_file WHERE data_file_id >= {nf}
+SELECT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n} AND begin_snapshot < {placeholder}
+ UNION SELECT end_snapshot >> 32 FROM {t} WHERE end_snapshot > {n}
+""")
+SELECT_NUMBERS_OF_DELETES = sql.SQL("SELECT DISTINCT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n}")
+SELECT_NUMBERS_OF_FILES = sql.SQL("""
+SELECT data_file_id >> 32 FROM {b}.own_data_file WHERE data_file_id >= {nf}
+ UNION SELECT delete_file_id >> 32 FROM {b}.own_delete_file WHERE delete_file_id >= {nf}
 """)
 SELECT_MERGED = sql.SQL("SELECT key FROM {p}.iceberg_setting WHERE starts_with(key, {prefix})")
 
@@ -193,8 +199,8 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
     main, head = read_head(conn, point.main), read_head(conn, point.branch)
     writer = MergeWriter(conn, point, plan, main, head)
     writer.write()
-    _check_written(conn, point)
     copy_merged_notes(conn, point, plan, writer.snapshot_id)
+    _check_written(conn, point, plan)
     tokens = list_tokens(planned.changes, plan)
     done = replace(preview(planned), snapshot_id=writer.snapshot_id)
     lake = Head(
@@ -226,6 +232,16 @@ SELECT 'macro ' || m.macro_name || ' is in a namespace that is dropped' FROM {p}
 SELECT 'tables ' || string_agg(t.table_name, ', ') || ' have one uuid' FROM {p}.ducklake_table t
  WHERE t.end_snapshot IS NULL GROUP BY t.table_uuid HAVING count(*) > 1
  UNION ALL
+SELECT 'tables ' || t.table_name || ' and ' || o.table_name || ' have one location'
+  FROM {p}.iceberg_table n
+  JOIN {p}.ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
+  JOIN {p}.iceberg_table m ON m.table_id <> n.table_id
+   -- one of them, or one inside of the other
+   AND (starts_with(rtrim(m.location, '/') || '/', rtrim(n.location, '/') || '/')
+        OR starts_with(rtrim(n.location, '/') || '/', rtrim(m.location, '/') || '/'))
+  JOIN {p}.ducklake_table o ON o.table_id = m.table_id AND o.end_snapshot IS NULL
+ WHERE n.table_id = ANY(%(new)s)
+ UNION ALL
 SELECT 'table ' || t.table_name || ' is partitioned by a column that is dropped' FROM {p}.ducklake_partition_info i
   JOIN {p}.ducklake_table t ON t.table_id = i.table_id AND t.end_snapshot IS NULL
   JOIN {p}.ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
@@ -236,9 +252,9 @@ SELECT 'table ' || t.table_name || ' is partitioned by a column that is dropped'
 """)
 
 
-def _check_written(conn: psycopg.Connection, point: MergePoint) -> None:
+def _check_written(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -> None:
     """Raise MergeConflicts if the rows that were written would leave a lake that DuckDB cannot attach, or two tables in one."""
-    found = [row[0] for row in conn.execute(SELECT_UNSOUND.format(**point.names)).fetchall()]
+    found = [row[0] for row in conn.execute(SELECT_UNSOUND.format(**point.names), {"new": sorted(plan.new_tables)}).fetchall()]
     if found:
         raise MergeConflicts(f"Nothing was merged, because what both sides did does not go together: {'; '.join(found)}.")
 
@@ -265,24 +281,12 @@ def _write_snapshots(
     """
     said = {"author": request.author or "duckicelake", "message": request.message or f"merge branch {request.name}"}
     before, after = heads
-    extra = json.dumps({"merge": describe_result(done), "idempotency-key": request.key})
+    extra = json.dumps({"merge": describe_result(done)})
     written: list[tuple[int, Head, str | None, str | None]] = [(after.snapshot_id, after, format_changes(tokens), extra)]
     if after.snapshot_id > before.snapshot_id + 1:
         written.insert(0, (before.snapshot_id + 1, before, None, None))
     for snapshot_id, head, changes, text in written:
         conn.execute(INSERT_SNAPSHOT, {**asdict(head), "snapshot_id": snapshot_id, **said, "changes": changes, "extra": text})
-
-
-SELECT_MERGE = """
-SELECT commit_extra_info FROM ducklake_snapshot_changes
- WHERE author IS NOT NULL AND commit_extra_info LIKE %(pattern)s ORDER BY snapshot_id DESC LIMIT 1
-"""
-
-
-def find_merged(conn: psycopg.Connection, key: str) -> str | None:
-    """Return the result of the merge that a request with an idempotency key made, as JSON, or None."""
-    row = conn.execute(SELECT_MERGE, {"pattern": f'%"idempotency-key": "{key}"}}'}).fetchone()
-    return None if row is None else row[0]
 
 
 LOCK_CHANGES = sql.SQL("LOCK TABLE {p}.iceberg_change, {b}.iceberg_change IN EXCLUSIVE MODE")
@@ -324,7 +328,17 @@ def _check_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) 
 
 def _read_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> set[int]:
     """Return the numbers of the branches whose ids the branch's own rows have: its own, and those of the branches it was made from."""
-    return {row[0] for row in conn.execute(SELECT_NUMBERS.format(**point.names)).fetchall()} | {branch.number}
+    names = [("own_" if kind.is_viewed else "ducklake_") + kind.name for kind in KINDS]
+    names += ["own_data_file", "own_delete_file"]
+    queries = [(SELECT_NUMBERS, name) for name in names]
+    for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": point.branch}).fetchall():
+        queries.append((SELECT_NUMBERS_OF_DELETES if has_deletes else SELECT_NUMBERS, name))
+    queries.append((SELECT_NUMBERS_OF_FILES, ""))
+    found = {branch.number}
+    for query, name in queries:
+        parts = {"t": point.relation(name, on_branch=True), "placeholder": sql.Literal(PLACEHOLDER)}
+        found |= {row[0] for row in conn.execute(query.format(**point.names, **parts)).fetchall()}
+    return found
 
 
 NOTE_MERGED = """

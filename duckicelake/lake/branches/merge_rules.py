@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from duckicelake.errors import BadRequest
 from duckicelake.lake.branches.changes import OF_TABLES, Changes, FileChanges, LiveObject, SideVersions
 from duckicelake.lake.changes import REWRITE_KINDS
+from duckicelake.lake.writing.dropped import PROTECTION
 
 FLUSH = "CALL ducklake_flush_inlined_data"
 REBASE = "Make a new branch of the lake's present state and repeat the change there, or leave the object out with ours"
@@ -154,6 +155,7 @@ class _Rules:
         if table_id in self._branch.dropped("table"):
             if table_id not in self.plan.dropped_tables:
                 return
+            yield from self._check_protection(table_id, "table")
             kinds = self._describe_main(table_id)
             if set(kinds) - {"compaction"}:
                 yield self._conflict("drop/change", table_id, "The table is dropped on the branch, and was changed on the lake.", REBASE)
@@ -190,12 +192,31 @@ class _Rules:
                 yield self._conflict(
                     f"{word}/{word}", table_id, reason, "Make the same change on the branch as on the lake, or undo it there."
                 )
+        yield from self._check_named_columns(table_id)
         buckets = self._changes.bucketed
         added = table_id in self.plan.files and self.plan.files[table_id].added_count
         theirs = "append" in self._changes.main_data.get(table_id, ())
         if (table_id in buckets[self._changes.point.branch] and theirs) or (table_id in buckets[self._changes.point.main] and added):
             reason = "One side partitioned the table into buckets, and the other one added files that are in no bucket."
             yield self._conflict("partitioning/append", table_id, reason, REBASE)
+
+    def _check_named_columns(self, table_id: int) -> Iterator[Conflict]:
+        """A new partitioning or sorting on one side, and a change of a column that it names on the other."""
+        point, unfit = self._changes.point, self._changes.unfit
+        for kind, word in (("partition_info", "partitioning"), ("sort_info", "sorting")):
+            reason = f"The {word} of one side names a column that the other side changed."
+            if table_id in unfit[kind, point.branch] & self._branch.tables_of(kind):
+                yield self._conflict(f"{word}/schema", table_id, reason, "Make the same change of the column on the branch.")
+            elif table_id in unfit[kind, point.main] & self._branch.tables_of("column"):
+                yield self._conflict(f"schema/{word}", table_id, reason, "Undo the change of the column on the branch.")
+
+    def _check_protection(self, object_id: int, kind: str) -> Iterator[Conflict]:
+        """What the branch dropped, and the lake protects."""
+        ids = {object_id} if kind == "schema" else {object_id, self._main_live[object_id].schema_id}
+        if ids & self._changes.protected:
+            reason = f"The property {PROTECTION!r} on the lake protects it, or its namespace, from being dropped."
+            remedy = "Remove the property on the lake first, or keep the object with ours."
+            yield self._conflict("drop/protected", object_id, reason, remedy, kind)
 
     def _check_files(self, table_id: int) -> Iterator[Conflict]:
         found = self.plan.files.get(table_id)
@@ -267,6 +288,7 @@ class _Rules:
             if mine.name != theirs.name:
                 reason = f"The lake has a namespace {theirs.name!r}, whose name differs by case alone."
                 yield self._conflict("create/create", schema_id, reason, "Rename one of them.", "schema")
+            yield from self._check_namespace_tags(schema_id)
         gone = self._main.dropped("schema")
         for each in self._changes.branch_objects:
             if each.schema_id in gone and each.kind != "schema" and (each.object_id,) in self._branch.added_keys(each.kind):
@@ -275,6 +297,7 @@ class _Rules:
                     "create/drop", each.object_id, reason, "Create the namespace on the lake again, under the same name.", each.kind
                 )
         for schema_id in sorted(self._branch.dropped("schema") - gone):
+            yield from self._check_protection(schema_id, "schema")
             left = [
                 each
                 for each in self._changes.main_objects
@@ -283,6 +306,19 @@ class _Rules:
             if left:
                 reason = f"The branch dropped the namespace; the lake has {left[0].name!r} in it."
                 yield self._conflict("drop/create", schema_id, reason, "Move or drop what is in it on the lake.", "schema")
+
+    def _check_namespace_tags(self, schema_id: int) -> Iterator[Conflict]:
+        """Properties of a namespace that both sides made: what the lake's has not is added to it."""
+        for (object_id, key), is_equal in self._changes.namespace_tags.items():
+            tag = (object_id, key)
+            if object_id != schema_id or is_equal is None or tag not in self._branch.added_keys("tag"):
+                continue
+            if is_equal:
+                _forget_key(self.plan.versions["tag"], tag)
+            else:
+                reason = f"Both sides made the namespace, with different values of the property {key!r}."
+                found = self._conflict("property/property", object_id, reason, "Set it on the branch to the lake's value.", "schema")
+                yield replace(found, key=tag)
 
     def _check_names(self) -> Iterator[Conflict]:
         """Tables and views share their names, which differ by more than case; macros have names of their own."""

@@ -59,6 +59,9 @@ PARTS: Mapping[str, Sequence[str]] = {
 MAPPED_SCHEMA = sql.SQL(
     "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.schema_id), f.schema_id)"
 )
+MAPPED_OBJECT = sql.SQL(
+    "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.object_id), f.object_id)"
+)
 # A table that the lake has keeps the folder it has there. A new one lies in the lake's folders.
 TABLE_PATH = sql.SQL("""
 CASE WHEN f.table_id < {nc} THEN (SELECT CASE WHEN s.schema_id = {schema} THEN t.path ELSE {folder} END
@@ -211,12 +214,15 @@ class MergeWriter:
         """Return the value of a column of a new row of the lake; `f` is the branch's row."""
         if column == "begin_snapshot":
             return self._names["m"]
-        schema = MAPPED_SCHEMA.format(
-            mine=sql.Literal(list(self._plan.schemas)) + sql.SQL("::bigint[]"),
-            theirs=sql.Literal(list(self._plan.schemas.values())) + sql.SQL("::bigint[]"),
-        )
+        mapped = {
+            "mine": sql.Literal(list(self._plan.schemas)) + sql.SQL("::bigint[]"),
+            "theirs": sql.Literal(list(self._plan.schemas.values())) + sql.SQL("::bigint[]"),
+        }
+        schema = MAPPED_SCHEMA.format(**mapped)
         if column == "schema_id" and kind.name != "schema":
             return schema
+        if column == "object_id":
+            return MAPPED_OBJECT.format(**mapped)
         if column in ("path", "path_is_relative") and kind.name == "table":
             moved, folder = MOVED_BACK.format(**self._names), FOLDER.format(source=self._names["p"])
             form = TABLE_PATH if column == "path" else TABLE_IS_RELATIVE

@@ -226,6 +226,9 @@ def read_ended_tags(conn: psycopg.Connection, schema: DroppedSchema) -> dict[str
     return {row[0]: row[1] for row in conn.execute(SELECT_ENDED_TAGS, parameters)}
 
 
+PROTECTION = "drop-protection"
+"""The property by which a table or namespace is not dropped over REST, nor by a merge."""
+
 SELECT_PROTECTED = """
 SELECT DISTINCT g.object_id
   FROM ducklake_tag g

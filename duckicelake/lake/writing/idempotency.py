@@ -73,6 +73,16 @@ def note_object(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID
     conn.execute(UPDATE_OBJECT, {"key": request.key, "object_uuid": object_uuid})
 
 
+UPDATE_ANSWER = """
+UPDATE iceberg_idempotency SET message = %(answer)s WHERE key = %(key)s
+"""
+
+
+def note_answer(conn: psycopg.Connection, request: RequestKey, answer: str) -> None:
+    """Store what a request was answered, in the transaction that claimed its key: `find_outcome` returns it as the message."""
+    conn.execute(UPDATE_ANSWER, {"key": request.key, "answer": answer})
+
+
 def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> bool:
     """Store why a request was refused; False if its key was known already."""
     parameters = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}

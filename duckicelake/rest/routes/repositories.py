@@ -53,10 +53,9 @@ class RepositoryRoutes:
         try:
             done = merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, asked, request)
         except MergeConflicts as error:
-            listed = [merging.describe_conflict(each) for each in error.conflicts]
             status, kind = get_status_and_type(MergeConflicts)
             described = {"message": error.message, "type": kind, "code": status}
-            return JSONResponse({"error": described, "conflicts": listed}, status_code=status)
+            return JSONResponse({"error": described, "conflicts": error.conflicts}, status_code=status)
         return JSONResponse(done)
 
 

@@ -171,7 +171,7 @@ def test_a_refused_merge_changes_nothing(merged: Merged) -> None:
     """All rows of both metadata schemas are as they were, and the message names each object."""
     assert merged.is_unchanged
     assert merged.result.snapshot_id is not None
-    assert "drop/change: The table is dropped on the branch" in merged.refusal and "and 27 more" in merged.refusal
+    assert "drop/change: The table is dropped on the branch" in merged.refusal and "and 30 more" in merged.refusal
 
 
 def test_the_lake_before_the_merge_can_be_read(merged: Merged) -> None:
@@ -198,7 +198,7 @@ def test_iceberg_clients_read_the_same(merged: Merged) -> None:
         main, branch = (open_catalog(server, merged.lake, name) for name in ("lake", "lake@dev"))
         for cell in CELLS:
             # A scan of a snapshot has the columns of that snapshot.
-            if not merged.expected[cell.name] or cell.rows is not None or any(" ADD COLUMN " in text for text in cell.main):
+            if not merged.expected[cell.name] or cell.rows is not None or re.search(" (ADD|DROP) COLUMN ", " ".join(cell.main)):
                 continue
             name, expected = name_after(cell), merged.expected[cell.name]
             assert read_iceberg(main, name) == expected, cell.name

@@ -1,6 +1,7 @@
 """`/management/v1/repositories`: a lake with its branches over REST."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ from tests.lake.branches.repository import make_branch, read_head
 from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.waiting import count_waiting, wait_for
 
 PATH = "/management/v1/repositories/lake"
 
@@ -92,6 +94,44 @@ def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
     dev.load_table(IDENT).append(make_rows(6000, 5))
     dev.load_table(("ns", "fresh")).delete("id < 10")
     assert len(read_ids(main)) == len(ids) + 5
+
+
+def test_a_merge_that_did_nothing_is_answered_alike_when_it_is_repeated(lake: FreshLake) -> None:
+    """Whatever has changed since: conflicts are listed again, and what was not there to be merged is not merged by the same key."""
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
+    dev = make_branch(lake, "dev").duckdb()
+    head = read_head(lake)
+    with serve(make_settings(lake)) as server:
+        empty, refused = str(uuid4()), str(uuid4())
+        nothing = ask_merge(server, {"from": "dev"}, empty)
+        assert nothing.status == 200 and nothing.json["snapshot-id"] is None
+        dev.execute("ALTER TABLE t ADD COLUMN x INT")
+        assert ask_merge(server, {"from": "dev"}, empty).json == nothing.json
+        assert read_head(lake) == head
+        main.execute("ALTER TABLE t ADD COLUMN y INT")
+        conflicts = ask_merge(server, {"from": "dev"}, refused)
+        assert conflicts.status == 409 and [each["kind"] for each in conflicts.json["conflicts"]] == ["schema/schema"]
+        dev.execute("ALTER TABLE t DROP COLUMN x")
+        again = ask_merge(server, {"from": "dev"}, refused)
+        assert (again.status, again.json) == (409, conflicts.json)
+        assert ask_merge(server, {"from": "dev", "message": "x"}, refused).status == 422
+
+
+def test_a_merge_waits_for_locks_that_others_hold(lake: FreshLake) -> None:
+    """One that is not granted its locks begins again, until it is."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
+    side = make_branch(lake, "dev")
+    side.duckdb().execute("INSERT INTO t FROM range(100, 120)")
+    held, conn = side.psycopg(autocommit=False), side.psycopg()
+    with serve(make_settings(lake)) as server, ThreadPoolExecutor(1) as pool:
+        held.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        merging = pool.submit(ask_merge, server, {"from": "dev"})
+        wait_for(lambda: count_waiting(conn, "ducklake_snapshot") > 0, "the first try")
+        wait_for(lambda: count_waiting(conn, "ducklake_snapshot") == 0, "the end of the first try")
+        held.rollback()
+        assert merging.result().status == 200
+    assert list_ids(lake, "t") == [*range(50), *range(100, 120)]
 
 
 def test_requests_to_merge_that_make_no_sense_are_refused(lake: FreshLake) -> None:
