@@ -1,7 +1,8 @@
 """A patch that lets PyIceberg 0.12 write format version 3, which it can only read. `install()` applies it to the current process.
 
 It runs in the client's process, never in the server's. Appended rows get row ids, and deleted rows become deletion vectors: `delete`,
-`overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids.
+`overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids. Files that hold variants
+can be read without them.
 """
 
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from typing import Any
 
 import pyiceberg
 from pyiceberg import manifest
+from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.table import Transaction
 from pyiceberg.table import update as table_update
 from pyiceberg.table.update import snapshot as snapshot_update
 
 from duckicelake.errors import Unsupported
-from duckicelake.pyiceberg_v3 import commits, deletes, manifests
+from duckicelake.pyiceberg_v3 import commits, deletes, manifests, variants
 
 KNOWN_VERSIONS = frozenset({"0.12.0"})
 
@@ -27,6 +29,7 @@ PATCHES: tuple[tuple[Any, str, Any, Any], ...] = (
     (table_update, "SUPPORTED_TABLE_FORMAT_VERSION", commits.SUPPORTED, manifests.VERSION),
     (Transaction, "upgrade_table_version", commits.UPGRADE, commits.upgrade_table_version),
     (Transaction, "delete", deletes.DELETE, deletes.delete),
+    (pyiceberg_arrow, "pyarrow_to_schema", variants.PYARROW_TO_SCHEMA, variants.pyarrow_to_schema),
 )
 """For each patch: the owner, the name, PyIceberg's original and the replacement."""
 
