@@ -108,7 +108,8 @@ def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
     lakes = settings.lakes()
     chosen = [lake for lake in lakes if warehouse in (None, lake.name)]
     if len(chosen) != 1:
-        raise SettingsError(f"Name one of these warehouses with --warehouse: {', '.join(lake.name for lake in lakes)}.")
+        unknown = "" if warehouse is None else f"There is no warehouse {warehouse!r}. "
+        raise SettingsError(f"{unknown}Name one of these warehouses with --warehouse: {', '.join(lake.name for lake in lakes)}.")
     return chosen[0]
 
 

@@ -194,6 +194,8 @@ def build_refusal(operation: Operation) -> Callable[[], Any]:
     """Return an endpoint that answers 501 and names the operation."""
 
     async def refuse() -> None:
+        if operation.name in NEEDS_AUTHENTICATION:
+            raise NotServed(f"{operation.name} ({operation.endpoint}) needs accounts: start the server with `require_auth`.")
         raise NotServed(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
 
     return refuse

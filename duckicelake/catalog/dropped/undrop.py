@@ -100,7 +100,7 @@ def _to_ms(dropped: DroppedTable | DroppedSchema) -> int | None:
 
 
 FORGOTTEN = "DuckLake has expired lake snapshots up to the drop, so rows and files may be gone"
-BRANCHED = "the lake has branches, and rows that a branch reads cannot be brought back; delete the branches first"
+BRANCHED = "the lake has branches or tags, and rows that one of them reads cannot be brought back; merge what is to stay, then delete them"
 LEFT = "something was in its way when the namespace came back; it can come back now"
 PURGED = "it was dropped with its files (purgeRequested), which are being deleted"
 
@@ -239,7 +239,7 @@ def _get_table(conn: psycopg.Connection, asked: UndropTable) -> DroppedTable:
             f"No dropped table {asked.ident}{_describe_choice(asked)} is left: DuckLake forgets a dropped table when it expires the lake "
             "snapshots that had it. If its namespace is gone, or back under another name, only a principal with `manage` on `warehouse` "
             "sees it. "
-            "List what is left with GET dropped."
+            "`duckicelake dropped list` (GET dropped) shows what is left."
         )
     return found[0]
 
@@ -406,7 +406,7 @@ def _get_schema(conn: psycopg.Connection, asked: UndropNamespace) -> DroppedSche
             return schema
     raise NoSuchNamespace(
         f"No dropped namespace {format_levels(asked.levels)}{_describe_choice(asked)} is left: DuckLake forgets it when it expires the "
-        "lake snapshots that had it. List what is left with GET dropped."
+        "lake snapshots that had it. `duckicelake dropped list` (GET dropped) shows what is left."
     )
 
 
