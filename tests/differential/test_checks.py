@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
-from duckicelake.pipeline.common.staging import RUN_ID
+from duckicelake.pipeline.common.reports import RUN_ID
 from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import Targets, list_targets
 from tests.differential.checks.manifests import check_metadata, list_snapshots

@@ -3,7 +3,8 @@
 The jobs `maintain`, `profile` and `publish` choose their tables here; each call reads on the connection that it is given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
@@ -12,6 +13,7 @@ from psycopg.rows import class_row
 from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
 from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.lake.lake_format import NAMED_SCHEMA
+from duckicelake.pipeline.common.failures import FAILURES, explain_failure
 from duckicelake.pipeline.common.http_client import ANONYMOUS
 from duckicelake.pipeline.common.rest import Rest, TableIdent
 from duckicelake.pipeline.common.staging import format_identifier
@@ -79,6 +81,15 @@ def explain_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
     """Return what is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
     is_live = name in list_live_tables(conn)
     return f"{said}; the lake has it, so perhaps the catalog does not show it to this account" if is_live else ""
+
+
+def explain_hidden_table(open_postgres: Callable[[], psycopg.Connection], connect: Callable[[], Rest], name: TableName, said: str) -> str:
+    """Return the same, asked on a connection of its own, or why Postgres cannot be asked."""
+    try:
+        with closing(open_postgres()) as conn:
+            return explain_hidden(conn, name, said)
+    except FAILURES as error:
+        return explain_failure(error, connect)
 
 
 def check_may_write(rest: Rest, ident: TableIdent) -> None:

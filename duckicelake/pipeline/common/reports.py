@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from importlib.metadata import version
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,8 +18,20 @@ import psycopg
 
 from duckicelake.errors import CatalogError
 
+JOB, RUN_ID = "duckicelake.job", "duckicelake.run-id"
+"""What snapshots say of the run that made them."""
 PUBLISHED = "published"
 """The step that is announced after the commit."""
+
+
+def read_versions(*others: str) -> dict[str, str]:
+    """Return the versions of what a job is made of, by package: ours, PySpark's, and those of others."""
+    return {name: version(name) for name in ("duckicelake", "pyspark", *others)}
+
+
+def format_run_properties(job: str, run_id: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties by which a snapshot says which run made it."""
+    return {JOB: job, RUN_ID: run_id, **{f"duckicelake.version.{name}": text for name, text in versions.items()}}
 
 
 class Interrupted(CatalogError):

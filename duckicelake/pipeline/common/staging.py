@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
-from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.reports import RUN_ID, Progress
 from duckicelake.pipeline.common.rest import Rest, TableHead, TableIdent
 from duckicelake.pipeline.common.spark_session import statements_with_properties
 from duckicelake.pipeline.common.spark_sql import quote, quote_ident
@@ -19,8 +19,6 @@ BRANCH_PREFIX = "ingest_"
 STALE = timedelta(days=7)
 """So long an attempt may take: a branch that is older was left by a run that is dead."""
 DISCARDS = 3
-RUN_ID = "duckicelake.run-id"
-"""What snapshots say of the run that made them."""
 _TIME = "%Y%m%dT%H%M%S"
 
 

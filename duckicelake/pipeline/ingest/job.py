@@ -5,18 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version as read_version
 
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.common.failures import SPARK_FAILURES, SparkFailed, explain_outage, explain_spark
-from duckicelake.pipeline.common.reports import PUBLISHED, Stopwatch
+from duckicelake.pipeline.common.reports import PUBLISHED, RUN_ID, Stopwatch, format_run_properties, read_versions
 from duckicelake.pipeline.common.rest import UNKNOWN, Rest, TableHead, TableIdent
 from duckicelake.pipeline.common.spark_compat import EXPOSES_DEFAULTS, KEEPS_READS
 from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.spark_sql import add_defaults, check_partitions, parse_columns
-from duckicelake.pipeline.common.staging import RUN_ID, Stage, Staged, check_count, discard, discard_stale, make_branch, make_run_id
+from duckicelake.pipeline.common.staging import Stage, Staged, check_count, discard, discard_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.database_source import open_database
 from duckicelake.pipeline.ingest.file_source import open_files
 from duckicelake.pipeline.ingest.footers import refusing_mixed_types
@@ -107,9 +106,8 @@ def _discard_stale(rest: Rest, options: IngestOptions) -> None:
 
 def begin(options: IngestOptions) -> Run:
     """Return a run that has done nothing yet."""
-    versions = {"duckicelake": read_version("duckicelake"), "pyspark": read_version("pyspark")}
     run_id = make_run_id(datetime.now(UTC))
-    return Run(IngestReport(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions))
+    return Run(IngestReport(run_id, str(options.table), options.source, options.mode, Status.planned, versions=read_versions()))
 
 
 def _plan_run(context: JobContext, rest: Rest, options: IngestOptions) -> IngestPlan | None:
@@ -190,8 +188,7 @@ def _attempt_with_retry(context: JobContext, options: IngestOptions, plan: Inges
 def _attempt(context: JobContext, options: IngestOptions, plan: IngestPlan, run: Run, maker: TableMaker) -> None:
     report = run.report
     branch = make_branch(report.run_id, report.attempts, datetime.now(UTC))
-    properties = {"duckicelake.job": "ingest", RUN_ID: report.run_id}
-    properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
+    properties = format_run_properties("ingest", report.run_id, report.versions)
     properties |= options.batch.properties if options.batch else {}
     stage = Stage(context.spark, context.catalog, context.connect, branch, properties, context.progress)
     tables = _list_tables(options)
@@ -240,7 +237,7 @@ def _list_new_snapshots(context: JobContext, staged: Sequence[Staged], followed:
         del found[str(target)]
         # The run is published; its snapshot id is only for the report.
         with suppress(CatalogError):
-            found = {str(target): context.connect().read_snapshot_id(target, "duckicelake.run-id", followed), **found}
+            found = {str(target): context.connect().read_snapshot_id(target, RUN_ID, followed), **found}
     return found
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.common.spark_sql import quote
 from duckicelake.pipeline.ingest.options import Format
 
 Path = tuple[str, ...]
@@ -91,9 +92,7 @@ class Coverage:
         joined = rows.join(known, F.col(file) == F.col(_URI), "left")
         unknown = F.raise_error(F.concat(F.lit("the columns were not checked of "), F.col(file))).cast("boolean")
         others = [name for name in rows.columns if name != file]
-        return joined.select(
-            *(F.col(f"`{name.replace('`', '``')}`") for name in others), *(F.coalesce(mark, unknown).alias(mark) for mark in self.marks)
-        )
+        return joined.select(*(F.col(quote(name)) for name in others), *(F.coalesce(mark, unknown).alias(mark) for mark in self.marks))
 
 
 def compute_coverage(columns: StructType, shapes: Sequence[ColumnSet]) -> Coverage:

@@ -23,6 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from duckicelake.pipeline.common.spark_sql import quote
+
 _LONG = r"^\s*[-+]?[0-9]{16,}\s*$|^\s*[-+]?[0.]*[1-9](\.?[0-9]){16,}\.?[1-9]0*\s*$"
 """Of 16 digits a double loses the last ones. With a point it is written with 17 at most, unless there is an exponent."""
 _CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|" + _LONG, r"^\s*T?[0-9]{1,2}:[0-9]"
@@ -173,4 +175,4 @@ def _has_time(value: Column, form: DataType) -> Column:
 
 def name_column(name: str) -> Column:
     """Return a column by its name, which may hold any character."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quote(name))

@@ -17,7 +17,7 @@ from pyspark.sql.utils import is_remote
 from duckicelake.errors import CatalogError, CommitFailed, Unsupported
 from duckicelake.pipeline.common.failures import FAILURES, SPARK_FAILURES, SparkFailed, explain_failure, shorten
 from duckicelake.pipeline.common.lake_tables import TableName, check_may_write
-from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.reports import RUN_ID, Verdict
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
 from duckicelake.pipeline.common.spark_session import LazySpark, jobs_tagged_as_pieces, procedures_with_properties
@@ -163,9 +163,6 @@ def format_call(catalog: str, ident: TableIdent, policy: Policy, options: Mappin
             arguments.append(f"sort_order => {quote_text(terms)}")
     pairs = ", ".join(f"{quote_text(name)}, {quote_text(value)}" for name, value in options.items())
     return f"CALL {quote(catalog)}.system.rewrite_data_files({', '.join(arguments)}, options => map({pairs}))"
-
-
-RUN_ID = "duckicelake.run-id"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version as read_version
 from typing import Any
 
 import duckdb
@@ -22,7 +21,7 @@ from duckicelake.errors import (
 from duckicelake.pipeline.common import lake_tables
 from duckicelake.pipeline.common.failures import FAILURES, explain_failure, explain_outage
 from duckicelake.pipeline.common.lake_tables import TableName, check_may_write, may_write
-from duckicelake.pipeline.common.reports import Stopwatch, Verdict
+from duckicelake.pipeline.common.reports import Stopwatch, Verdict, format_run_properties, read_versions
 from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.common.staging import discard, list_stale, make_run_id
 from duckicelake.pipeline.maintain import lake_access
@@ -58,13 +57,11 @@ def maintain(context: MaintainContext, options: MaintainOptions, *, dry_run: boo
     Raises: CatalogError, psycopg.Error: it cannot even be planned
     """
     watch = Stopwatch(context.progress)
-    versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
-    run_id = make_run_id(datetime.now(UTC))
+    versions, run_id = read_versions("duckdb"), make_run_id(datetime.now(UTC))
     told = replace(context, progress=watch.start_step)
     told.progress("look at the catalog")
     context.connect()
-    properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
-    properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
+    properties = format_run_properties("maintain", run_id, versions)
     with closing(context.open_postgres()) as conn, closing(LazySpark(context.open_spark)) as spark:
         if not dry_run and not lake_access.share_lake(conn):
             busy = StepResult(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")

@@ -156,7 +156,7 @@ def plan_expiry(
     return Step(StepKind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
 
 
-def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy: Policy, now: datetime) -> Step | None:
+def plan_forgetting(metadata: Mapping[str, Any], branch_snapshots: frozenset[int], policy: Policy, now: datetime) -> Step | None:
     """Return the snapshots of a table that no expiry of DuckLake's reaches, and that may go: no ref leads to them, and they are old enough.
 
     `branch_snapshots` are those that clients made on branches or staged, also if main went there, but those of live lake snapshots.
@@ -167,7 +167,7 @@ def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy:
     held = list_named(metadata, {}) | set(states[: policy.snapshot_count])
     ages = ((one["snapshot-id"], datetime.fromtimestamp(one["timestamp-ms"] / 1000, UTC)) for one in snapshots)
     old = {snapshot_id for snapshot_id, at in ages if _is_older(at, policy.snapshot_age, now)}
-    gone = (old & beside) - held
+    gone = (old & branch_snapshots) - held
     if not gone:
         return None
     return Step(StepKind.forget, f"{len(gone)} of {len(snapshots)} snapshots", versions=tuple(sorted(gone)))

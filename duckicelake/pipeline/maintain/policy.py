@@ -136,7 +136,8 @@ def parse_policies(text: str) -> Policies:
     policies = Policies(_check_section(found.get("default", {})), {name: _check_section(one) for name, one in _tables(found).items()})
     for name in policies.tables:
         policies.find(name, {})
-    return replace(policies) if policies.lake else policies
+    _apply(Policy(), policies.default, "[default]")
+    return policies
 
 
 def _tables(found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version as read_version
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -17,10 +16,10 @@ from duckicelake.pipeline.common.lake_tables import (
     check_askable,
     check_may_write,
     choose_tables,
-    explain_hidden,
+    explain_hidden_table,
     list_live_tables,
 )
-from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
+from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict, read_versions
 from duckicelake.pipeline.common.rest import Rest, TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
 from duckicelake.pipeline.common.spark_session import LazySpark
@@ -67,8 +66,7 @@ def profile(context: ProfileContext, options: ProfileOptions, *, dry_run: bool =
         names = choose_tables(list_live_tables(conn), options.tables)
         profiler = Profiler(told, options, spark, dry_run)
         found = [one for name in names for one in profiler.profile_table(name)]
-    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
-    return ProfileReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
+    return ProfileReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), read_versions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +91,7 @@ class Profiler:
             yield TableProfile(table, Verdict.failed, message=explain_failure(error, self.context.connect))
 
     def _report_hidden(self, name: TableName, said: str) -> Iterator[TableProfile]:
-        try:
-            with closing(self.context.open_postgres()) as conn:
-                message = explain_hidden(conn, name, said)
-        except FAILURES as lost:
-            message = explain_failure(lost, self.context.connect)
+        message = explain_hidden_table(self.context.open_postgres, self.context.connect, name, said)
         if message:
             yield TableProfile(str(name.ident), Verdict.failed if self.options.tables else Verdict.skipped, message=message)
 

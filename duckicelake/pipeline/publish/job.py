@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import version as read_version
 from threading import Event
 from typing import Any
 
@@ -17,8 +16,8 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.common.failures import FAILURES, explain_failure
-from duckicelake.pipeline.common.lake_tables import TableName, check_askable, choose_tables, explain_hidden, list_live_tables
-from duckicelake.pipeline.common.reports import Progress, Stopwatch, TablesReport, Verdict
+from duckicelake.pipeline.common.lake_tables import TableName, check_askable, choose_tables, explain_hidden_table, list_live_tables
+from duckicelake.pipeline.common.reports import Progress, Stopwatch, TablesReport, Verdict, read_versions
 from duckicelake.pipeline.common.rest import Rest, TableIdent, parse_ident
 from duckicelake.pipeline.common.spark_connect import check_executors, is_gone
 from duckicelake.pipeline.common.spark_session import LazySpark
@@ -119,8 +118,7 @@ def publish(context: PublishJobContext, options: PublishOptions, *, dry_run: boo
     with closing(LazySpark(context.open_spark)) as spark:
         publisher = TablePublisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
         found = [one for name in names for one in publisher.publish_table(name)]
-    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
-    return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
+    return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), read_versions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +149,7 @@ class TablePublisher:
             yield Published(str(ident), Verdict.failed, message=explain_failure(error, self.context.connect))
 
     def _report_hidden(self, name: TableName, said: str) -> Iterator[Published]:
-        try:
-            with closing(self.context.place.open_postgres()) as conn:
-                message = explain_hidden(conn, name, said)
-        except FAILURES as lost:
-            message = explain_failure(lost, self.context.connect)
+        message = explain_hidden_table(self.context.place.open_postgres, self.context.connect, name, said)
         if message:
             yield Published(str(name.ident), Verdict.failed if self.is_named else Verdict.skipped, message=message)
 

@@ -21,6 +21,7 @@ from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, format_snapshot
 from duckicelake.iceberg.sorting import UNSORTED, format_sort_order
 from duckicelake.iceberg.view_metadata import ViewMetadata, ViewVersion, get_current_version
+from duckicelake.pipeline.common.reports import JOB
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.pipeline.transfer.catalogs import (
@@ -41,7 +42,6 @@ from duckicelake.translate.locations import copy_folders, find_copy, to_canonica
 
 UUID, SNAPSHOT, SCHEMA = "duckicelake.copy.uuid", "duckicelake.copy.snapshot-id", "duckicelake.copy.schema-id"
 ORIGIN = (UUID, SNAPSHOT, SCHEMA)
-JOB = "duckicelake.job"
 JOBS = ("import", "export")
 OLDEST_VERSION = 2
 STAYING = (

@@ -33,11 +33,11 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, decimal_type
 from duckicelake.pipeline.common.spark_sql import quote
-from duckicelake.pipeline.common.storage import S3Store
+from duckicelake.pipeline.common.storage import DELTA_LOG, S3Store
 from duckicelake.pipeline.ingest.file_source import escape_pattern
 from duckicelake.pipeline.transfer.catalogs import Entry, ScratchCatalog, TransferTable
 from duckicelake.pipeline.transfer.copies import describe_new
-from duckicelake.pipeline.transfer.hadoop import LOG, NO_KEYS, is_delta
+from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 from duckicelake.pipeline.transfer.in_place import REMEDY, FolderFile, describe_files
 from duckicelake.pipeline.transfer.parquet_folders import ReadFolders
 from duckicelake.translate.locations import to_canonical
@@ -365,7 +365,7 @@ class DeltaFolders(ReadFolders):
 
         Raises: BadRequest, Unsupported: it is damaged, or has what a copy cannot have
         """
-        state = read_log(entry.place, self.list_names(f"{entry.place}/{LOG}"), format_keys(self.open_s3()))
+        state = read_log(entry.place, self.list_names(f"{entry.place}/{DELTA_LOG}"), format_keys(self.open_s3()))
         check_mapping(state.configuration)
         schema = parse_columns(state.schema)
         properties = {name: text for name, text in state.configuration.items() if not name.startswith(OWN)}

@@ -12,13 +12,11 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.storage import Child, StoredFiles
+from duckicelake.pipeline.common.storage import DELTA_LOG, Child, StoredFiles
 from duckicelake.pipeline.transfer.catalogs import Entry, ScratchCatalog, TransferTable, UnfinishedCopy, parse_table_file, refuse_views
 from duckicelake.pipeline.transfer.copies import Store, describe_new, encode_published, join_location, name_staged, write_rows
 
 METADATA, HINT = "metadata", "version-hint.text"
-LOG = "_delta_log"
-"""What Delta tables have instead."""
 ENDS = (".metadata.json", ".metadata.json.gz")
 NAMES = ("v{}.metadata.json", "v{}.gz.metadata.json", "v{}.metadata.json.gz")
 """In the order in which Java looks for them."""
@@ -138,7 +136,7 @@ def _name_entry(place: str, levels: tuple[str, ...]) -> Entry:
 
 def is_delta(children: Collection[Child]) -> bool:
     """Return True if what lies in a folder is a Delta table."""
-    return any(child.is_folder and child.name == LOG for child in children)
+    return any(child.is_folder and child.name == DELTA_LOG for child in children)
 
 
 def _is_table(children: Collection[Child]) -> bool:

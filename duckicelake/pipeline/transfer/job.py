@@ -6,7 +6,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version as read_version
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,12 +16,11 @@ from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.schema import Schema
 from duckicelake.pipeline.common.failures import SPARK_FAILURES, explain_outage, explain_spark
 from duckicelake.pipeline.common.java import JarUnavailable, NoJava
-from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict
+from duckicelake.pipeline.common.reports import Interrupted, Progress, Stopwatch, Verdict, format_run_properties, read_versions
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
 from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, LazyScratchCatalog, TransferTable
 from duckicelake.pipeline.transfer.copies import (
-    JOB,
     clear,
     count_rows,
     describe_copy,
@@ -110,8 +108,8 @@ def transfer(context: TransferContext, options: TransferOptions, *, dry_run: boo
     """
     watch, run_id = Stopwatch(context.progress), context.bench.run_id
     told = replace(context, progress=watch.start_step)
-    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
-    properties = {JOB: context.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
+    versions = read_versions()
+    properties = format_run_properties(context.job, run_id, versions)
     told.progress(f"list {context.source.name}")
     entries = list(context.source.list_entries())
     if context.job == EXPORT:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.common.options import SECRET, read_pairs, read_properties
+from duckicelake.pipeline.common.options import SECRET, read_pairs, read_properties, read_word
 from duckicelake.pipeline.common.reports import Report, Verdict
 from duckicelake.pipeline.common.rest import TableIdent, split_names
 from duckicelake.pipeline.transfer.catalogs import EntryKind
@@ -64,9 +64,9 @@ class TransferOptions:
 
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
     """Return the command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
-    place, mode = given["place"], _read_word(TransferMode, "mode", given.get("mode") or "copy")
+    place, mode = given["place"], read_word(TransferMode, "mode", given.get("mode") or "copy")
     found = _read_form(place)
-    form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
+    form = found if given["form"] == "auto" else read_word(Form, "format", given["form"])
     if given.get("history") and form in FOLDERS:
         raise BadRequest(f"--history: what --format {form} brings has the present rows alone: import it without it")
     if given.get("history") and mode is TransferMode.copy:
@@ -131,13 +131,6 @@ def _holds_secret(text: str) -> bool:
     except ValueError:
         return True
     return parts.password is not None or any(SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-
-
-def _read_word(words: Any, option: str, text: str) -> Any:
-    try:
-        return words(text)
-    except ValueError as error:
-        raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
 
 
 def spell_tables(found: Sequence[TableIdent], asked: Sequence[TableIdent]) -> tuple[TableIdent, ...]:

@@ -6,7 +6,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from importlib.metadata import version as read_version
 from typing import Any
 
 import duckdb
@@ -24,7 +23,7 @@ from duckicelake.pipeline.common.failures import (
     explain_spark,
     explain_store,
 )
-from duckicelake.pipeline.common.reports import Stopwatch, explain_duckdb, format_report
+from duckicelake.pipeline.common.reports import Stopwatch, explain_duckdb, format_report, read_versions
 from duckicelake.pipeline.common.rest import TableIdent, parse_ident
 from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.verify.checksums import (
@@ -218,8 +217,7 @@ def verify(context: VerifyContext, options: VerifyOptions, *, dry_run: bool = Fa
         hidden = 0 if tables else count_tables(session.get(), told.metadata_schema)
         look = _plan if dry_run else _compare_table
         findings = [finding for ident in tables for finding in look(told, session, ident, options)]
-    versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
-    return VerifyReport(tuple(findings), watch.read(), versions, message=HIDDEN.format(hidden) if hidden else "")
+    return VerifyReport(tuple(findings), watch.read(), read_versions("duckdb"), message=HIDDEN.format(hidden) if hidden else "")
 
 
 @dataclass(slots=True)

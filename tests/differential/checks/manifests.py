@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.snapshots import Snapshot
 
-from duckicelake.pipeline.common.staging import RUN_ID
+from duckicelake.pipeline.common.reports import RUN_ID
 from tests.differential.checks.partitions import check_partitions
 
 PATH_FIELD = 2147483546

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs.maintain import open_postgres, sweep
 from duckicelake.pipeline.common.java import NoJava
-from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.reports import RUN_ID, Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.common.staging import RUN_ID
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepResult

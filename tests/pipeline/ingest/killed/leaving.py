@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from duckicelake.pipeline.common.reports import RUN_ID
 from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest
-from duckicelake.pipeline.common.staging import RUN_ID, STALE, discard_stale, format_identifier
+from duckicelake.pipeline.common.staging import STALE, discard_stale, format_identifier
 from duckicelake.pipeline.ingest.plan import LEDGER, QUARANTINE
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.ingest.mill import TABLE, Mill

@@ -12,9 +12,9 @@ import pytest
 from duckicelake.commands.jobs.interruption import INTERRUPTED, hearing_a_stop
 from duckicelake.commands.jobs.reports import get_exit_status
 from duckicelake.commands.jobs.session import cancelled_by_stops
-from duckicelake.pipeline.common.reports import Verdict
+from duckicelake.pipeline.common.reports import RUN_ID, Verdict
 from duckicelake.pipeline.maintain import compaction
-from duckicelake.pipeline.maintain.compaction import ATTEMPTS, RUN_ID, Landed, have_others_moved, list_landed
+from duckicelake.pipeline.maintain.compaction import ATTEMPTS, Landed, have_others_moved, list_landed
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import Commit, holding_files, meeting_commits
 from tests.rest.serving import Answer
