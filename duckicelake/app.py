@@ -37,8 +37,8 @@ from duckicelake.catalog.warehouse import (
     with_vendor,
 )
 from duckicelake.config import IssuerSettings, LakeSettings, RouteSettings, Settings, read_secret_file
-from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.route import Limits, Route, RouteSecrets, TokenService
+from duckicelake.gateway.upstream import Gateway
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.server_turns import ServerTurns
 from duckicelake.lake.watch import Watch

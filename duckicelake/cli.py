@@ -474,7 +474,7 @@ def lake_migrate(
 ) -> None:
     """Migrate a lake from DuckLake 1.0 to 1.1, for DuckDB 2.0; DuckDB 1.5 cannot attach it any more, and there is no way back."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.lake_migration import migrate_lake  # noqa: PLC0415  the lake's modules take a second to import
+    from duckicelake.commands.prepare import migrate_lake  # noqa: PLC0415  the lake's modules take a second to import
 
     with stopping_on_signals():
         lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)

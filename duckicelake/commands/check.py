@@ -1,9 +1,10 @@
-"""`duckicelake check`: findings about a lake, each with a remedy, and the repairs of `--repair`.
+"""`duckicelake check`: findings about a lake, each with a remedy, the repairs of `--repair`, and one request to each route's catalog.
 
 The command line calls it. Each table is checked in its own savepoint of a read-only REPEATABLE READ transaction. Warnings about readers
 leave the exit status as it is. The Spark job `maintain` calls `remove_orphans` and `repair_lake` too.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import duckdb
 import psycopg
 from rich.console import Console
 
+from duckicelake.app import build_gateway
 from duckicelake.catalog.cleanup import finish_purge, forget_staged_location, list_abandoned_locations, list_leftovers, list_orphans
 from duckicelake.catalog.health import list_lost_versions, list_missing_objects, list_stale_metadata
 from duckicelake.catalog.publish import build_draft, build_first_note
@@ -22,11 +24,11 @@ from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
 from duckicelake.commands.prepare import connect_postgres, read_paths
-from duckicelake.commands.route_check import check_routes
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.embedded.ducklake import connect_duckdb, quote
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
+from duckicelake.gateway.upstream import Gateway
 from duckicelake.lake import inspect
 from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.connect import mapped_errors, writing
@@ -433,3 +435,26 @@ def _list_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: st
     with ThreadPoolExecutor(LOOK_UP_THREADS) as pool:
         present |= {uri for uri, exists in zip(elsewhere, pool.map(objects.exists, elsewhere), strict=True) if exists}
     return inspect.list_missing_files(paths, present)
+
+
+def check_routes(settings: Settings, console: Console) -> bool:
+    """Request the configuration of the catalog behind each route, and print the result. True if all answer."""
+    gateway = build_gateway(settings)
+    if gateway is None:
+        return True
+    reasons = asyncio.run(try_routes(gateway))
+    for name, reason in reasons.items():
+        console.print(f"[bold]{name}[/]: " + ("the catalog answers" if reason is None else "[red]error[/]"))
+        if reason is not None:
+            console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+    return not any(reasons.values())
+
+
+async def try_routes(gateway: Gateway) -> dict[str, str | None]:
+    """Return for each route the reason why its catalog cannot be used, or None."""
+    gateway.open()
+    try:
+        found = await asyncio.gather(*(upstream.find_reason() for upstream in gateway.upstreams.values()))
+        return dict(zip(gateway.upstreams, found, strict=True))
+    finally:
+        await gateway.close()

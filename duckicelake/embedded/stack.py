@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from duckicelake.embedded import object_store, seaweedfs
+from duckicelake.embedded import object_store
 from duckicelake.embedded.home import EmbeddedError, Home, HomeLock, Keys, choose_ports, get_keys, open_home
 from duckicelake.embedded.object_store import StoreAccess, prepare_bucket
 from duckicelake.embedded.postgres import PostgresAccess, plan_postgres, prepare_database
@@ -116,10 +116,10 @@ def _supervise(stack: Stack, job: Service, report: Report) -> None:
 def _list_store_ports(store: StoreKind) -> list[str]:
     if store == "none":
         return []
-    return object_store.list_minio_ports() if store == "minio" else seaweedfs.list_seaweedfs_ports()
+    return object_store.list_minio_ports() if store == "minio" else object_store.list_seaweedfs_ports()
 
 
 def _plan_store(store: StoreKind, home: Home, keys: Keys, ports: dict[str, int]) -> Service:
     if store == "minio":
         return object_store.plan_minio(home, keys, ports)
-    return seaweedfs.plan_seaweedfs(home, keys, ports, datetime.now(UTC))
+    return object_store.plan_seaweedfs(home, keys, ports, datetime.now(UTC))

@@ -20,7 +20,7 @@ from botocore.credentials import Credentials
 from botocore.session import Session as AwsSession
 
 from duckicelake.errors import Forbidden, NotAuthorized, RouteRefused
-from duckicelake.gateway.headers import Headers
+from duckicelake.gateway.forwarding import Headers
 from duckicelake.gateway.route import Route
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

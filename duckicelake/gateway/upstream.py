@@ -1,14 +1,20 @@
-"""The client of one route: it sends requests to the upstream, once or twice, and knows whether a failed one may have arrived.
+"""The client of one route, its circuit breaker, and all routes of a server by the name that a request gives.
 
-Runs on the event loop. Law: a request that was not sent fails with `RouteUnavailable`, and may be repeated. A change that was sent and not
-answered fails with `RouteStateUnknown`, never with an error by which a client would delete its files.
+The client sends requests to the upstream, once or twice, and knows whether a failed one may have arrived. After several failures in a row,
+requests are refused at once for a while. Runs on the event loop.
+
+Law: a request that was not sent fails with `RouteUnavailable`, and may be repeated. A change that was sent and not answered fails with
+`RouteStateUnknown`, never with an error by which a client would delete its files.
 """
 
+import hashlib
+import socket
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 from urllib.parse import urlencode
 
 import aiohttp
@@ -24,12 +30,68 @@ from duckicelake.errors import (
     RouteTimeout,
     RouteUnavailable,
 )
+from duckicelake.gateway.answers import UpstreamConfig, parse_config
 from duckicelake.gateway.authorization import Authorizer, OutgoingRequest, build_authorizer
-from duckicelake.gateway.breaker import Breaker, State
-from duckicelake.gateway.configuration import UpstreamConfig, parse_config
-from duckicelake.gateway.headers import IDEMPOTENCY_KEY, Headers, build_request_headers, find_header, is_loop, without
-from duckicelake.gateway.paths import CONFIG, ROOT, build_url, get_base, join_path
+from duckicelake.gateway.forwarding import (
+    CONFIG,
+    HOP,
+    IDEMPOTENCY_KEY,
+    ROOT,
+    Headers,
+    build_request_headers,
+    build_url,
+    find_header,
+    get_base,
+    is_loop,
+    join_path,
+    without,
+)
 from duckicelake.gateway.route import Route
+
+OPEN_AFTER = 5
+OPEN_S = 10.0
+
+State = Literal["closed", "open", "probing"]
+
+
+@dataclass(slots=True)
+class Breaker:
+    """The failures of one route in a row, and until when requests are refused. Used on the event loop only."""
+
+    failure_count: int = 0
+    open_until_s: float = 0.0
+    is_probing: bool = False
+
+    def get_state(self, now_s: float) -> State:
+        """Return `open` while requests are refused, `probing` when the next one decides."""
+        if self.failure_count < OPEN_AFTER:
+            return "closed"
+        return "open" if now_s < self.open_until_s or self.is_probing else "probing"
+
+    def retry_after_s(self, now_s: float) -> float:
+        """Return how long requests are refused."""
+        return max(self.open_until_s - now_s, 1.0)
+
+    def begin_probe(self) -> None:
+        """Let one request probe the upstream; others are refused until it ends."""
+        self.is_probing = True
+
+    def end_probe(self) -> None:
+        """Let another request probe, if this one found out nothing."""
+        self.is_probing = False
+
+    def count_failure(self, now_s: float) -> None:
+        """Count an upstream that could not be reached, or did not answer."""
+        self.failure_count += 1
+        self.is_probing = False
+        if self.failure_count >= OPEN_AFTER:
+            self.open_until_s = now_s + OPEN_S
+
+    def count_success(self) -> None:
+        """Count an answer, with any status."""
+        self.failure_count = 0
+        self.is_probing = False
+
 
 CONFIG_FRESH_S = 60.0
 MOST_CONFIGS = 1000
@@ -386,3 +448,30 @@ def describe(error: Exception) -> str:
     """Return the kind of a connection error, and the system's reason."""
     reason = getattr(error, "strerror", None)
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+class Gateway:
+    """The routes by name. `catch_all`: the route of every prefix and warehouse that has no other meaning here; None: there is none.
+
+    `address`: where this server listens; a request that comes back to it over a route is a loop.
+    """
+
+    def __init__(self, routes: Sequence[Route], catch_all: str | None, address: str) -> None:
+        self.upstreams = {route.name: Upstream(route, build_via(route, address)) for route in routes}
+        self.catch_all = None if catch_all is None else self.upstreams[catch_all]
+
+    def open(self) -> None:
+        """Open the clients of all routes."""
+        for upstream in self.upstreams.values():
+            upstream.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for upstream in self.upstreams.values():
+            await upstream.close()
+
+
+def build_via(route: Route, address: str) -> bytes:
+    """Return the pseudonym of a route in Via headers. It is the same in all workers of a server, and another one on other servers."""
+    named = "\0".join((socket.gethostname(), address, route.name, route.uri))
+    return HOP + b"-" + hashlib.blake2b(named.encode(), digest_size=8).hexdigest().encode()

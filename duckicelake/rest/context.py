@@ -22,7 +22,7 @@ from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import BadRequest, Forbidden, NoSuchWarehouse
-from duckicelake.gateway.gateway import Gateway
+from duckicelake.gateway.upstream import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from duckicelake.cli import build_cli
 from duckicelake.commands.check import list_findings
-from duckicelake.commands.lake_migration import migrate_lake
+from duckicelake.commands.prepare import migrate_lake
 from duckicelake.config import Settings
 from duckicelake.embedded.home import open_home
 from tests.rest.serving import make_settings

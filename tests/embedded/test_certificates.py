@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from duckicelake.embedded.seaweedfs import LIFETIME, CertificateFiles, prepare_certificates
+from duckicelake.embedded.object_store import LIFETIME, CertificateFiles, prepare_certificates
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -16,9 +16,8 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from duckicelake.embedded.home import EmbeddedError, HomeInUse, open_home, read_json
-from duckicelake.embedded.object_store import StoreAccess
+from duckicelake.embedded.object_store import StoreAccess, count_threads, list_seaweedfs_ports
 from duckicelake.embedded.processes import find_process
-from duckicelake.embedded.seaweedfs import count_threads, list_seaweedfs_ports
 from duckicelake.embedded.stack import Stack, StackOptions, resolve_store, start_stack
 from tests.support.strangers import ask, knock_with_tls, list_listening
 from tests.support.waiting import wait_for

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import make_signer
-from duckicelake.gateway.gateway import Gateway
 from duckicelake.gateway.route import Route
+from duckicelake.gateway.upstream import Gateway
 from duckicelake.rest.application import build_web
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext

@@ -11,8 +11,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.types import LongType
 from rich.console import Console
 
+from duckicelake.commands.check import check_routes
 from duckicelake.commands.facts import get_facts, hide_secrets
-from duckicelake.commands.route_check import check_routes
 from duckicelake.commands.snippets import format_all, format_snippet
 from duckicelake.config import SettingsError
 from duckicelake.embedded.object_store import ROLE_ARN

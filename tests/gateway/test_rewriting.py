@@ -9,12 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRouteAnswer
-from duckicelake.gateway.answers import AnswerRules, filter_identifiers, filter_namespaces, is_iceberg_error, rewrite_answer
-from duckicelake.gateway.breaker import OPEN_AFTER, OPEN_S, Breaker
-from duckicelake.gateway.configuration import UpstreamConfig, parse_config, rewrite_config
-from duckicelake.gateway.headers import MOST_HOPS, build_answer_headers, build_request_headers, is_loop
-from duckicelake.gateway.paths import build_url, get_base, join_path, rewrite_endpoint, split_path
-from duckicelake.gateway.upstream import decompress
+from duckicelake.gateway.answers import (
+    AnswerRules,
+    UpstreamConfig,
+    filter_identifiers,
+    filter_namespaces,
+    is_iceberg_error,
+    parse_config,
+    rewrite_answer,
+    rewrite_config,
+)
+from duckicelake.gateway.forwarding import (
+    MOST_HOPS,
+    build_answer_headers,
+    build_request_headers,
+    build_url,
+    get_base,
+    is_loop,
+    join_path,
+    rewrite_endpoint,
+    split_path,
+)
+from duckicelake.gateway.upstream import OPEN_AFTER, OPEN_S, Breaker, decompress
 
 SEGMENT = (
     st.text("abcXYZ019-._~%+:@!$&'()*,;= ", min_size=1)

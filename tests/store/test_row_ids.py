@@ -14,8 +14,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.row_ids import ROW_ID, STEP_BYTES, open_row_ids
-from duckicelake.store.thrift import decode_int, encode_int, join_list, join_struct, read_struct, split_list, split_struct
+from duckicelake.store.row_ids import (
+    ROW_ID,
+    STEP_BYTES,
+    decode_int,
+    encode_int,
+    join_list,
+    join_struct,
+    open_row_ids,
+    read_struct,
+    split_list,
+    split_struct,
+)
 
 ROWS, FIRST = 20_000, 500
 IDS = [None if i % 3 == 0 else 10**12 + i for i in range(ROWS)]

@@ -33,14 +33,23 @@ from duckicelake.gateway.answers import (
     filter_identifiers,
     filter_namespaces,
     is_iceberg_error,
+    read_properties,
     rewrite_answer,
+    rewrite_config,
 )
-from duckicelake.gateway.configuration import read_properties, rewrite_config
-from duckicelake.gateway.gateway import Gateway
-from duckicelake.gateway.headers import DELEGATION, Headers, build_answer_headers, find_header, without
-from duckicelake.gateway.paths import COLLECTIONS, CONFIG, ROOT, split_path
+from duckicelake.gateway.forwarding import (
+    COLLECTIONS,
+    CONFIG,
+    DELEGATION,
+    ROOT,
+    Headers,
+    build_answer_headers,
+    find_header,
+    split_path,
+    without,
+)
 from duckicelake.gateway.route import Route
-from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Upstream, UpstreamAnswer, read_whole
+from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Gateway, Upstream, UpstreamAnswer, read_whole
 from duckicelake.rest.auth.audit import audit_error, describe_request
 from duckicelake.rest.auth.route_permissions import (
     LISTED_KINDS,

@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from duckicelake.access.issuers import Issuer
-from duckicelake.embedded.seaweedfs import CertificateFiles, prepare_certificates
+from duckicelake.embedded.object_store import CertificateFiles, prepare_certificates
 from duckicelake.rest.auth.oidc import IssuerUnavailable, fetch_json, fetch_keys
 from tests.support.oidc.provider import Provider
 
