@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from duckicelake.commands.jobs.interruption import Interrupted, Stop
+from duckicelake.commands.jobs.reports import Interrupted, Stop
 from duckicelake.commands.jobs.session import showing_progress
 from tests.support.waiting import wait_for
 

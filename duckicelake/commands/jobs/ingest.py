@@ -7,8 +7,17 @@ from typing import Any
 
 from rich.console import Console
 
-from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, serving_until, taking_all_or_nothing
-from duckicelake.commands.jobs.reports import FAILED, UNKNOWN, GetLake, print_error, write_report
+from duckicelake.commands.jobs.reports import (
+    FAILED,
+    INTERRUPTED,
+    UNKNOWN,
+    GetLake,
+    Stop,
+    print_error,
+    serving_until,
+    taking_all_or_nothing,
+    write_report,
+)
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_desk, read_spark_settings, to_catalog
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown

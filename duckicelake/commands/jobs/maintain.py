@@ -17,8 +17,16 @@ from rich.text import Text
 
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.interruption import Stop, serving_until
-from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.reports import (
+    FAILED,
+    GetLake,
+    Stop,
+    get_exit_status,
+    print_error,
+    run_or_report,
+    serving_until,
+    write_report,
+)
 from duckicelake.commands.jobs.session import (
     CATALOG,
     SparkSettings,

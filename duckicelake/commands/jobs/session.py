@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.interruption import STOPS, Stop
+from duckicelake.commands.jobs.reports import STOPS, Stop
 from duckicelake.commands.signals import handling
 from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.embedded.home import EmbeddedError, Home

@@ -8,8 +8,17 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from duckicelake.commands.jobs.interruption import Stop, hearing_a_stop
-from duckicelake.commands.jobs.reports import FAILED, MISUSED, UNKNOWN, GetLake, check_report, print_error, remove_old_report
+from duckicelake.commands.jobs.reports import (
+    FAILED,
+    MISUSED,
+    UNKNOWN,
+    GetLake,
+    Stop,
+    check_report,
+    hearing_a_stop,
+    print_error,
+    remove_old_report,
+)
 from duckicelake.errors import BadRequest
 
 Call = TypeVar("Call")

@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.interruption import Stop
-from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.http_client import format_auth_properties

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.interruption import Stop
-from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, Stop, get_exit_status, print_error, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
 from duckicelake.embedded.home import Home
 from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, VerifyVerdict, read_options, verify

@@ -10,8 +10,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs import verify
-from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_stop, serving_until
-from duckicelake.commands.jobs.reports import get_exit_status
+from duckicelake.commands.jobs.reports import INTERRUPTED, Stop, get_exit_status, hearing_a_stop, serving_until
 from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.common.reports import PUBLISHED, Interrupted, Stopwatch

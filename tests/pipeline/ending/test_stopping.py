@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.commands.jobs.interruption import INTERRUPTED
+from duckicelake.commands.jobs.reports import INTERRUPTED
 from tests.cli.test_commands import settings_for
 from tests.support.commands import COMMAND, Done, environment, run
 from tests.support.readers import Served

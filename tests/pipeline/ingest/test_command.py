@@ -14,7 +14,7 @@ import pytest
 
 from duckicelake.commands.jobs import ingest as ingesting
 from duckicelake.commands.jobs.ingest import IngestCall, report_ingest
-from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.reports import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.common.reports import Interrupted

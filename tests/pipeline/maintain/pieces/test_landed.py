@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.commands.jobs.interruption import INTERRUPTED, hearing_a_stop
-from duckicelake.commands.jobs.reports import get_exit_status
+from duckicelake.commands.jobs.reports import INTERRUPTED, get_exit_status, hearing_a_stop
 from duckicelake.commands.jobs.session import cancelled_by_stops
 from duckicelake.pipeline.common.reports import RUN_ID, Verdict
 from duckicelake.pipeline.maintain import compaction
