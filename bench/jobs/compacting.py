@@ -17,7 +17,7 @@ from duckicelake.pipeline.common.rest import open_rest, parse_ident
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import StepKind
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 
 FILE_ROWS = 1000
 """Iceberg's writers look at a file's size after so many rows, so a target of one byte makes files of as many."""
@@ -118,5 +118,5 @@ def _run_job(shop: Workshop, table: str) -> Any:
         progress=lambda _: None,
         pause=lambda _: None,
     )
-    policies = Policies({"target-size": TARGET_BYTES, "min-files": 5})
+    policies = MaintainPolicies({"target-size": TARGET_BYTES, "min-files": 5})
     return maintain(desk, MaintainOptions((parse_ident(f"{NAMESPACE}.{table}"),), policies))

@@ -93,7 +93,7 @@ class Passthrough(Authorizer):
         return [] if request.caller is None else [(b"authorization", request.caller)]
 
 
-class ClientCredentials(Authorizer):
+class ClientCredentialsGrant(Authorizer):
     """A token for the client id and secret of the settings (RFC 6749, 4.4), for all callers."""
 
     renews = True
@@ -244,5 +244,5 @@ def build_authorizer(route: Route) -> Authorizer:
         return Authorizer()
     if route.auth == "passthrough":
         return Passthrough()
-    makers: Mapping[str, Callable[[Route], Authorizer]] = {"oauth2": ClientCredentials, "exchange": Exchange, "sigv4": AwsSignature}
+    makers: Mapping[str, Callable[[Route], Authorizer]] = {"oauth2": ClientCredentialsGrant, "exchange": Exchange, "sigv4": AwsSignature}
     return makers[route.auth](route)

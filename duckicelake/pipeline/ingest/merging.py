@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructF
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.spark_sql import format_default, quote, quote_text
-from duckicelake.pipeline.ingest.schema_evolution import ColumnChange, is_promotion
+from duckicelake.pipeline.ingest.schema_evolution import ColumnEvolution, is_promotion
 from duckicelake.pipeline.ingest.source import Coverage, Path, fit_columns
 
 _RANK, _HAD, _HELD = "__duckicelake_rank", "__duckicelake_had_", "__duckicelake_held"
@@ -258,7 +258,9 @@ def drop_validity(columns: StructType) -> StructType:
     return StructType([field for field in columns.fields if field.name not in VALIDITY])
 
 
-def widen_validity(held: StructType, changes: Sequence[ColumnChange], incoming: StructType, order_by: str) -> tuple[ColumnChange, ...]:
+def widen_validity(
+    held: StructType, changes: Sequence[ColumnEvolution], incoming: StructType, order_by: str
+) -> tuple[ColumnEvolution, ...]:
     """Return the changes that make the validity columns as wide as the column that versions are ordered by."""
     columns = {field.name.lower(): field.dataType for field in held.fields}
     own = next((field for field in held.fields if field.name.lower() == order_by.lower()), None)
@@ -266,7 +268,7 @@ def widen_validity(held: StructType, changes: Sequence[ColumnChange], incoming: 
     source = incoming if widened else held
     at = next((field.dataType for field in source.fields if field.name.lower() == order_by.lower()), None)
     narrow = [name for name in (FROM, TO) if at is not None and name in columns and is_promotion(columns[name], at)]
-    return tuple(ColumnChange((name,), at.simpleString(), is_new=False) for name in narrow if at is not None)
+    return tuple(ColumnEvolution((name,), at.simpleString(), is_new=False) for name in narrow if at is not None)
 
 
 def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:

@@ -29,7 +29,7 @@ from duckicelake.pipeline.ingest.file_source import FileReading, find_option
 from duckicelake.pipeline.ingest.footers import list_taken, refusing_unread_types
 from duckicelake.pipeline.ingest.options import Evolve, Format, IngestOptions
 from duckicelake.pipeline.ingest.row_checks import QUARANTINE_COLUMNS
-from duckicelake.pipeline.ingest.schema_evolution import ColumnChange, adopt, apply_changes, fits
+from duckicelake.pipeline.ingest.schema_evolution import ColumnEvolution, adopt, apply_changes, fits
 from duckicelake.pipeline.ingest.source import FILE, Reading
 from duckicelake.pipeline.ingest.text_inference import NO_VALUE, list_path_values, name_column
 
@@ -239,7 +239,7 @@ class IngestPlan:
     incoming: StructType
     made: StructType
     target: StructType | None
-    changes: Sequence[ColumnChange]
+    changes: Sequence[ColumnEvolution]
     ledger: int | None
     gets_order: bool
     looks_at_texts: bool = False
@@ -300,7 +300,7 @@ class TableMaker:
         if may_be_bad:
             self._make(table.with_suffix(QUARANTINE), QUARANTINE_COLUMNS)
 
-    def _change(self, ident: TableIdent, change: ColumnChange) -> None:
+    def _change(self, ident: TableIdent, change: ColumnEvolution) -> None:
         try:
             self.spark.sql(change.format_alter(self._name(ident)))
         except PySparkException:

@@ -41,7 +41,7 @@ class EvolutionRefused(BadRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChange:
+class ColumnEvolution:
     """One change of the table's columns: a new one, or a wider type."""
 
     path: tuple[str, ...]
@@ -57,7 +57,7 @@ class ColumnChange:
         return f"{'add' if self.is_new else 'widen'} {'.'.join(self.path)} {self.type}"
 
 
-def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) -> tuple[ColumnChange, ...]:
+def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) -> tuple[ColumnEvolution, ...]:
     """Return the changes that let a table of the columns `current` take rows of the columns `incoming`, by name, without losing a value.
 
     Raises: EvolutionRefused: the policy does not allow it, or no change would do
@@ -68,14 +68,14 @@ def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) ->
     return tuple(_compare_structs(current, incoming, policy, ()))
 
 
-def apply_changes(columns: StructType, changes: Sequence[ColumnChange]) -> StructType:
+def apply_changes(columns: StructType, changes: Sequence[ColumnEvolution]) -> StructType:
     """Return the columns of a table after changes, without those that it does not have and that are not new."""
     for change in changes:
         columns = _apply(columns, change.path, change)
     return columns
 
 
-def _apply(columns: StructType, path: Sequence[str], change: ColumnChange) -> StructType:
+def _apply(columns: StructType, path: Sequence[str], change: ColumnEvolution) -> StructType:
     name, *inner = path
     known = _find(columns, name)
     if known is None:
@@ -86,7 +86,7 @@ def _apply(columns: StructType, path: Sequence[str], change: ColumnChange) -> St
     return StructType([changed if field is known else field for field in columns.fields])
 
 
-def _compare_structs(current: StructType, incoming: StructType, policy: Evolve, path: tuple[str, ...]) -> Iterator[ColumnChange]:
+def _compare_structs(current: StructType, incoming: StructType, policy: Evolve, path: tuple[str, ...]) -> Iterator[ColumnEvolution]:
     _check_distinct(incoming, path)
     for field in incoming.fields:
         here = (*path, field.name)
@@ -96,10 +96,10 @@ def _compare_structs(current: StructType, incoming: StructType, policy: Evolve, 
         elif policy is Evolve.fail:
             raise EvolutionRefused(f"column {_join(here)} is not in the table; --evolve add adds it")
         elif not isinstance(field.dataType, NullType):
-            yield ColumnChange(here, format_type(field.dataType), is_new=True)
+            yield ColumnEvolution(here, format_type(field.dataType), is_new=True)
 
 
-def _compare(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> Iterator[ColumnChange]:
+def _compare(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> Iterator[ColumnEvolution]:
     if isinstance(current, StructType) and isinstance(incoming, StructType):
         yield from _compare_structs(current, incoming, policy, path)
     elif isinstance(current, ArrayType) and isinstance(incoming, ArrayType):
@@ -111,20 +111,20 @@ def _compare(current: DataType, incoming: DataType, policy: Evolve, path: tuple[
         yield _widen(current, incoming, policy, path)
 
 
-def _compare_inner(current: DataType, incoming: DataType, path: tuple[str, ...]) -> Iterator[ColumnChange]:
+def _compare_inner(current: DataType, incoming: DataType, path: tuple[str, ...]) -> Iterator[ColumnEvolution]:
     changes = list(_compare(current, incoming, Evolve.widen, path))
     if changes:
         raise EvolutionRefused(f"column {_join(path)}: what is inside lists and maps is not changed; alter the table yourself")
     yield from ()
 
 
-def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> ColumnChange:
+def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> ColumnEvolution:
     difference = f"column {_join(path)}: the files have {incoming.simpleString()}, the table has {current.simpleString()}"
     if not is_promotion(current, incoming):
         raise EvolutionRefused(f"{difference}, and neither holds all values of the other; give --schema, or another table")
     if policy is not Evolve.widen:
         raise EvolutionRefused(f"{difference}; --evolve widen makes it wider")
-    return ColumnChange(path, incoming.simpleString(), is_new=False)
+    return ColumnEvolution(path, incoming.simpleString(), is_new=False)
 
 
 def fits(incoming: DataType, current: DataType) -> bool:

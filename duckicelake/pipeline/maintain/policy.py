@@ -84,7 +84,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class MaintainPolicies:
     """A file's sections: what holds for the lake and all tables, and what for single tables."""
 
     default: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -124,7 +124,7 @@ def _spell(name: str) -> str:
     return name
 
 
-def parse_policies(text: str) -> Policies:
+def parse_policies(text: str) -> MaintainPolicies:
     """Read a TOML file. Raises: BadRequest: it is none, or has an unknown word."""
     try:
         found = tomllib.loads(text)
@@ -133,7 +133,9 @@ def parse_policies(text: str) -> Policies:
     unknown = found.keys() - {"default", "tables"}
     if unknown:
         raise BadRequest(f'--policy has a section {sorted(unknown)[0]}: write [default] or [tables."namespace.table"]')
-    policies = Policies(_check_section(found.get("default", {})), {name: _check_section(one) for name, one in _tables(found).items()})
+    policies = MaintainPolicies(
+        _check_section(found.get("default", {})), {name: _check_section(one) for name, one in _tables(found).items()}
+    )
     for name in policies.tables:
         policies.find(name, {})
     _apply(Policy(), policies.default, "[default]")
@@ -292,7 +294,7 @@ class MaintainOptions:
     """
 
     tables: tuple[TableIdent, ...] = ()
-    policies: Policies = field(default_factory=Policies)
+    policies: MaintainPolicies = field(default_factory=MaintainPolicies)
     watch_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -312,9 +314,9 @@ def read_options(tables: Sequence[str] | None, given: Mapping[str, Any]) -> Main
     return MaintainOptions(idents, _read_policies(given["policy"]), given["watch"])
 
 
-def _read_policies(path: Path | None) -> Policies:
+def _read_policies(path: Path | None) -> MaintainPolicies:
     if path is None:
-        return Policies()
+        return MaintainPolicies()
     try:
         return parse_policies(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:

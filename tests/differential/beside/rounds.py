@@ -9,7 +9,7 @@ from typing import Any
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import MaintainContext
 from duckicelake.pipeline.maintain.planning import StepKind, StepResult
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.differential.checks.manifests import list_snapshots
 from tests.differential.checks.rows import check_lake_snapshots, check_snapshots
 from tests.differential.checks.snapshots import check_refs
@@ -116,7 +116,7 @@ class Stage:
 
 def run_round(desk: MaintainContext, policy: dict[str, Any], hear: Callable[[str], None]) -> Sequence[StepResult]:
     """One round; its steps."""
-    options = MaintainOptions(policies=Policies(EAGER | policy))
+    options = MaintainOptions(policies=MaintainPolicies(EAGER | policy))
     with letting_go():
         try:
             return maintain(replace(desk, progress=hear), options).steps

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from duckicelake.pipeline.ingest.options import Evolve
 from duckicelake.pipeline.ingest.schema_evolution import (
-    ColumnChange,
+    ColumnEvolution,
     EvolutionRefused,
     adopt,
     apply_changes,
@@ -164,4 +164,4 @@ def test_what_was_changed_needs_nothing_more(spark: Spark) -> None:
     for form, wider in itertools.product(TYPES, TYPES):
         if is_promotion(form, wider):
             assert apply_changes(columns(c=form), plan_evolution(columns(c=form), columns(c=wider), Evolve.widen)) == columns(c=wider)
-    assert apply_changes(current, [ColumnChange(("valid_from",), "bigint", is_new=False)]) == current
+    assert apply_changes(current, [ColumnEvolution(("valid_from",), "bigint", is_new=False)]) == current

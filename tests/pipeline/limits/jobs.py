@@ -14,7 +14,7 @@ from duckicelake.commands.jobs.reports import run_or_report
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.pipeline.limits.wired import Wired, open_wired
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, grow_branch, make_desk
 from tests.pipeline.profile.measurer import Measurer
@@ -135,7 +135,7 @@ class Maintaining(Job):
         desk = replace(make_desk(checker.served, tell), lake=lake, catalog=checker.catalog)
         desk = replace(desk, open_spark=lambda: nullcontext(self.spark.session))
         with letting_go():
-            return maintain(desk, MaintainOptions(policies=Policies(AT_ONCE)))
+            return maintain(desk, MaintainOptions(policies=MaintainPolicies(AT_ONCE)))
 
     def list_said(self, report: Any) -> Iterable[Said]:
         return [Said(one.subject, one.verdict, one.message) for one in report.steps]

@@ -6,7 +6,7 @@ import pytest
 
 from duckicelake.pipeline.common.reports import Verdict
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.pipeline.maintain.keeper import make_desk
 from tests.pipeline.profile.measurer import Measurer
 from tests.pipeline.publish.press import Press
@@ -29,7 +29,7 @@ Told = Iterable[tuple[str, Verdict, str]]
 
 def maintaining(served: Served, _: Spark) -> Callable[[], Told]:
     """Dry runs of `maintain`."""
-    desk, options = make_desk(served, list[str]().append), MaintainOptions(policies=Policies({}))
+    desk, options = make_desk(served, list[str]().append), MaintainOptions(policies=MaintainPolicies({}))
     return lambda: [(step.subject, step.verdict, step.message) for step in maintain(desk, options, dry_run=True).steps]
 
 

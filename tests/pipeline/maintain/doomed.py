@@ -19,7 +19,7 @@ from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home, open_home
 from duckicelake.pipeline.maintain import compaction
 from duckicelake.pipeline.maintain.job import maintain
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.pipeline.dying import Moment, dying, run_module
 from tests.pipeline.maintain.keeper import AT_ONCE, make_eager
 from tests.rest.serving import WAREHOUSE
@@ -82,7 +82,7 @@ def main(doom: Doom) -> None:
     """Run the job with every age as low as it goes, and no pity on orphans. Options: a policy's, and from where on it goes by pieces."""
     asked = dict(doom.options)
     compaction.GROUP_BYTES = asked.pop(GROUP_BYTES, compaction.GROUP_BYTES)
-    call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
+    call = MaintainCall(MaintainOptions(policies=MaintainPolicies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
     facts, home = open_place(doom)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         desk = make_desk(facts, home, call, tell)

@@ -19,7 +19,7 @@ from duckicelake.pipeline.common.rest import open_rest, parse_ident
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepResult
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
 from tests.support.readers import Served
@@ -72,7 +72,7 @@ class Keeper:
 
     def run(self, *tables: str, dry_run: bool = False, tell: Progress | None = None, **default: Any) -> MaintainReport:
         """Run the job; `default` is the policy, with `_` for `-`."""
-        policies = Policies({name.replace("_", "-"): value for name, value in default.items()})
+        policies = MaintainPolicies({name.replace("_", "-"): value for name, value in default.items()})
         options = MaintainOptions(tuple(map(parse_ident, tables)), policies)
         session = self.checker.spark.session
         desk = replace(make_desk(self.checker.served, tell or self.told.append), open_spark=lambda: nullcontext(session))

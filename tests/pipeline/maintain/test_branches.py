@@ -13,7 +13,7 @@ from duckicelake.pipeline.common.rest import Rest, TableIdent, open_rest, parse_
 from duckicelake.pipeline.common.staging import walk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind, StepResult
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from tests.differential.beside.rounds import EAGER, make_eager_desk
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, find, make_desk
@@ -28,7 +28,7 @@ YOUNG = "ingest_29990101T000000_alive_1"
 
 def run(served: Served, *, dry_run: bool = False) -> MaintainReport:
     """The job, without Spark, with every age as low as it goes."""
-    return maintain(make_desk(served, lambda _: None), MaintainOptions(policies=Policies(AT_ONCE)), dry_run=dry_run)
+    return maintain(make_desk(served, lambda _: None), MaintainOptions(policies=MaintainPolicies(AT_ONCE)), dry_run=dry_run)
 
 
 def count_snapshots(served: Served) -> int:
@@ -132,7 +132,7 @@ def test_a_table_that_goes_meanwhile_is_passed_over(served: Served, kind: StepKi
             told.append(step)
             served.lake.duckdb().execute(change)
 
-    report = maintain(make_desk(served, tell), MaintainOptions(policies=Policies(AT_ONCE)))
+    report = maintain(make_desk(served, tell), MaintainOptions(policies=MaintainPolicies(AT_ONCE)))
     assert (len(told), report.status, find(report, lambda step: step.kind is kind)) == (1, 0, []), report.describe()
 
 
@@ -141,7 +141,7 @@ def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:
     made = [begin(served, DEAD), append(served, DEAD)]
     commit(served, name("main", made[-1]))
     served.lake.duckdb().execute("INSERT INTO raw.trips VALUES (9)")
-    report = maintain(make_desk(served, lambda _: None), MaintainOptions(policies=Policies({})))
+    report = maintain(make_desk(served, lambda _: None), MaintainOptions(policies=MaintainPolicies({})))
     assert [step.describe() for step in report.steps][:1] == ["raw.trips: branches: 1 branches of dead runs removed"]
     found = open_rest(served.rest_catalog()).load_every(TABLE)
     assert set(made) < {one["snapshot-id"] for one in found["snapshots"]}
@@ -227,7 +227,7 @@ def fill(served: Served, mill: Mill) -> None:
 def keep(served: Served, spark: Spark) -> Sequence[StepResult]:
     """A round that does at once whatever there is to do."""
     with letting_go():
-        report = maintain(make_eager_desk(served, spark), MaintainOptions(policies=Policies(EAGER)))
+        report = maintain(make_eager_desk(served, spark), MaintainOptions(policies=MaintainPolicies(EAGER)))
     assert report.status == 0, report.describe()
     return report.steps
 

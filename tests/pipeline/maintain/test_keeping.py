@@ -20,7 +20,7 @@ from duckicelake.pipeline.maintain import job, lake_access
 from duckicelake.pipeline.maintain.job import QUICK_ATTEMPTS, maintain
 from duckicelake.pipeline.maintain.lake_access import MaintainContext
 from duckicelake.pipeline.maintain.planning import LakeSnapshot, StepKind, StepResult, TableFacts
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 INLINED = TableFacts(inlined_rows=3, inlined_batches=1)
@@ -144,7 +144,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
     desk = MaintainContext(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)
 
     def run(default: dict[str, Any] | None = None, *, dry_run: bool = False, **tables: Any) -> list[StepResult]:
-        policies = Policies(default or {}, {f"main.{name}": section for name, section in tables.items()})
+        policies = MaintainPolicies(default or {}, {f"main.{name}": section for name, section in tables.items()})
         return list(maintain(desk, MaintainOptions(policies=policies), dry_run=dry_run).steps)
 
     return run

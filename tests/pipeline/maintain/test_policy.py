@@ -11,7 +11,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.spark_sql import SortTerm
 from duckicelake.pipeline.maintain.compaction import format_options
 from duckicelake.pipeline.maintain.planning import LakeSnapshot, Step, StepKind, TableFacts, plan_expiry
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, Strategy, parse_age, parse_policies, parse_size
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies, Policy, Strategy, parse_age, parse_policies, parse_size
 
 FILE = """
 [default]
@@ -41,7 +41,7 @@ def test_the_nearest_word_counts() -> None:
     trips, other = policies.find("raw.trips", properties), policies.find("raw.other", properties)
     assert (other.target_size, other.snapshot_age, other.snapshot_count, other.enabled) == (2048, timedelta(minutes=1), 9, False)
     assert (trips.strategy, trips.order, trips.snapshot_count) == (Strategy.zorder, (SortTerm("pickup"), SortTerm("dropoff")), 3)
-    assert Policies().find("a.b", {}) == Policy()
+    assert MaintainPolicies().find("a.b", {}) == Policy()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_nearest_word_counts() -> None:
 )
 def test_sections_name_tables_in_any_case(sections: tuple[str, ...], table: str, files: int) -> None:
     """As DuckDB does, and the exact spelling before others."""
-    policies = Policies(tables={name: {"min-files": 9 + place} for place, name in enumerate(sections)})
+    policies = MaintainPolicies(tables={name: {"min-files": 9 + place} for place, name in enumerate(sections)})
     assert policies.find(table, {}).min_files == files
     taken = {name for place, name in enumerate(sections) if 9 + place == files}
     assert policies.list_unknown([table]) == sorted({*sections} - taken)
@@ -155,14 +155,14 @@ def test_what_is_no_age_is_refused(text: str) -> None:
 def test_an_age_of_iceberg_may_be_endless(age_ms: str, age: timedelta | None) -> None:
     """Java's largest number says never, whatever [default] says."""
     properties = {"history.expire.max-snapshot-age-ms": age_ms}
-    assert Policies({"snapshot-age": "1d"}).find("a.b", properties).snapshot_age == age
+    assert MaintainPolicies({"snapshot-age": "1d"}).find("a.b", properties).snapshot_age == age
 
 
 @pytest.mark.parametrize("name", ["keep-refs", "file-age", "orphan-age"])
 def test_a_table_says_nothing_of_the_lake(name: str) -> None:
     """Neither in a property."""
     with pytest.raises(BadRequest, match=f"a.b's properties: {name} concerns the whole lake"):
-        Policies().find("a.b", {f"duckicelake.maintain.{name}": "true"})
+        MaintainPolicies().find("a.b", {f"duckicelake.maintain.{name}": "true"})
 
 
 NAMES = st.sampled_from(
@@ -183,7 +183,7 @@ TEXTS = st.one_of(
 def test_no_property_stops_the_lake(properties: dict[str, str]) -> None:
     """Whatever somebody writes there, it is a policy to work with, or refused."""
     try:
-        policy = Policies().find("a.b", properties)
+        policy = MaintainPolicies().find("a.b", properties)
     except BadRequest as error:
         assert len(error.message) < 500
         return

@@ -19,7 +19,7 @@ from duckicelake.pipeline.maintain.compaction import Rewritten
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext, parse_changed_tables
 from duckicelake.pipeline.maintain.planning import FileGroup, StepKind, TableFacts
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies, Policy, parse_policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies, Policy, parse_policies
 from tests.pipeline.maintain.keeper import make_desk
 from tests.support.readers import Served
 from tests.support.tiers import whole_after
@@ -268,7 +268,7 @@ def test_a_line_that_is_idle_for_hours_is_kept_alive(served: Served) -> None:
 def test_without_spark_the_rest_is_done(served: Served) -> None:
     """The table that needs it fails; the snapshots of the lake expire all the same."""
     run(served, *FIVE_FILES)
-    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=Policies({"snapshot-age": "0s"})))
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=MaintainPolicies({"snapshot-age": "0s"})))
     assert [(step.kind, step.verdict) for step in report.steps] == [(StepKind.compact, Verdict.failed), (StepKind.expire, Verdict.done)]
     assert "there is no Spark here" in report.steps[0].message
     with pytest.raises(NoSuchTable, match=r"There is no table main\.none"):
@@ -288,7 +288,7 @@ def test_tables_are_named_as_they_are_printed(served: Served) -> None:
 def test_steps_have_names_that_do_not_change(served: Served) -> None:
     """The first word of what is told is the step's, by which metrics are kept from run to run."""
     duck = run(served, *FIVE_FILES, "DROP TABLE t")
-    policies = Policies({"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"})
+    policies = MaintainPolicies({"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"})
     report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=policies))
     assert [step.verdict for step in report.steps] == [Verdict.done] * 3, report.describe()
     assert [told.partition(" ")[0] for told in report.seconds] == ["look", *(str(step.kind) for step in report.steps)]
@@ -298,7 +298,7 @@ def test_steps_have_names_that_do_not_change(served: Served) -> None:
 def test_a_table_that_cannot_be_published_is_passed_over(served: Served) -> None:
     """It is told as skipped, and keeps its snapshots."""
     run(served, "CREATE TABLE t (id UBIGINT)", "INSERT INTO t SELECT range FROM range(30)", "INSERT INTO t SELECT range FROM range(30)")
-    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=Policies({"snapshot-age": "0s"})))
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=MaintainPolicies({"snapshot-age": "0s"})))
     assert [(step.subject, step.verdict) for step in report.steps[:1]] == [("main.t", Verdict.skipped)]
     with served.lake.psycopg() as conn:
         assert conn.execute("SELECT count(*) FROM ducklake_snapshot WHERE snapshot_id > 1").fetchone() == (2,)
