@@ -235,6 +235,7 @@ def configure_logging(log_format: Literal["plain", "json"], log_level: str) -> N
 
 SHUTDOWN_SECONDS = 10
 KEEP_ALIVE_SECONDS = 75
+"""A client that sends on a connection which the server is about to close gets a reset: clients wait less than this between requests."""
 WORKER_ANSWER_SECONDS = 60
 """A worker that does not respond to its parent for so long is ended. Its imports before that take seconds on a busy machine."""
 POLL_SECONDS = 0.05

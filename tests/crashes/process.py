@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from duckicelake.app import build_app
+from duckicelake.commands.serve import KEEP_ALIVE_SECONDS
 from duckicelake.config import Settings
 from duckicelake.lake import connect
 from duckicelake.store import objects
@@ -34,7 +35,7 @@ def run_server(settings: Settings, told: Connection) -> None:
     patch.setattr(objects, "Objects", build_objects(stage))
     app = watch_requests(build_app(settings), stage)
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, access_log=False)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS)
 
     class Telling(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

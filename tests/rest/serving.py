@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from duckicelake.app import build_app
-from duckicelake.commands.serve import Connection
+from duckicelake.commands.serve import KEEP_ALIVE_SECONDS, Connection
 from duckicelake.config import Settings
 from tests.support.lakes import FreshLake
 
@@ -108,7 +108,18 @@ def serve(settings: Settings) -> AbstractContextManager[Server]:
 @contextmanager
 def serve_app(app: ASGIApp) -> Generator[Server]:
     """An application, served by the real uvicorn until the end of the block."""
-    running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, http=Connection, ws="none"))
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        access_log=False,
+        http=Connection,
+        ws="none",
+        # uvicorn's five seconds end while a client on a busy machine sends its next request, which is then reset.
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    running = uvicorn.Server(config)
     thread = Thread(target=running.run, name="server")
     thread.start()
     try:
