@@ -1,10 +1,16 @@
-"""The workers of a server: one that dies while its parent asks whether it lives is not waited for."""
+"""The workers of a server: one that dies while its parent asks whether it lives is not waited for, and a slow one is not taken for dead."""
 
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.support.commands import Server, find_port, serving
 from tests.support.shared_stack import ROOT
+from tests.support.waiting import wait_for
 
 DEADLOCK_SECONDS = 300
 
@@ -38,3 +44,39 @@ def test_a_worker_that_dies_while_it_is_asked_is_replaced_at_once(tmp_path: Path
     script.write_text(KILL_AND_ASK)
     done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=DEADLOCK_SECONDS, check=False)
     assert done.stdout.strip() == "replaced", done.stderr
+
+
+BUSY, WORKERS = 30, 4
+START_SECONDS = 900
+STARTED, COMPLETE, READY = "Started server process", "Application startup complete", "DuckIceLake is ready"
+
+
+@contextmanager
+def busy_processes() -> Generator[None]:
+    """Keep all cores busy until the end of the block."""
+    with ExitStack() as running:
+        for _ in range(BUSY):
+            process = running.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            running.callback(process.kill)
+        yield
+
+
+@pytest.mark.long
+def test_workers_get_ready_on_a_busy_machine(tmp_path: Path) -> None:
+    """uvicorn's own limit of 5 s for a worker's first answer ends each before it has imported the server, again and again."""
+    home, port = tmp_path / "home", find_port()
+    with serving(home, port) as first:
+        pass
+    before = first.log()
+    with busy_processes():
+        server = Server(home, port, "--workers", str(WORKERS))
+        try:
+            wait_for(lambda: server.log().removeprefix(before).count(COMPLETE) == WORKERS, "all workers", START_SECONDS)
+            wait_for(lambda: READY in server.log().removeprefix(before), "the welcome", START_SECONDS)
+            assert server.fetch("/readyz")[0] == 200
+        finally:
+            server.process.terminate()
+            server.process.wait(START_SECONDS)
+    log = server.log().removeprefix(before)
+    assert log.count(STARTED) == WORKERS, log
+    assert log.index(COMPLETE) < log.index(READY), log

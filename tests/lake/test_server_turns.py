@@ -60,8 +60,9 @@ def test_who_wants_the_turn_again_lets_the_other_one_go_first(lake: FreshLake, m
 
             async with first.turn("main.t"):
                 waiting = asyncio.create_task(take())
-                while conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() != [(2,)]:
-                    await asyncio.sleep(0)
+                async with asyncio.timeout(30):
+                    while conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() != [(2,)]:
+                        await asyncio.sleep(0)
             async with first.turn("main.t"):
                 seen.append("first")
             await waiting

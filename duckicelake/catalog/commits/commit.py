@@ -45,7 +45,8 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.writing.idempotency import RequestRepeated, has_transaction
 from duckicelake.lake.writing.waiting_sessions import LockYielded
 
-COMMIT_TRIES = 13
+COMMIT_TRIES = 60
+"""More than fit into `COMMIT_S` where others commit to the table in a loop: that is the limit then."""
 COMMIT_S = 20.0
 """After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
 WAYS_GIVEN = 6
