@@ -1,8 +1,8 @@
 """The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
@@ -15,17 +15,28 @@ SEPARATOR = "@"
 OpenBranch = Callable[[OpenLake, Branch, AsyncExitStack], Awaitable[OpenLake]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _OpenedBranch:
+    """A branch that is open, and how many requests use it; `is_replaced`: the last of them closes it."""
+
     number: int
     lake: OpenLake
     closing: AsyncExitStack
+    request_count: int = 0
+    is_replaced: bool = False
+
+    async def retire(self) -> None:
+        """Close the branch, at once or after its last request."""
+        self.is_replaced = True
+        if self.request_count == 0:
+            await self.closing.aclose()
 
 
 class BranchLakes:
     """Opens a branch when a request names it first, and closes it when the branch is gone.
 
-    Law: a request is answered from the branch that has the name when the request arrives, also after a deletion on another server.
+    Laws: a request is answered from the branch that has the name when the request arrives, also after a deletion on another server. What
+    runs when the branch is merged or deleted keeps its connections: a commit is then refused as a conflict, and its outcome is known.
     """
 
     def __init__(self, open_branch: OpenBranch) -> None:
@@ -49,11 +60,29 @@ class BranchLakes:
         if branch is None:
             raise NoSuchWarehouse(f"Warehouse does not exist: {prefix[:64]!r}. `duckicelake branch list` lists the branches of the lake.")
 
+    @asynccontextmanager
+    async def using(self, parent: OpenLake, prefix: str, *, is_checked: bool) -> AsyncGenerator[None]:
+        """Open the branch that a prefix names, unless `check` just did so, and keep it open for a request. Raises: what `check` raises."""
+        if not is_checked:
+            await self.check(parent, prefix)
+        opened = self._opened.get(prefix)
+        if opened is None:
+            # It has been deleted since; the request is refused when it looks its lake up.
+            yield
+            return
+        opened.request_count += 1
+        try:
+            yield
+        finally:
+            opened.request_count -= 1
+            if opened.is_replaced:
+                await opened.retire()
+
     async def _replace(self, parent: OpenLake, prefix: str, branch: Branch | None) -> None:
         opened = self._opened.get(prefix)
         if opened is not None and (branch is None or opened.number < branch.number):
             del self._opened[prefix]
-            await opened.closing.aclose()
+            await opened.retire()
             opened = None
         if opened is None and branch is not None:
             closing = AsyncExitStack()

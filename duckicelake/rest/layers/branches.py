@@ -1,5 +1,6 @@
 """The layer that opens the branch which a request names, before the request is handled like one for any lake."""
 
+from contextlib import AsyncExitStack
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,17 +25,20 @@ class BranchLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the branch if the request names one, and pass the request on; answer if there is no such branch."""
-        name = parse_member(scope) if scope["type"] == "http" and not scope.get("has_branch") else ""
+        name = parse_member(scope) if scope["type"] == "http" else ""
         parent = self._context.lakes.get(name.partition(SEPARATOR)[0]) if SEPARATOR in name else None
-        if parent is not None:
+        if parent is None:
+            await self._app(scope, receive, send)
+            return
+        async with AsyncExitStack() as using:
             try:
-                await self._branches.check(parent, name)
+                await using.enter_async_context(self._branches.using(parent, name, is_checked=bool(scope.get("has_branch"))))
             except CatalogError as error:
                 operation = find_operation(scope)
                 scope["operation"] = UNROUTED if operation is None else operation.name
                 await build_catalog_error(scope, error)(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
 
 
 def parse_member(scope: Scope) -> str:

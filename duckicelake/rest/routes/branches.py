@@ -10,7 +10,7 @@ from duckicelake.catalog.repositories.branches import MAIN, Branch, BranchReques
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, get_text
 from duckicelake.rest.auth.audit import describe_request
-from duckicelake.rest.auth.permissions import check_branch, check_sees_branches
+from duckicelake.rest.auth.permissions import check_branch, check_manages_warehouse, check_sees_branches
 from duckicelake.rest.context import OpenLake, ServerContext, Target
 from duckicelake.rest.openapi import BRANCH
 from duckicelake.rest.operations import OperationHandler
@@ -53,6 +53,9 @@ class BranchRoutes:
         lake = self._context.get_repository(target.prefix)
         branches.check_branch_name(lake.warehouse, name)
         check_branch(target.session, name, Rights.CREATE)
+        if at is not None:
+            # Older snapshots are shown by the grants of today: what was moved out of a namespace since is in it again there.
+            check_manages_warehouse(target.session)
         made = branches.make(lake.warehouse, BranchRequest(name, parent, at), describe_request(request.scope))
         return describe_branch(lake, made, parent)
 

@@ -58,6 +58,7 @@ def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> No
         managed.give("create,write", "branch:dev-*", "ann")
         assert managed.ask("ann", "POST", BRANCHES, {"name": "prod"}).error == DENIED
         assert managed.ask("ann", "POST", BRANCHES, {"name": "dev-1"}).status == 200
+        assert managed.ask("ann", "POST", BRANCHES, {"name": "dev-2", "at": 1}).error == DENIED
         assert [each["name"] for each in managed.ask("ann", "GET", BRANCHES).json["branches"]] == ["other", "dev-1"]
         assert managed.ask("bob", "GET", BRANCHES).error == DENIED
         assert managed.ask("ann", "POST", f"{DEV}/a/tables", NEW_TABLE).status == 200

@@ -1,0 +1,77 @@
+"""Requests to a branch that run while it is merged: each lands before the merge or on top of it, or is refused as a conflict."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ValidationException
+
+from duckicelake.lake.branches.merge import MergeRequest, merge_locked, plan_merge
+from tests.lake.branches.repository import make_branch
+from tests.rest.branches.test_repositories import ask_merge
+from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
+from tests.rest.serving import make_settings, serve
+from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_but
+from tests.support.waiting import count_waiting, wait_for
+
+CHANGES: dict[str, Callable[[RestCatalog], object]] = {
+    "append": lambda dev: dev.load_table(IDENT).append(make_rows(5000, 10)),
+    "delete": lambda dev: dev.load_table(IDENT).delete("id < 10"),
+    "create": lambda dev: dev.create_table(("ns", "fresh"), make_rows(0, 1).schema),
+}
+
+
+@pytest.mark.parametrize("change", whole_but(CHANGES, "append"))
+def test_a_commit_that_waits_for_the_merge_does_not_go_by_the_former_branch(lake: FreshLake, change: str) -> None:
+    """It was prepared on the branch as it was: what builds on its snapshots is refused, and nothing of it is in either side."""
+    with serve(make_settings(lake)) as server, ThreadPoolExecutor(1) as pool:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        side, dev = make_branch(lake, "dev"), open_catalog(server, lake, "lake@dev")
+        dev.load_table(IDENT).append(make_rows(1000, 50))
+        main.load_table(IDENT).append(make_rows(2000, 25))
+        merging = lake.psycopg(autocommit=False)
+        planned = plan_merge(merging, lake.metadata_schema, MergeRequest("dev"))
+        merging.execute('LOCK TABLE "lake@dev".ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE')
+        running, conn = pool.submit(CHANGES[change], dev), side.psycopg()
+        wait_for(lambda: count_waiting(conn, "ducklake_snapshot") > 0, "the commit")
+        merge_locked(merging, lake.metadata_schema, MergeRequest("dev"), planned)
+        merging.commit()
+        if change == "create":
+            running.result()
+        else:
+            # PyIceberg got a conflict, and cannot build its snapshot anew because the branch has not the former one.
+            with pytest.raises(ValidationException, match="Cannot find starting snapshot"):
+                running.result()
+        ids = [*range(100), *range(1000, 1050), *range(2000, 2025)]
+        assert read_ids(main) == read_ids(dev) == list_ids(lake) == list_ids(side) == ids
+        dev.load_table(IDENT).append(make_rows(7000, 5))
+        assert read_ids(dev) == list_ids(side) == [*ids, *range(7000, 7005)]
+        assert (("ns", "fresh") in dev.list_tables("ns")) == (change == "create")
+
+
+def test_a_merge_takes_no_connection_from_a_running_request(lake: FreshLake) -> None:
+    """A request that began before the merge ends as it should, although the server has opened the branch again for others meanwhile."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
+    side = make_branch(lake, "dev")
+    side.duckdb().execute("INSERT INTO t FROM range(100, 120)")
+    held, conn = side.psycopg(autocommit=False), side.psycopg()
+    with serve(make_settings(lake)) as server, ThreadPoolExecutor(1) as pool:
+        assert server.get("/v1/lake@dev/namespaces").status == 200
+        held.execute("LOCK TABLE iceberg_idempotency IN ACCESS EXCLUSIVE MODE")
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid4())}
+        body = json.dumps({"namespace": ["made"]}).encode()
+        running = pool.submit(server.ask, "POST", "/v1/lake@dev/namespaces", headers, body)
+        wait_for(lambda: count_waiting(conn, "iceberg_idempotency") > 0, "the request")
+        assert ask_merge(server, {"from": "dev"}).status == 200
+        assert server.get("/v1/lake@dev/namespaces").json["namespaces"] == [["main"]]
+        held.rollback()
+        assert running.result().status == 200
+        assert server.get("/v1/lake@dev/namespaces").json["namespaces"] == [["made"], ["main"]]
+        again = server.ask("POST", "/v1/lake@dev/namespaces", headers, body)
+        assert (again.status, again.json) == (200, running.result().json)
