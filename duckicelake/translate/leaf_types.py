@@ -65,6 +65,9 @@ REPLACEMENTS: Mapping[str, str] = {
 }
 """A published type that can hold the values of the unpublished one; VARCHAR for the others."""
 
+PROPERTY, REFUSE, HIDE = "iceberg.unreadable-columns", "refuse", "hide"
+"""The table property that says what becomes of a column that Iceberg cannot represent."""
+
 SQL_NAMES: Mapping[str, str] = {
     "int8": "TINYINT",
     "int16": "SMALLINT",
@@ -154,6 +157,11 @@ def format_remedy(table: TableRow, root: ColumnRow, tree: ColumnTree) -> str:
     Older snapshots lose the column by that.
     """
     return f"Replace it with DuckDB, going on only as long as nothing fails: {format_replacement(table, root, tree)}"
+
+
+def format_choice(table: TableRow, root: ColumnRow, tree: ColumnTree) -> str:
+    """Return the advice to leave a column out, or to replace it."""
+    return f"Leave it out with the table property {PROPERTY}={HIDE}, or keep its values. {format_remedy(table, root, tree)}"
 
 
 def format_replacement(table: TableRow, root: ColumnRow, tree: ColumnTree, find_leaf: FindLeaf = format_sql_leaf) -> str:

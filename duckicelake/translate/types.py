@@ -17,7 +17,7 @@ from duckicelake.iceberg.types import (
     find_decimal,
 )
 from duckicelake.lake.rows import ColumnRow, ColumnTagRow, InlinedTable, NullableRow, PartitionRow, SchemaVersionRow, TableRow, TableState
-from duckicelake.translate.leaf_types import PARTIAL, WHOLE_DOUBLES, ColumnTree, find_primitive, format_remedy
+from duckicelake.translate.leaf_types import PARTIAL, WHOLE_DOUBLES, ColumnTree, find_primitive, format_choice, format_remedy
 from duckicelake.translate.values import parse_value
 
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
@@ -97,7 +97,7 @@ def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
             if rules.is_past:
                 return None
             what = f"has the default {row.initial_default!r}, which Iceberg cannot represent: {error}"
-            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}") from None
+            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_choice(rules.table, path[0], tree)}") from None
     return NestedField(row.column_id, row.column_name, type_, required, tree.comments.get(row.column_id), initial, write)
 
 
@@ -129,7 +129,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
         return None
     if row in rules.unreadable:
         changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows as that type"
-        raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_remedy(rules.table, path[0], tree)}")
+        raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_choice(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
         primitive = find_primitive(column_type)
         if column_type == "null" and any(parent.column_type.lower() in ("list", "map") for parent in path[:-1]):
@@ -137,7 +137,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
             primitive = None
         if primitive is None and not rules.is_past:
             what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot represent"
-            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}")
+            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_choice(rules.table, path[0], tree)}")
         return primitive
     fields = [_find_field((*path, child), tree, rules) for child in children]
     published = [field for field in fields if field is not None]

@@ -10,11 +10,9 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import walk_fields
 from duckicelake.lake.rows import ColumnRow, TagRow
-from duckicelake.translate.leaf_types import ColumnTree, find_primitive
+from duckicelake.translate.leaf_types import HIDE, PROPERTY, REFUSE, ColumnTree, find_primitive
 from duckicelake.translate.namespaces import fold_name
 from duckicelake.translate.types import NESTED_TYPES
-
-PROPERTY, REFUSE, HIDE = "iceberg.unreadable-columns", "refuse", "hide"
 
 
 def hides_columns(tags: Iterable[TagRow]) -> bool:

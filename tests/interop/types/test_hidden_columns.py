@@ -1,6 +1,7 @@
 """Tables that leave out columns that Iceberg cannot represent: stock clients read and write the rest, and DuckDB has everything."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -8,9 +9,13 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.exceptions import BadRequestError, RESTError
 from pyiceberg.types import DateType
 
+from duckicelake.commands.check import list_findings
+from duckicelake.embedded.home import open_home
 from duckicelake.translate.unreadable_columns import PROPERTY
-from tests.rest.serving import Answer
+from tests.rest.serving import Answer, make_settings
 from tests.support.readers import DuckDBIcebergReader, PyIcebergReader, Served
+from tests.support.spark import Spark, SparkRefused
+from tests.support.tiers import long_after
 
 IDENT = ("main", "t")
 FLUSH = "CALL ducklake_flush_inlined_data('lake')"
@@ -89,6 +94,28 @@ def test_no_rewriting_loses_hidden_values(served: Served) -> None:
     assert conn.execute("SELECT i, u IS NULL FROM t ORDER BY i").fetchall() == [(0, False), (1, False), (2, False), (101, True)]
     pyiceberg.catalog.load_table(IDENT).delete("i < 10")
     assert conn.execute("SELECT i FROM t").fetchall() == [(101,)]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(("kind", "value"), long_after(1, [("VARIANT", "{'a': n}::VARIANT"), ("UBIGINT", "n::UBIGINT")]))
+def test_spark_reads_and_writes_the_rest(served: Served, spark: Spark, kind: str, value: str, tmp_path: Path) -> None:
+    """Files of DuckDB; `check` finds nothing. Copy-on-write is refused, and deletes without copies are not."""
+    conn, reader = served.lake.duckdb(), served.spark(spark)
+    conn.execute(f"CREATE TABLE t (i INTEGER, v {kind}); INSERT INTO t SELECT n, {value} FROM range(30) r(n)")
+    assert set_property(served, "hide").status == 200
+    (settings,) = make_settings(served.lake).lakes()
+    assert list_findings(settings, open_home(tmp_path / "home")) == []
+    name = reader.sql_name(IDENT)
+    assert spark.arrow(f"SELECT count(*) AS n, sum(i) AS s FROM {name}").to_pylist() == [{"n": 30, "s": 435}]
+    spark.arrow(f"INSERT INTO {name} VALUES (100)")
+    with pytest.raises(SparkRefused, match="would lose their values of 'v'"):
+        spark.arrow(f"DELETE FROM {name} WHERE i = 3")
+    spark.arrow(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    spark.arrow(f"DELETE FROM {name} WHERE i = 3")
+    expected = [(n, True) for n in range(30) if n != 3] + [(100, False)]
+    assert conn.execute("SELECT i, v IS NOT NULL FROM t ORDER BY i").fetchall() == expected
+    assert sorted(row["i"] for row in reader.read(IDENT).to_pylist()) == [n for n, _ in expected]
 
 
 def test_a_hidden_not_null_column_refuses_rows_and_a_property_that_stays_is_refused(served: Served) -> None:
