@@ -2,10 +2,8 @@
 
 from collections.abc import Container, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -23,16 +21,17 @@ from duckicelake.commands.jobs.reports import (
     Stop,
     get_exit_status,
     print_error,
+    print_lines,
     run_or_report,
     serving_until,
     write_report,
 )
 from duckicelake.commands.jobs.session import (
     CATALOG,
-    SparkSettings,
+    JobCall,
     open_duckdb,
     opening_spark,
-    read_spark_settings,
+    read_job_call,
     showing_progress,
     to_catalog,
 )
@@ -48,25 +47,15 @@ from duckicelake.pipeline.maintain.planning import MaintainReport
 from duckicelake.pipeline.maintain.policy import MaintainOptions, read_options
 
 
-@dataclass(frozen=True, slots=True)
-class MaintainCall:
-    """The command's arguments without those that name the lake."""
-
-    options: MaintainOptions
-    spark_settings: SparkSettings
-    dry_run: bool
-    report: Path | None
-
-
-def read_call(given: Mapping[str, Any]) -> MaintainCall:
+def read_call(given: Mapping[str, Any]) -> JobCall[MaintainOptions]:
     """Return the parsed arguments; `given` has the command's parameters by name.
 
     Raises: BadRequest: arguments contradict each other, or one is malformed
     """
-    return MaintainCall(read_options(given["tables"], given), read_spark_settings(given), given["dry_run"], given["report"])
+    return read_job_call(read_options(given["tables"], given), given)
 
 
-def report_maintain(call: MaintainCall, find: GetLake, stop: Stop) -> int:
+def report_maintain(call: JobCall[MaintainOptions], find: GetLake, stop: Stop) -> int:
     """Run the job once or as a service, and return the exit status: that of the run, or 0 if a signal stopped the service."""
     every = call.options.watch_seconds
     with nullcontext() if every is None else serving_until(stop):
@@ -77,7 +66,7 @@ def report_maintain(call: MaintainCall, find: GetLake, stop: Stop) -> int:
     return status
 
 
-def _run_round(call: MaintainCall, find: GetLake, stop: Stop) -> int:
+def _run_round(call: JobCall[MaintainOptions], find: GetLake, stop: Stop) -> int:
     done = run_or_report(find, lambda facts, home: run_maintain(facts, home, call, stop), lambda message: MaintainReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
@@ -85,17 +74,17 @@ def _run_round(call: MaintainCall, find: GetLake, stop: Stop) -> int:
     elif call.dry_run:
         Console().print(format_plan(done))
     else:
-        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+        print_lines(done.describe())
     return get_exit_status(done.status, stop) if is_written else FAILED
 
 
-def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> MaintainReport:
+def run_maintain(facts: Facts, home: Home, call: JobCall[MaintainOptions], stop: Stop) -> MaintainReport:
     """Run the job once, with its steps on the terminal."""
     with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return maintain(make_desk(facts, home, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainContext:
+def make_desk(facts: Facts, home: Home, call: JobCall[MaintainOptions], tell: Progress, stop: Stop | None = None) -> MaintainContext:
     """Return the job's context. Spark is started when it is needed."""
     catalog = to_catalog(facts)
     lake = build_lake_settings(facts)

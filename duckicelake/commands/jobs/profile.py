@@ -13,7 +13,7 @@ from rich.console import Console
 
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres
-from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_status, print_error, print_lines, run_or_report, write_report
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest
@@ -48,7 +48,7 @@ def report_profile(call: ProfileCall, find: GetLake, stop: Stop) -> int:
     if done.message:
         return get_exit_status(print_error(done.message, FAILED), stop)
     is_written = write_report(call.html, format_page(done), "--html") and is_written
-    Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    print_lines(done.describe())
     return get_exit_status(done.status, stop) if is_written else FAILED
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +138,11 @@ def print_error(message: str, status: int) -> int:
     """Print an error message, and return the status."""
     Console(stderr=True).print(f"duckicelake: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     return status
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print a report for people."""
+    Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def check_report(report: Path | None, option: str = "--report") -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from duckdb import DuckDBPyConnection
 from pyspark.sql import SparkSession
@@ -34,6 +34,7 @@ from duckicelake.pipeline.common.rest import RestCatalog, open_rest
 from duckicelake.pipeline.common.spark_connect import check_conf, is_gone
 from duckicelake.pipeline.common.spark_session import PIECES, JobContext, SparkPlan, add_catalog, spark_session
 
+OptionsT = TypeVar("OptionsT")
 PREFIX = "duckicelake-"
 LOCK = "running.lock"
 
@@ -91,6 +92,21 @@ def read_spark_settings(given: Mapping[str, Any]) -> SparkSettings:
     conf = read_pairs(given["conf"])
     check_conf(conf)
     return SparkSettings(given["master"], given["memory"], conf)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCall(Generic[OptionsT]):
+    """The arguments of a job's command without those that name the lake."""
+
+    options: OptionsT
+    spark_settings: SparkSettings
+    dry_run: bool
+    report: Path | None
+
+
+def read_job_call(options: OptionsT, given: Mapping[str, Any]) -> JobCall[OptionsT]:
+    """Return the arguments of a command; `given` has its parameters by name. Raises: as `read_spark_settings`"""
+    return JobCall(options, read_spark_settings(given), given["dry_run"], given["report"])
 
 
 def to_catalog(facts: Facts) -> RestCatalog:

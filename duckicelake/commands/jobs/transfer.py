@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_status, print_error, print_lines, run_or_report, write_report
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.http_client import format_auth_properties
@@ -64,7 +64,7 @@ def report_transfer(call: TransferCall, find: GetLake, stop: Stop) -> int:
     if done.message:
         print_error(done.message, FAILED)
     else:
-        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+        print_lines(done.describe())
     return get_exit_status(done.status, stop) if is_written else FAILED
 
 

@@ -1,54 +1,42 @@
 """`duckicelake pipeline verify`: compare the tables that DuckDB reads as DuckLake with those that Spark reads as Iceberg."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, Stop, get_exit_status, print_error, run_or_report, write_report
-from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
+from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, Stop, get_exit_status, print_error, print_lines, run_or_report, write_report
+from duckicelake.commands.jobs.session import JobCall, open_duckdb, opening_desk, read_job_call, to_catalog
 from duckicelake.embedded.home import Home
 from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, VerifyVerdict, read_options, verify
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyCall:
-    """The command's arguments without those that name the lake."""
-
-    options: VerifyOptions
-    spark_settings: SparkSettings
-    dry_run: bool
-    report: Path | None
-
-
-def read_call(given: Mapping[str, Any]) -> VerifyCall:
+def read_call(given: Mapping[str, Any]) -> JobCall[VerifyOptions]:
     """Return the parsed arguments; `given` has the command's parameters by name.
 
     Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     options = read_options(given["tables"], given["snapshot"], given)
-    return VerifyCall(options, read_spark_settings(given), given["dry_run"], given["report"])
+    return read_job_call(options, given)
 
 
-def report_verify(call: VerifyCall, find: GetLake, stop: Stop) -> int:
+def report_verify(call: JobCall[VerifyOptions], find: GetLake, stop: Stop) -> int:
     """Run the job, print its findings, write the report, and return the exit status."""
     done = run_or_report(find, lambda facts, home: run_verify(facts, home, call, stop), lambda message: VerifyReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
         print_error(done.message, done.status)
     else:
-        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+        print_lines(done.describe())
     status = done.status if is_written else done.status or UNKNOWN
     ended = get_exit_status(status, stop)
     # A difference that was found decides the status, even if a signal stopped the run.
     return status if done.verdict is VerifyVerdict.differs else ended
 
 
-def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> VerifyReport:
+def run_verify(facts: Facts, home: Home, call: JobCall[VerifyOptions], stop: Stop) -> VerifyReport:
     """Run the job once, with its steps on the terminal."""
     catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)

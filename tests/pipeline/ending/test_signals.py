@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs import verify
 from duckicelake.commands.jobs.reports import INTERRUPTED, Stop, get_exit_status, hearing_a_stop, serving_until
-from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
+from duckicelake.commands.jobs.session import JobCall, SparkSettings, cancelled_by_stops
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.common.reports import PUBLISHED, Interrupted, Stopwatch
 from duckicelake.pipeline.verify.job import Finding, VerifyOptions, VerifyReport, VerifyVerdict
@@ -40,7 +40,7 @@ def test_a_difference_wins_over_a_stop(monkeypatch: pytest.MonkeyPatch, capsys: 
         Finding("a.b", "now", VerifyVerdict.differs),
         Finding("c.d", "now", VerifyVerdict.unknown, message="stopped by SIGTERM before: c.d now"),
     )
-    stop, call = Stop("SIGTERM", has_skipped_step=True), verify.VerifyCall(VerifyOptions(()), SparkSettings(), dry_run=False, report=None)
+    stop, call = Stop("SIGTERM", has_skipped_step=True), JobCall(VerifyOptions(()), SparkSettings(), dry_run=False, report=None)
     monkeypatch.setattr(verify, "run_or_report", lambda *_: VerifyReport(found))
     assert verify.report_verify(call, lambda: pytest.fail("nobody asks"), stop) == 1
     said = capsys.readouterr()

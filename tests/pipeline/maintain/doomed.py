@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.facts import Facts, format_facts
-from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
-from duckicelake.commands.jobs.session import SparkSettings, opening_spark, to_catalog
+from duckicelake.commands.jobs.maintain import make_desk
+from duckicelake.commands.jobs.session import JobCall, SparkSettings, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import Home, open_home
 from duckicelake.pipeline.maintain import compaction
@@ -82,7 +82,7 @@ def main(doom: Doom) -> None:
     """Run the job with every age as low as it goes, and no pity on orphans. Options: a policy's, and from where on it goes by pieces."""
     asked = dict(doom.options)
     compaction.GROUP_BYTES = asked.pop(GROUP_BYTES, compaction.GROUP_BYTES)
-    call = MaintainCall(MaintainOptions(policies=MaintainPolicies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
+    call = JobCall(MaintainOptions(policies=MaintainPolicies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
     facts, home = open_place(doom)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         desk = make_desk(facts, home, call, tell)

@@ -5,7 +5,8 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
-from duckicelake.commands.jobs.publish import PublishCall, make_desk
+from duckicelake.commands.jobs.publish import make_desk
+from duckicelake.commands.jobs.session import JobCall
 from duckicelake.pipeline.publish.job import PublishOptions, publish
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
@@ -14,7 +15,7 @@ from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_ea
 def main(doom: Doom) -> None:
     """Run the job on all tables."""
     facts, _ = open_place(doom)
-    call = PublishCall(PublishOptions(), MACHINE, dry_run=False, report=None)
+    call = JobCall(PublishOptions(), MACHINE, dry_run=False, report=None)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         publish(replace(make_desk(facts, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
 
