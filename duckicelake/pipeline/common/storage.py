@@ -145,7 +145,7 @@ class S3Credentials:
     token: str | None = None
 
     def __repr__(self) -> str:
-        return f"S3Keys({self.key_id})"
+        return f"S3Credentials({self.key_id})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,10 +203,10 @@ def describe(state: MeasuredTable, files: FileFacts, extremes: Mapping[int, Extr
 
 
 def describe_column(
-    item: NestedField, told: tuple[int | None, int | None], distinct: int | None, extremes: Extremes | None
+    item: NestedField, sums: tuple[int | None, int | None], distinct: int | None, extremes: Extremes | None
 ) -> ColumnProfile:
-    """Return one column; `told` holds its bytes and null values by the files' statistics."""
-    size, nulls = told
+    """Return one column; `sums` are its bytes and null values by the files' statistics."""
+    size, nulls = sums
     named = ColumnProfile(item.field_id, item.name, name_type(item.type), distinct, nulls, bytes=size)
     if extremes is None:
         return named

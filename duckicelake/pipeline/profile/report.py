@@ -103,7 +103,7 @@ th, td { border-bottom: 1px solid var(--line); padding: .25rem .8rem .25rem 0; t
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td { overflow-wrap: anywhere; }
 svg { margin: .5rem 1rem .5rem 0; } svg text { font-size: 11px; fill: currentColor; }
 .bar { fill: var(--bar); } .line { fill: none; stroke: var(--bar); stroke-width: 1.5; } .ground { stroke: var(--line); }
-.told { opacity: .75; }
+.note { opacity: .75; }
 """
 _UNKNOWN = "–"
 
@@ -117,7 +117,7 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<p class="told">{told}</p>
+<p class="note">{note}</p>
 {overview}
 {tables}
 </body>
@@ -128,12 +128,12 @@ _PAGE = """<!DOCTYPE html>
 def format_page(report: ProfileReport) -> str:
     """Return the report for people, with plots."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    told = f"Run {report.run_id} at {report.at}, {versions}. Distinct values are estimates; {_UNKNOWN} is what was not measured."
+    note = f"Run {report.run_id} at {report.at}, {versions}. Distinct values are estimates; {_UNKNOWN} is what was not measured."
     return _PAGE.format(
         run_id=escape(report.run_id),
         style=_STYLE,
         title=f"{len(report.tables)} tables: {escape(report.verdict)}",
-        told=escape(told),
+        note=escape(note),
         overview=format_overview(report.tables),
         tables="\n".join(format_table(table, f"t{number}") for number, table in enumerate(report.tables)),
     )
@@ -157,7 +157,7 @@ def _format_line(table: TableProfile, anchor: str) -> list[str]:
 
 def format_table(table: TableProfile, anchor: str) -> str:
     """Return one table: its columns, its files' sizes, and how it grew."""
-    parts = [f'<h2 id="{anchor}">{escape(table.table)}</h2>', f'<p class="told">{escape(table.message or table.reason)}</p>']
+    parts = [f'<h2 id="{anchor}">{escape(table.table)}</h2>', f'<p class="note">{escape(table.message or table.reason)}</p>']
     if table.columns:
         titles = ("Column", "Type", "Distinct", "Nulls", "Least", "Greatest", "Size")
         parts.append(_format_rows(titles, map(_format_column, table.columns), numbers=(2, 3, 6)))

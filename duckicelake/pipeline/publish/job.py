@@ -248,7 +248,7 @@ def get_ready(spark: SparkSession) -> None:
 
 
 def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator[Sequence[str]]:
-    """Yield the results of executors for each manifest, slice by slice as they have made it; to close it is to begin no more of them.
+    """Yield the results of executors for each manifest, slice by slice as they come; after it is closed, no further slice begins.
 
     Raises: what Spark raises; BadRequest: executors of Spark Connect lack our functions
     """
