@@ -25,6 +25,7 @@ from duckicelake.access.tokens import TokenSigner, make_signer
 from duckicelake.catalog.access_rules import read_policy
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
+from duckicelake.catalog.events.webhook import Webhook
 from duckicelake.catalog.health import ObjectMonitor
 from duckicelake.catalog.warehouse import (
     Branch,
@@ -36,9 +37,10 @@ from duckicelake.catalog.warehouse import (
     with_signer,
     with_vendor,
 )
-from duckicelake.config import IssuerSettings, LakeSettings, RouteSettings, Settings, read_secret_file
+from duckicelake.config import IssuerSettings, LakeSettings, RouteSettings, Settings, WebhookSettings, read_secret_file
 from duckicelake.gateway.route import Limits, Route, RouteSecrets, TokenService
 from duckicelake.gateway.upstream import Gateway
+from duckicelake.gateway.webhook import WebhookSender, decode_secret
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.server_turns import ServerTurns
 from duckicelake.lake.watch import Watch
@@ -187,6 +189,9 @@ def read_secret(secret: SecretStr | None, path: Path | None) -> str | None:
 
 def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
     """Return the lifespan of the application, within which all lakes are open."""
+    hook = settings.events.webhook
+    # A poor secret stops the start here, with its message.
+    sender = None if hook is None else build_webhook_sender(hook)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -204,6 +209,8 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                 )
                 policies = PolicyCache(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
                 context.lakes[lake.name] = replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
+                if hook is not None and sender is not None:
+                    context.lakes[lake.name] = start_webhook(sender, hook.batch_max, context.lakes[lake.name], opened)
                 if settings.object_check_s:
                     start_object_checks(settings.object_check_s, context, lake.name, opened)
             if isinstance(context.branches, BranchLakes):
@@ -262,6 +269,20 @@ def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditL
     trail.start()
     opened.push_async_callback(run_in_threadpool, trail.stop)
     return trail
+
+
+def build_webhook_sender(settings: WebhookSettings) -> WebhookSender:
+    """Return what sends events to the webhook. Raises: SettingsError: the secret's file cannot be read. BadRequest: a poor secret."""
+    secret = decode_secret(read_secret(settings.secret, settings.secret_file) or "")
+    return WebhookSender(settings.url, secret, settings.timeout_s, settings.ca_file, settings.batch_max > 1)
+
+
+def start_webhook(sender: WebhookSender, batch_max: int, lake: OpenLake, opened: AsyncExitStack) -> OpenLake:
+    """Start to send the events of a lake, and return the lake with what sends them; `opened` stops it."""
+    webhook = Webhook(lake.warehouse.lake, sender.send, batch_max)
+    webhook.start()
+    opened.push_async_callback(run_in_threadpool, webhook.stop)
+    return replace(lake, webhook=webhook)
 
 
 def start_object_checks(period_s: float, context: ServerContext, name: str, opened: AsyncExitStack) -> None:

@@ -197,6 +197,37 @@ class RouteSettings(BaseModel):
         return self
 
 
+class WebhookSettings(BaseModel):
+    """The table `[events.webhook]`: where the events of all lakes are sent. `gateway.webhook` sends them.
+
+    `secret`: `whsec_` and base64, or a text. `batch_max`: so many events in one request; 1 sends each by itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s#]*)?$")]
+    secret: SecretStr | None = None
+    secret_file: Path | None = None
+    batch_max: int = Field(100, ge=1, le=1000)
+    timeout_s: float = Field(10.0, gt=0, le=300)
+    ca_file: Path | None = None
+
+    @model_validator(mode="after")
+    def check_secret(self) -> Self:
+        """Refuse a webhook without a secret: its receiver could not tell events from forgeries."""
+        if (self.secret is None) == (self.secret_file is None):
+            raise ValueError("set secret or secret_file, and not both: requests are signed with it")
+        return self
+
+
+class EventsSettings(BaseModel):
+    """The table `[events]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    webhook: WebhookSettings | None = None
+
+
 class Settings(BaseSettings):
     """All settings. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
 
@@ -256,6 +287,7 @@ class Settings(BaseSettings):
     lake_sections: dict[str, LakeSection] = Field(default_factory=dict[str, LakeSection], validation_alias="lakes")
     routes: dict[Annotated[str, Field(pattern=WAREHOUSE_PATTERN)], RouteSettings] = Field(default_factory=dict[str, RouteSettings])
     catch_all: str | None = None
+    events: EventsSettings = Field(default_factory=EventsSettings)
 
     @model_validator(mode="after")
     def check_consistency(self) -> Self:
@@ -272,7 +304,14 @@ class Settings(BaseSettings):
         self._check_paths()
         self._check_auth()
         self._check_routes()
+        self._check_webhook()
         return self
+
+    def _check_webhook(self) -> None:
+        """Refuse a webhook that would send names of tables over an open network."""
+        parts = urlsplit("https://" if self.events.webhook is None else self.events.webhook.url)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or "") and not self.insecure:
+            raise ValueError("events.webhook.url is plain HTTP to another machine; use https, or accept it with insecure")
 
     def _check_paths(self) -> None:
         """Refuse paths that several lakes would share: DuckLake removes files that it does not know from a lake's data_path."""

@@ -105,6 +105,10 @@ def read_state(context: ServerContext) -> list[Metric]:
     """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves."""
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
+    webhooks = {(lake.prefix,): lake.webhook for lake in context.lakes.values() if lake.webhook is not None}
+    sent = {name: float(webhook.sent_count) for name, webhook in webhooks.items()}
+    unsent = {name: float(webhook.failure_count) for name, webhook in webhooks.items()}
+    lags = {name: float(webhook.lag) for name, webhook in webhooks.items()}
     upstreams = {} if context.gateway is None else context.gateway.upstreams
     connections = {(name,): float(upstream.connection_count) for name, upstream in upstreams.items()}
     turns = context.turns
@@ -121,6 +125,9 @@ def read_state(context: ServerContext) -> list[Metric]:
         build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads in the cache.", context.cache.size_bytes),
         build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
         build_counter("duckicelake_audit_dropped", "Denials that are only in the log: too many at a time.", WAREHOUSE, dropped),
+        build_counter("duckicelake_webhook_events", "Events that the webhook has acknowledged.", WAREHOUSE, sent),
+        build_counter("duckicelake_webhook_failures", "Requests that the webhook did not acknowledge.", WAREHOUSE, unsent),
+        build_gauges("duckicelake_webhook_lag", "Lake snapshots that the webhook has not acknowledged.", WAREHOUSE, lags),
         build_counter("duckicelake_issuer_fetches", "Requests to an issuer for its keys.", ("issuer", "outcome"), fetches),
         build_gauges("duckicelake_route_connections", "Connections in use to other catalogs.", ("route",), connections),
     ]

@@ -19,6 +19,7 @@ from duckicelake.access.sessions import ANONYMOUS, Session
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
+from duckicelake.catalog.events.webhook import Webhook
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import BadRequest, Forbidden, NoSuchWarehouse
@@ -148,7 +149,8 @@ class OpenLake:
     """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
 
     `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
-    `repository`: the prefix of the lake if this is a branch of it. `read_only`: why it is never changed, empty if it is.
+    `webhook` None: events are not sent. `repository`: the prefix of the lake if this is a branch of it.
+    `read_only`: why it is never changed, empty if it is.
     """
 
     prefix: str
@@ -156,6 +158,7 @@ class OpenLake:
     watch: ChangeWatch
     audit_log: AuditLog | None = None
     policies: Policies | None = None
+    webhook: Webhook | None = None
     roles: RoleCache = field(default_factory=RoleCache)
     server_turns: ServerTurns | None = None
     repository: str = ""

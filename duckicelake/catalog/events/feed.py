@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+import psycopg
+
 from duckicelake.access.grants import format_name
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest
@@ -60,6 +62,14 @@ class EventCursor:
 OLDEST = EventCursor(-1)
 
 
+class EventsLost(BadRequest):
+    """Events that follow a cursor cannot be read any more; reading may go on after the lake snapshot `next_after`."""
+
+    def __init__(self, next_after: int, message: str) -> None:
+        super().__init__(message)
+        self.next_after = next_after
+
+
 def parse_cursor(text: str) -> EventCursor:
     """Return the cursor that a text holds. Raises: BadRequest."""
     found = CURSOR.fullmatch(text)
@@ -71,15 +81,21 @@ def parse_cursor(text: str) -> EventCursor:
 def read_events(warehouse: Warehouse, after: EventCursor | None, most: int) -> EventPage:
     """Return the events that follow a cursor, at most `most`; None: from the oldest on.
 
-    Raises: BadRequest: events after the cursor have been deleted, or the lake has not got as far as the cursor
+    Raises: EventsLost: events after the cursor have been deleted, or the lake has not got as far as the cursor. BadRequest: no cursor
     """
-    cursor = after or OLDEST
     with reading(warehouse.lake) as conn:
-        bounds = read_bounds(conn)
-        rows = read_outbox(conn, cursor.complete, most + cursor.events_read)
+        return read_event_page(conn, warehouse.name, after, most)
+
+
+def read_event_page(conn: psycopg.Connection, name: str, after: EventCursor | None, most: int) -> EventPage:
+    """Return the events of the lake of that name in an open transaction. Raises: EventsLost: as `read_events`. BadRequest."""
+    cursor = after or OLDEST
+    rows = read_outbox(conn, cursor.complete, most + cursor.events_read)
+    # Read after the rows: what another transaction deletes in between must not be missing without a word.
+    bounds = read_bounds(conn)
     if after is not None:
         _check_cursor(after, bounds)
-    found = [(row.snapshot_id, number, event) for row in rows for number, event in enumerate(build_events(row, f"/v1/{warehouse.name}"))]
+    found = [(row.snapshot_id, number, event) for row in rows for number, event in enumerate(build_events(row, f"/v1/{name}"))]
     first = rows[0].snapshot_id if rows else None
     if cursor.number is not None and (cursor.snapshot_id, cursor.number) not in [(place[0], place[1]) for place in found]:
         raise BadRequest(f"The lake has no event {cursor.text}, so this is no cursor of it{'' if first is None else f'; {first} is next'}.")
@@ -93,16 +109,18 @@ def read_events(warehouse: Warehouse, after: EventCursor | None, most: int) -> E
 
 
 def _check_cursor(after: EventCursor, bounds: OutboxBounds) -> None:
-    """Raise BadRequest if events that follow a cursor cannot be read."""
+    """Raise EventsLost if events that follow a cursor cannot be read."""
     if after.complete < bounds.pruned:
-        raise BadRequest(
+        raise EventsLost(
+            bounds.pruned,
             f"Events up to {bounds.pruned} have been deleted, because they expired longer ago than audit_days; the cursor {after.text} is "
-            f"before that. Read the lake's state again, and go on after {bounds.pruned}."
+            f"before that. Read the lake's state again, and go on after {bounds.pruned}.",
         )
     if after.snapshot_id > max(bounds.newest, bounds.pruned):
-        raise BadRequest(
+        raise EventsLost(
+            bounds.newest,
             f"The cursor {after.text} is after the newest lake snapshot {bounds.newest}: Postgres was restored to an earlier state, or the "
-            f"cursor is another lake's. Read the lake's state again, and go on after {bounds.newest}."
+            f"cursor is another lake's. Read the lake's state again, and go on after {bounds.newest}.",
         )
 
 
