@@ -328,6 +328,15 @@ def branch_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption
         typer.echo(line)
 
 
+def branch_reset(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Let a branch forget what it changed, and begin again with the lake's newest snapshot."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import reset  # noqa: PLC0415  as above
+
+    for line in reset(settings, warehouse, name):
+        typer.echo(line)
+
+
 def branch_protect(
     name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
 ) -> None:
@@ -420,6 +429,7 @@ BRANCH_COMMANDS = {
     "log": branch_log,
     "diff": branch_diff,
     "merge": branch_merge,
+    "reset": branch_reset,
     "delete": branch_delete,
     "protect": branch_protect,
     "unprotect": branch_unprotect,

@@ -14,6 +14,7 @@ from duckicelake.lake.branches import protection
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.registry import MAIN, list_branches
+from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.connect import mapped_errors
 from duckicelake.lake.install import format_search_path, has_settings
 
@@ -60,6 +61,14 @@ def delete(settings: Settings, warehouse: str | None, name: str, *, is_tag: bool
         is_dropped = delete_branch(conn, lake.metadata_schema, name, is_tag=is_tag)
     left = "" if is_dropped else "; a session still uses it, so its schema is dropped when the next branch is made or deleted"
     return (f"{'tag' if is_tag else 'branch'} {name} is deleted{left}",)
+
+
+def reset(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]:
+    """Let a branch begin again, and return what to print."""
+    lake = choose_lake(settings, warehouse)
+    with connecting(lake) as conn:
+        snapshot_id = reset_branch(conn, lake.metadata_schema, name)
+    return (f"branch {name} has forgotten its changes and begins again at snapshot {snapshot_id} of {MAIN}",)
 
 
 def list_lines(settings: Settings, warehouse: str | None, *, is_tag: bool = False) -> Sequence[str]:

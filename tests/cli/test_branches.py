@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from duckicelake.cli import build_cli
 from duckicelake.config import SettingsError
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, Unsupported
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import make_branch, read_rows
 from tests.support.lakes import FreshLake
@@ -54,6 +54,9 @@ def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Pat
         ask(settings, "connect", "--warehouse", "lake@nothing", *home)
     with pytest.raises(BadRequest, match="dev, child, old"):
         ask(settings, "init", "--remove", *home)
+    with pytest.raises(Unsupported, match="child"):
+        ask(settings, "branch", "reset", "dev", *home)
+    assert "begins again at snapshot 1 of main" in ask(settings, "branch", "reset", "old", *home)
     for name in ("child", "dev", "old"):
         assert "is deleted" in ask(settings, "branch", "delete", name, *home)
     with pytest.raises(BadRequest, match="does not exist"):

@@ -40,6 +40,7 @@ COMMANDS = (
     ("branch", "log", "main"),
     ("branch", "diff", "main", "dev"),
     ("branch", "merge", "dev"),
+    ("branch", "reset", "dev"),
     ("tag", "list"),
     ("tag", "create", "v1"),
     ("tag", "delete", "v1"),

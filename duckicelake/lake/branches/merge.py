@@ -117,9 +117,7 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
             f"Branches and tags were made of {branch.name!r}, which read files that it would forget by a merge: {', '.join(children)}. "
             "Merge or delete them first."
         )
-    row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
-    assert row is not None
-    point = MergePoint(lake_schema, branch.schema_name, *row)
+    point = read_point(conn, lake_schema, branch)
     _check_numbers(conn, point, branch)
     state = conn.execute(SELECT_STATE.format(**point.names)).fetchone()
     assert state is not None
@@ -128,6 +126,13 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     except psycopg.errors.UndefinedTable as error:
         raise LakeBusy(VANISHED) from error
     return PlannedMerge(branch, point, changes, decide(changes, request.resolution), tuple(state))
+
+
+def read_point(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> MergePoint:
+    """Return the point where a branch left the lake."""
+    row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
+    assert row is not None
+    return MergePoint(lake_schema, branch.schema_name, *row)
 
 
 def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
@@ -212,7 +217,7 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
     _write_snapshots(conn, request, (main, lake), tokens, done)
     _note_histories(conn, point, sorted(plan.files))
     conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
-    refork(conn, point, planned.branch, (head, lake), _list_main_tokens(planned.changes))
+    refork(conn, point, planned.branch, (head, lake), list_main_tokens(planned.changes))
     return done
 
 
@@ -303,7 +308,7 @@ CUTTING_KINDS = ("inserted_into_table", "deleted_from_table", "inlined_delete")
 """Entries with which every open delete and insert of DuckDB conflicts."""
 
 
-def _list_main_tokens(changes: Changes) -> list[Change]:
+def list_main_tokens(changes: Changes) -> list[Change]:
     """Return entries for everything that the lake changed since the fork point, for sessions that are open on the branch."""
     kinds: dict[int, set[str]] = {table_id: set(found) for table_id, found in changes.main_history.kinds.items()}
     for table_id, words in changes.main_data.items():

@@ -1,8 +1,8 @@
-"""After a merge the branch goes on from the merge's lake snapshot: with the lake's rows, no rows of its own, and new ranges of ids.
+"""After a merge or reset the branch goes on from the lake's newest snapshot: with its rows, no rows of its own, and new ranges of ids.
 
-`merge` calls it in its transaction, under the locks of both. The lake goes on with the ids of the branch's old ranges. Sessions of DuckDB
-that are open on the branch find the next snapshot id taken, and conflict with what the lake changed: the branch's first lake snapshot
-names all of it.
+`merge` and `reset` call it in their transaction, under the locks of both. After a merge the lake goes on with the ids of the branch's
+old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with what the lake changed and
+what the branch forgets: the branch's first lake snapshot names all of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +107,8 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value
 def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: tuple[Head, Head], changes: Iterable[Change]) -> int:
     """Let the branch go on from the lake's newest snapshot, and return its new number.
 
-    `heads`: what was the branch's newest snapshot, and the lake's. `changes`: what the lake changed since the fork point.
+    `heads`: what was the branch's newest snapshot, and the lake's. `changes`: what the lake changed since the fork point, and what
+    a reset takes back.
     """
     head, lake = heads
     row = conn.execute(
@@ -127,7 +128,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     _copy_inlined(conn, point, names)
     conn.execute(COPY_NOTES.format(**names))
     conn.execute(RAISE_VERSIONS.format(**names))
-    message = f"branch {branch.name} goes on from the lake's snapshot {lake.snapshot_id}, with which it was merged"
+    message = f"branch {branch.name} goes on from the lake's snapshot {lake.snapshot_id}"
     # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
     shown = format_changes(Change(change.kind.upper(), change.value) for change in changes)
     conn.execute(FOLLOW_SNAPSHOTS.format(**names), {"changes": shown, "message": message})

@@ -1,0 +1,72 @@
+"""Reset of a branch: it forgets what it changed, and goes on from the lake's newest snapshot under its name.
+
+`commands.branches` calls it, on a connection that is in no transaction. All of it is one transaction, under the locks of both.
+"""
+
+import time
+
+import psycopg
+
+from duckicelake.errors import BadRequest, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
+from duckicelake.lake.branches.merge import CUTTING_KINDS, LOCK_BOTH, list_main_tokens, read_point
+from duckicelake.lake.branches.merge_write import read_head
+from duckicelake.lake.branches.refork import refork
+from duckicelake.lake.branches.registry import Branch, find_branch, list_branches, lock_branch
+from duckicelake.lake.changes import Change
+from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
+
+
+def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: int = LOCK_TRIES) -> int:
+    """Let a branch begin again with the lake's newest snapshot, whose id is returned. What it alone reached is scheduled for deletion.
+
+    Raises: NotFound: there is no such branch. BadRequest: it is a tag. Unsupported: branches or tags were made of it
+            ServiceUnavailable: the lake or the branch is never idle
+    """
+    conn.execute(format_search_path(lake_schema))
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                return _reset(conn, lake_schema, _get_branch(conn, name))
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable):
+            # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
+            time.sleep(LOCK_PAUSE_S)
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def _get_branch(conn: psycopg.Connection, name: str) -> Branch:
+    branch = find_branch(conn, name)
+    if branch is None:
+        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
+    if branch.is_tag:
+        raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")
+    return branch
+
+
+def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> int:
+    point = read_point(conn, lake_schema, branch)
+    conn.execute(LOCK_BOTH.format(**point.names))
+    if lock_branch(conn, branch) != branch.number:
+        raise BadRequest(f"The branch {branch.name!r} has just been deleted, merged or reset. Try again.")
+    children = [each.name for each in list_branches(conn) if each.parent == branch.schema_name]
+    if children:
+        raise Unsupported(
+            f"Branches and tags were made of {branch.name!r}, which read files that it would forget: {', '.join(children)}. "
+            "Delete them first."
+        )
+    changes = read_changes(conn, point)
+    head, lake = read_head(conn, point.branch), read_head(conn, point.main)
+    refork(conn, point, branch, (head, lake), [*list_main_tokens(changes), *_list_branch_tokens(changes, point)])
+    return lake.snapshot_id
+
+
+def _list_branch_tokens(changes: Changes, point: MergePoint) -> list[Change]:
+    """Return entries for everything that the branch forgets, with which sessions of DuckDB that are open on it conflict."""
+    changed = {*changes.files, *(int(key[0]) for kind in ("column", "partition_info") for key in changes.branch[kind].list_keys())}
+    tokens = [Change(kind, str(table_id)) for table_id in sorted(changed) for kind in (*CUTTING_KINDS, "altered_table")]
+    for kind in ("table", "view", "schema"):
+        made = {int(version[0]) for version in changes.branch[kind].added if int(version[0]) >= point.next_catalog_id}
+        tokens += [Change(f"dropped_{kind}", str(object_id)) for object_id in sorted(made)]
+    return tokens

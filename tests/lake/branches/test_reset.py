@@ -1,0 +1,82 @@
+"""Resets of branches: a branch forgets what it changed, and begins again with the lake's newest snapshot."""
+
+from contextlib import closing
+
+import duckdb
+import pytest
+
+from duckicelake.errors import BadRequest, NotFound, Unsupported
+from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.reset import reset_branch
+from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
+from tests.lake.branches.test_isolation import change, see
+from tests.lake.branches.test_lifecycle import list_named, list_objects
+from tests.support.lakes import FreshLake
+
+
+def test_a_branch_begins_again_with_what_the_lake_shows(lake: FreshLake) -> None:
+    """Rows, columns and tables of its own are gone, and their files are cleaned up; it is written and merged like a new one."""
+    with closing(lake.duckdb()) as main:
+        fill(main)
+        dev = make_branch(lake, "dev")
+        for side, first in ((main, 2000), (dev.duckdb(), 5000)):
+            change(side, "word", first)
+    assert reset_branch(lake.psycopg(), lake.metadata_schema, "dev") == read_head(lake)
+    assert see(dev) == see(lake)
+    count = len(see(lake)["t"])
+    assert read_rows(dev, "only_word") == read_rows(lake, "only_word") == [(2000,)]
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t (id) FROM range(7000, 7030)")
+        session.execute("INSERT INTO empty (i) VALUES (77)")
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("dev"))
+    rows = see(lake)
+    assert see(dev) == rows and len(rows["t"]) == count + 30 and (77,) in rows["empty"]
+    for side in (dev, lake):
+        maintain(side)
+    assert see(dev) == see(lake) == rows
+    tables = ("t", "parts', schema => 's", "empty", "only_word")
+    named = {path for side in (lake, dev) for table in tables for path in list_named(side, table)}
+    # In the lake's own folder a file may stay that was kept for the branch.
+    assert {path for path in list_objects(lake) - named if path.startswith(dev.data_path)} == set()
+
+
+OPEN = {
+    "delete": ("DELETE FROM t WHERE id = 3", False),
+    "delete of a forgotten row": ("DELETE FROM t WHERE id = 105", False),
+    "insert": ("INSERT INTO u FROM range(500, 530)", True),
+    "insert into a forgotten table": ("INSERT INTO made FROM range(500, 530)", False),
+}
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: FreshLake, case: str) -> None:
+    """It conflicts with what the branch forgets; an insert into another table lands after the reset."""
+    statement, lands = OPEN[case]
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+        main.execute("CREATE TABLE u AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t FROM range(100, 120)")
+        session.execute("CREATE TABLE made AS SELECT range AS id FROM range(40)")
+        session.execute("BEGIN")
+        session.execute(statement)
+        reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        if lands:
+            session.execute("COMMIT")
+        else:
+            with pytest.raises(duckdb.Error):
+                session.execute("COMMIT")
+    assert (len(read_rows(dev, "t")), len(read_rows(dev, "u"))) == (40, 70 if lands else 40)
+    assert (len(read_rows(lake, "t")), len(read_rows(lake, "u"))) == (40, 40)
+
+
+def test_what_cannot_be_reset_is_refused(lake: FreshLake) -> None:
+    """Unknown names, tags, and branches that others were made of."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    make_branch(lake, "dev")
+    make_branch(lake, BranchRequest("v1", "dev", is_tag=True))
+    for name, error in (("nothing", NotFound), ("v1", BadRequest), ("dev", Unsupported)):
+        with pytest.raises(error):
+            reset_branch(lake.psycopg(), lake.metadata_schema, name)
