@@ -108,7 +108,8 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
     check_refs(past, table, pyiceberg)
     has_moved = bool(past.list_moved(table.table_id))
     is_cut = past.has_expired or table.times_hidden > 0
-    entries = check_metadata(published, has_expired=is_cut, has_refs=table.has_had_refs, has_moved=has_moved).values()
+    checked = check_metadata(published, has_expired=is_cut, has_refs=table.has_had_refs, has_moved=has_moved, is_forgetful=is_forgetful)
+    entries = checked.values()
     data_files = {entry.data_file.file_path: entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA}
     targets = list_targets(published, data_files)
     for entry in entries:
