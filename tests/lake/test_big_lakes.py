@@ -1,4 +1,7 @@
-"""No statement of a load or a commit reads a big table from end to end, whether or not Postgres has ever analysed the lake."""
+"""No statement of a load or a commit reads a big table from end to end, whether or not Postgres has ever analysed the lake.
+
+Commits that create a table are not among them: looking for a uuid or a location that is taken reads all tables of the lake.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
