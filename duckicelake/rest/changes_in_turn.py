@@ -25,7 +25,7 @@ TOO_LATE = "Other changes of {} took so long that this one was not begun; nothin
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[Answer]):
+class RequestedChange(Generic[Answer]):
     """A change that a request asks for: what does it, and what answers a repetition of the request.
 
     `has_landed` finds out if a change whose turn did not come was made before by a request without an idempotency key.
@@ -43,7 +43,7 @@ async def parse_body(body: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
     return parse(body) if len(body) <= PARSED_BYTES else await run_in_threadpool(parse, body)
 
 
-async def change_in_turn(context: ServerContext, idents: Sequence[Ident], change: Change[Answer]) -> Answer:
+async def change_in_turn(context: ServerContext, idents: Sequence[Ident], change: RequestedChange[Answer]) -> Answer:
     """Do a change in the turns of the tables or views that it names.
 
     Raises: TooManyRequests: too many changes of one of them wait, and nothing was done. CommitFailed: its turn did not come in time, and

@@ -147,7 +147,7 @@ DroppedEntry = TypedDict(
 ListDroppedResponse = TypedDict("ListDroppedResponse", {"dropped": list[DroppedEntry], "next-page-token": str | None})
 
 
-class LeftTable(TypedDict):
+class LeftOutTable(TypedDict):
     """A table that stays dropped when its namespace comes back."""
 
     name: str
@@ -162,7 +162,7 @@ UndropResponse = TypedDict(
         "name": str | None,
         "uuid": str,
         "tables": list[str],
-        "left-out": list[LeftTable],
+        "left-out": list[LeftOutTable],
     },
 )
 """A table or namespace that is back. `tables`: those that came back with a namespace; `left-out`: those that could not."""

@@ -64,7 +64,7 @@ def create_schema(head: LakeHead, parent: ParentSchema, names: Sequence[str], pr
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredSchema:
+class SchemaToRestore:
     """A dropped schema that comes back under an id of its own, because DuckLake gives an id one row; its uuid stays."""
 
     schema_id: int
@@ -73,7 +73,7 @@ class RestoredSchema:
     properties: Mapping[str, str]
 
 
-def restore_schema(schema: RestoredSchema, parent: ParentSchema, name: str) -> tuple[Change, Sequence[NewRow]]:
+def restore_schema(schema: SchemaToRestore, parent: ParentSchema, name: str) -> tuple[Change, Sequence[NewRow]]:
     """Return the entry of `changes_made` and the rows that bring a schema back under a name."""
     path = schema.path or to_folder(name, schema.schema_uuid)
     identity = (schema.schema_id, schema.schema_uuid, name, path)

@@ -59,7 +59,7 @@ REFUSALS = (
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How often a commit is tried when others are first. `is_first_of_many`: its caller tries again if all are lost.
+    """The number of tries of a commit when others are first. `is_first_of_many`: its caller tries again if all are lost.
 
     `trusts_cache`: no other server has changed the table since this one did, although another one has done so recently.
     """

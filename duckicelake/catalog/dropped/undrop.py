@@ -36,7 +36,7 @@ from duckicelake.lake.writing.dropped import (
 from duckicelake.lake.writing.registration import find_live_table_name, find_scheduled_path, list_data_paths, take_back_purge
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import metadata_uri, table_folder
-from duckicelake.translate.namespaces import Levels, ParentSchema, RestoredSchema, fold_name, restore_schema, to_levels, to_schema_name
+from duckicelake.translate.namespaces import Levels, ParentSchema, SchemaToRestore, fold_name, restore_schema, to_levels, to_schema_name
 from duckicelake.translate.to_ducklake.tables import TableStep, TableTarget, revive_table
 
 DROP = frozenset({"dropped_table"})
@@ -341,7 +341,7 @@ def _add_schema(commit: Commit, step: TableStep, schema: DroppedSchema, to: tupl
             raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels[:-1])}. Create it, or bring it back, first.")
         parent, name = ParentSchema(found.schema_id, found.schema_names), levels[-1]
     path = schema.schema_path if schema.schema_path_is_relative else None
-    restored = RestoredSchema(ids.take_catalog_id(), schema.schema_uuid, path, read_ended_tags(commit.conn, schema))
+    restored = SchemaToRestore(ids.take_catalog_id(), schema.schema_uuid, path, read_ended_tags(commit.conn, schema))
     change, rows = restore_schema(restored, parent, name)
     step.changes.append(change)
     step.rows += rows
@@ -357,7 +357,7 @@ def undrop_namespace(warehouse: Warehouse, asked: UndropNamespace) -> Undropped:
     """
     with reading(warehouse.lake) as conn:
         schema = _get_schema(conn, asked)
-        obstacles = _find_obstacles(warehouse, conn, _list_tables(conn, schema.schema_id, schema.end_snapshot))
+        obstacles = _list_obstacles(warehouse, conn, _list_tables(conn, schema.schema_id, schema.end_snapshot))
     with committing(warehouse.lake) as commit:
         _check_lake(commit.conn)
         schema = _get_schema(commit.conn, asked)
@@ -386,7 +386,7 @@ def undrop_namespace(warehouse: Warehouse, asked: UndropNamespace) -> Undropped:
     return Undropped(levels, None, schema.schema_uuid, back, left)
 
 
-def _find_obstacles(warehouse: Warehouse, conn: psycopg.Connection, tables: Sequence[DroppedTable]) -> dict[int, str]:
+def _list_obstacles(warehouse: Warehouse, conn: psycopg.Connection, tables: Sequence[DroppedTable]) -> dict[int, str]:
     """Return why tables cannot come back, by their ids; tables that can are left out."""
     found: dict[int, str] = {}
     for table in tables:
@@ -450,7 +450,7 @@ def _get_undropped_namespace(warehouse: Warehouse, uuid: UUID | None, asked: Und
         if found is None:
             return Undropped(levels, None, uuid)
         tables = _list_tables(conn, found.former_schema_id, found.former_end_snapshot)
-        obstacles = _find_obstacles(warehouse, conn, tables)
+        obstacles = _list_obstacles(warehouse, conn, tables)
     levels = to_levels(found.schema_name)
     left = [LeftTable(levels, table.table_name, obstacles.get(table.table_id, LEFT)) for table in tables]
     return Undropped(levels, None, uuid, found.tables, left)

@@ -38,7 +38,7 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """What was read: all up to a lake snapshot, or (`number`) up to that event of it."""
+    """The part that was read: all up to a lake snapshot, or (`number`) up to that event of it."""
 
     snapshot_id: int
     number: int | None = None
@@ -55,7 +55,7 @@ class EventCursor:
 
     @property
     def events_read(self) -> int:
-        """How many events of the next lake snapshot were read."""
+        """The number of events of the next lake snapshot that were read."""
         return 0 if self.number is None else self.number + 1
 
 

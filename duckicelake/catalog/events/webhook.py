@@ -29,7 +29,7 @@ Send = Callable[[Sequence[Event]], str | None]
 
 
 class Sent(Enum):
-    """What became of a turn: events were acknowledged, there was none, another server sends, or the receiver did not take them."""
+    """The result of a turn: events were acknowledged, there was none, another server sends, or the receiver did not take them."""
 
     EVENTS = "events"
     NOTHING = "nothing"

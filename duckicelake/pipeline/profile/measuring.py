@@ -1,4 +1,4 @@
-"""What is measured of a table: its metadata at a snapshot, statistics that Spark computes, and sums over its files that Postgres computes.
+"""The measures of a table: its metadata at a snapshot, statistics that Spark computes, and sums over its files that Postgres computes.
 
 Spark computes by Iceberg's procedures and one scan; reading the metadata is pure.
 """

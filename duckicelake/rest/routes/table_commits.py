@@ -30,7 +30,7 @@ from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_t
 from duckicelake.iceberg.requests.requirements import is_create
 from duckicelake.rest.auth.delegation import note_signing
 from duckicelake.rest.auth.permissions import check_commit, check_moved
-from duckicelake.rest.changes_in_turn import PARSED_BYTES, Change, change_in_turn
+from duckicelake.rest.changes_in_turn import PARSED_BYTES, RequestedChange, change_in_turn
 from duckicelake.rest.context import RequestTarget, ServerContext, Target
 from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
 from duckicelake.rest.operations import OperationHandler
@@ -148,7 +148,7 @@ class TableCommitRoutes:
         """Commit updates to several tables, all or none."""
         requests = await run_in_threadpool(parse_transaction_commits, target, body, key)
         idents = [request.ident for request in requests]
-        change = Change(
+        change = RequestedChange(
             self._context.get_warehouse(target),
             add_objects(key, *idents),
             lambda w: commit.commit_tables(w, requests),

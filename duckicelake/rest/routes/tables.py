@@ -44,7 +44,7 @@ from duckicelake.rest.cached_response import (
     list_headers,
     read_conditional_headers,
 )
-from duckicelake.rest.changes_in_turn import Change, change_in_turn, parse_body
+from duckicelake.rest.changes_in_turn import RequestedChange, change_in_turn, parse_body
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_TABLE, REGISTER_TABLE, RENAME, REPORT
 from duckicelake.rest.operations import OperationHandler
@@ -243,7 +243,7 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._context.get_warehouse(target)
         keyed = wants_credentials(request.scope, warehouse)
-        change = Change(
+        change = RequestedChange(
             warehouse,
             add_objects(key, ident),
             lambda w: create_table(w, ident, asked, needs_keys=keyed),
@@ -257,7 +257,7 @@ class TableChangeRoutes:
         """Register a table by its metadata file; with `overwrite`, in place of a table of that name."""
         asked = decode_register(body)
         warehouse, ident = self._context.get_warehouse(target), Ident(levels, asked.name)
-        change = Change(
+        change = RequestedChange(
             warehouse,
             add_objects(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
@@ -274,7 +274,9 @@ class TableChangeRoutes:
         """Unregister a table from the catalog; all of its files stay."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         verb = registration
-        change = Change(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid))
+        change = RequestedChange(
+            warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid)
+        )
         gone = await change_in_turn(self._context, [ident], change)
         return build_response(build_cached_response(encode_commit_result(gone)), [])
 
@@ -288,7 +290,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table from the catalog."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        change = Change(warehouse, key, lambda w: drop_table(w, ident, purged=purge), finish_noted_purges)
+        change = RequestedChange(warehouse, key, lambda w: drop_table(w, ident, purged=purge), finish_noted_purges)
         await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
@@ -302,7 +304,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table and its Iceberg files if its state is still that of the given metadata file; else 409."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        change = Change(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted_purges)
+        change = RequestedChange(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted_purges)
         await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
@@ -313,7 +315,7 @@ class TableChangeRoutes:
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchTable)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        change = Change(warehouse, once, lambda w: rename_table(w, source, destination), lambda _, __: None)
+        change = RequestedChange(warehouse, once, lambda w: rename_table(w, source, destination), lambda _, __: None)
         await change_in_turn(self._context, [source, destination], change)
         return Response(status_code=204)
 

@@ -33,7 +33,7 @@ from duckicelake.rest.auth.permissions import (
     check_manages_warehouse,
     check_rule,
 )
-from duckicelake.rest.changes_in_turn import Change, change_in_turn
+from duckicelake.rest.changes_in_turn import RequestedChange, change_in_turn
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import UNDROP
 from duckicelake.rest.operations import OperationHandler
@@ -95,9 +95,11 @@ class UndropRoutes:
 Request = UndropTable | UndropNamespace
 
 
-def build_change(warehouse: Warehouse, key: RequestContext, asked: Request, act: Callable[[Warehouse], Undropped]) -> Change[Undropped]:
+def build_change(
+    warehouse: Warehouse, key: RequestContext, asked: Request, act: Callable[[Warehouse], Undropped]
+) -> RequestedChange[Undropped]:
     """Return a request as a change whose repetitions are answered from what it brought back."""
-    return Change(warehouse, key.about(*asked.objects), act, lambda w, uuid: get_undropped(w, uuid, asked))
+    return RequestedChange(warehouse, key.about(*asked.objects), act, lambda w, uuid: get_undropped(w, uuid, asked))
 
 
 def may_undrop(session: Session, item: DroppedObject) -> bool:

@@ -14,7 +14,7 @@ from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
 from duckicelake.iceberg.requests.bodies import check_name, parse_commit_view, parse_create_view
 from duckicelake.rest.auth.permissions import check_moved, check_rename
-from duckicelake.rest.changes_in_turn import Change, change_in_turn, parse_body
+from duckicelake.rest.changes_in_turn import RequestedChange, change_in_turn, parse_body
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.operations import OperationHandler
@@ -89,7 +89,7 @@ class ViewChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "view"))
         warehouse = self._context.get_warehouse(target)
         once = add_objects(key, ident)
-        change = Change(
+        change = RequestedChange(
             warehouse, once, lambda w: view_changes.create_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         made = await change_in_turn(self._context, [ident], change)
@@ -103,7 +103,7 @@ class ViewChangeRoutes:
         location = get_text(node, "metadata-location", REGISTER)
         warehouse = self._context.get_lake(target.prefix).warehouse
         once = add_objects(key, ident)
-        change = Change(
+        change = RequestedChange(
             warehouse, once, lambda w: view_changes.register_view(w, ident, location), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         made = await change_in_turn(self._context, [ident], change)
@@ -117,7 +117,7 @@ class ViewChangeRoutes:
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._context.get_warehouse(target)
-        change = Change(
+        change = RequestedChange(
             warehouse, key, lambda w: view_changes.replace_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         done = await change_in_turn(self._context, [ident], change)
@@ -127,7 +127,7 @@ class ViewChangeRoutes:
     async def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        change = Change(warehouse, key, lambda w: view_changes.drop_view(w, ident), lambda _, __: None)
+        change = RequestedChange(warehouse, key, lambda w: view_changes.drop_view(w, ident), lambda _, __: None)
         await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
@@ -138,6 +138,6 @@ class ViewChangeRoutes:
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchView)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        change = Change(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
+        change = RequestedChange(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
         await change_in_turn(self._context, [source, destination], change)
         return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""What the server sends to Spark executors that write manifests: a recipe for the table, and a plan for each manifest. No I/O.
+"""The inputs of Spark executors that write manifests: a recipe for the table, and a plan for each manifest. No I/O.
 
 `catalog.manifest_import` formats both and computes digests; `pipeline.publish.executor` parses them. `unproven` is the spec of files whose
 partition values are not proven.
