@@ -17,6 +17,10 @@ QUEUE = "duckicelake_commit_queue_length"
 SELECT_DOUBLED = """
 SELECT object_id, key FROM ducklake_tag WHERE end_snapshot IS NULL GROUP BY object_id, key HAVING count(*) > 1
 """
+SELECT_LIVE_KEYS = """
+SELECT g.key FROM ducklake_tag g JOIN ducklake_table t ON t.table_id = g.object_id AND t.end_snapshot IS NULL
+ WHERE t.table_name = %s AND g.end_snapshot IS NULL
+"""
 
 
 @contextmanager
@@ -72,9 +76,10 @@ def count_audited(lake: FreshLake) -> int:
 def check_published(client: Client, lake: FreshLake, name: str = "t") -> dict[str, str]:
     """Check what no commit may leave otherwise, and return the table's properties.
 
-    Every metadata file of the log is there, and DuckLake has each key once.
+    Every metadata file of the log is there, and DuckLake has each key once, and none that is not shown.
     """
     assert lake.psycopg().execute(SELECT_DOUBLED).fetchall() == []
     metadata = client.load(name)
     assert all(client.objects.read(entry["metadata-file"]) for entry in metadata["metadata-log"])
+    assert {key for (key,) in lake.psycopg().execute(SELECT_LIVE_KEYS, [name])} <= metadata["properties"].keys()
     return metadata["properties"]

@@ -69,14 +69,15 @@ def remove_property(key: str) -> dict[str, Any]:
 def test_a_group_is_done_in_the_order_in_which_it_came(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
     """No key is lost or there twice when members set, remove and set the same one again."""
     asked = [set_property("k", "1"), remove_property("first"), remove_property("k"), set_property("k", "4"), set_property("gone", "5")]
+    asked.append(set_property("begun", "6"))
     head = read_head(lake)
     with locked(lake):
         first = begin(client, lake, pool)
         sent = submit_in_line(client, pool, [([update], []) for update in (*asked, remove_property("gone"))])
-    assert [each.result().status for each in (first, *sent)] == [200] * 7
+    assert [each.result().status for each in (first, *sent)] == [200] * 8
     assert read_head(lake) == head + 2
     properties = check_published(client, lake)
-    assert (properties["k"], properties["begun"]) == ("4", "v")
+    assert (properties["k"], properties["begun"]) == ("4", "6")
     assert "first" not in properties and "gone" not in properties
 
 
