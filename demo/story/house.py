@@ -34,7 +34,7 @@ from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport
-from duckicelake.pipeline.maintain.policy import MaintainOptions, Policies
+from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
 from duckicelake.pipeline.profile.job import ProfileContext, profile
 from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport
 from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, verify
@@ -96,7 +96,7 @@ class House:
             progress=self._ignore,
             pause=sleep,
         )
-        return _quietly(partial(maintain, desk, MaintainOptions(tuple(map(parse_ident, tables)), Policies({"min-files": 2}))))
+        return _quietly(partial(maintain, desk, MaintainOptions(tuple(map(parse_ident, tables)), MaintainPolicies({"min-files": 2}))))
 
     def profile(self, table: str) -> ProfileReport:
         """Have `profile` count a table's distinct values for planners."""
