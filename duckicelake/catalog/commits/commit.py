@@ -79,6 +79,22 @@ class RacesLost(Exception):
     """Others were first with all attempts that are not the last ones; nothing was done."""
 
 
+@dataclass(slots=True)
+class PreparedOnce:
+    """A prepared request that is handed over once: whoever takes it commits it or removes what was written for it.
+
+    So no other try names objects that were removed. `manifests` were read for it, and serve every try.
+    """
+
+    manifests: ClientManifests | None
+    _untaken: Prepared | None
+
+    def take(self) -> Prepared | None:
+        """Return the prepared request, None if it was taken before."""
+        prepared, self._untaken = self._untaken, None
+        return prepared
+
+
 class GroupUnknown(Exception):
     """It is unknown what became of a group, or it cannot be shown. `refusals` are the errors of the members that were left out."""
 
@@ -98,11 +114,11 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
 
 
 def commit_prepared(
-    warehouse: Warehouse, request: TableCommit, prepared: Prepared | None = None, attempts: Attempts = ALL_ATTEMPTS
+    warehouse: Warehouse, request: TableCommit, offered: PreparedOnce | None = None, attempts: Attempts = ALL_ATTEMPTS
 ) -> LoadedTable:
     """Do what `commit_table` does, with what `prepare` returned if its base is still the newest one known. Raises: RacesLost."""
     try:
-        committed = _commit(warehouse, CommitBatch([request]), prepared, attempts)
+        committed = _commit(warehouse, CommitBatch([request]), offered, attempts)
     except Unsupported:
         if not is_hiding(request):
             raise
@@ -110,17 +126,20 @@ def commit_prepared(
     return load_committed(warehouse, request.ident, committed)
 
 
-def prepare(warehouse: Warehouse, request: TableCommit) -> Prepared:
+def prepare(warehouse: Warehouse, request: TableCommit) -> PreparedOnce:
     """Return a request with the client's manifests read. Nothing is locked, and its base may be outdated at once.
 
     Raises: CommitFailed: a requirement does not hold of the table as it is now, and the request has not landed. What `commit_table` raises
     """
-    return _prepare_all(warehouse, [request], [None], from_cache=True)[0]
+    [prepared] = _prepare_all(warehouse, [request], [None], from_cache=True)
+    return PreparedOnce(prepared.manifests, prepared)
 
 
-def discard_prepared(warehouse: Warehouse, prepared: Prepared) -> None:
-    """Remove the data files and delete files that were written for a request that is not committed."""
-    _discard(warehouse, [prepared])
+def discard_untaken(warehouse: Warehouse, offered: PreparedOnce | None) -> None:
+    """Remove the data files and delete files that were written for a request that no try has taken."""
+    prepared = None if offered is None else offered.take()
+    if prepared is not None:
+        _discard(warehouse, [prepared])
 
 
 def commit_group(
@@ -180,10 +199,13 @@ def have_landed(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
     return all(find_landed(warehouse, request) is not None for request in requests)
 
 
-def _commit(warehouse: Warehouse, batch: CommitBatch, first: Prepared | None = None, attempts: Attempts = ALL_ATTEMPTS) -> Committed:
+def _commit(
+    warehouse: Warehouse, batch: CommitBatch, offered: PreparedOnce | None = None, attempts: Attempts = ALL_ATTEMPTS
+) -> Committed:
     """Commit a batch, prepared again as often as a table changes meanwhile, and tried again when DuckDB goes first."""
+    first = None if offered is None else offered.take()
     prepared: Sequence[Prepared] = () if first is None else [first]
-    manifests: Sequence[ClientManifests | None] = [None] * len(batch.requests)
+    manifests: Sequence[ClientManifests | None] = [None] * len(batch.requests) if offered is None else [offered.manifests]
     if first is not None and not is_newest(warehouse, first):
         prepared, manifests = (), _give_up(warehouse, prepared)
     until = time.monotonic() + COMMIT_S

@@ -17,8 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.access.policy import TABLE
 from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
-from duckicelake.catalog.commits.commit import Attempts
-from duckicelake.catalog.commits.prepare import Prepared
+from duckicelake.catalog.commits.commit import Attempts, PreparedOnce
 from duckicelake.catalog.commits.requests import GroupMember, TableCommit, to_request
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.table_changes import load_committed_table
@@ -186,7 +185,7 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
     return requests
 
 
-def prepare_commit(request: CommitRequest) -> Prepared | None:
+def prepare_commit(request: CommitRequest) -> PreparedOnce | None:
     """Return the request with the client's manifests read, or raise why it is refused.
 
     A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed: None then.
@@ -199,19 +198,17 @@ def prepare_commit(request: CommitRequest) -> Prepared | None:
         return None
 
 
-def commit_alone(request: CommitRequest, prepared: Prepared | None, attempts: Attempts) -> Response:
+def commit_alone(request: CommitRequest, prepared: PreparedOnce | None, attempts: Attempts) -> Response:
     """Commit one request, and return its response. Raises: RacesLost: none of the attempts was first, and nothing was done."""
-    unused = [] if prepared is None else [prepared]
 
     def act(warehouse: Warehouse) -> LoadedTable:
-        return commit.commit_prepared(warehouse, request.commit, unused.pop() if unused else None, attempts)
+        return commit.commit_prepared(warehouse, request.commit, prepared, attempts)
 
     try:
         return _answer_once(request, act)
     finally:
         # A request whose key was used before is answered without it.
-        for each in unused:
-            commit.discard_prepared(request.warehouse, each)
+        commit.discard_untaken(request.warehouse, prepared)
 
 
 def _answer_once(request: CommitRequest, act: Callable[[Warehouse], LoadedTable]) -> Response:
@@ -264,7 +261,7 @@ def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response
     return MultipartBodyResponse(list_commit_result(done), list_etag_parts(note_signing(request.warehouse, done)))
 
 
-def answer_late(request: CommitRequest, prepared: Prepared | None = None) -> Response:
+def answer_late(request: CommitRequest, prepared: PreparedOnce | None = None) -> Response:
     """Return the response to a request whose turn did not come, if it has been committed before.
 
     Raises: CommitFailed: it has not; nothing was done
@@ -279,5 +276,4 @@ def answer_late(request: CommitRequest, prepared: Prepared | None = None) -> Res
     try:
         return _answer_once(request, refuse)
     finally:
-        if prepared is not None:
-            commit.discard_prepared(request.warehouse, prepared)
+        commit.discard_untaken(request.warehouse, prepared)

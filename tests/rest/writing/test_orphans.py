@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +14,10 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from duckicelake.catalog.cleanup import list_current_since
+from duckicelake.catalog.commits import commit
 from duckicelake.commands.check import list_lost_objects, remove_orphans
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.lake.writing.waiting_sessions import LockYielded
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, set_ref, write_file
@@ -130,6 +132,28 @@ def test_a_copy_of_a_commit_leaves_no_delete_file(client: Client, lake: FreshLak
             copies = [pool.submit(client.commit, updates, (), "t", headers) for _ in range(2)]
             wait_for_queue(client, 2)
         assert [answer.result().status for answer in (first, *copies)] == [200] * 3
+    assert len({name for name in list_names(client) - before if name.startswith("ducklake-")}) == 1
+
+
+def test_a_commit_that_lost_its_first_races_names_what_is_there(
+    client: Client, session: DuckDBPyConnection, readable: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written for them is removed with the last one, and the commit in the turn between servers writes its own."""
+    base, before = client.load(), list_names(client)
+    [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    commit_once: Callable[..., Any] = vars(commit)["_commit_once"]
+    lost: list[int] = []
+
+    def lose_races(*args: Any, **more: Any) -> Any:
+        if len(lost) < commit.WITHOUT_TURN.count:
+            lost.append(len(lost))
+            raise LockYielded
+        return commit_once(*args, **more)
+
+    monkeypatch.setattr(commit, "_commit_once", lose_races)
+    updates = client.append(base, MINE, [], [write_deletes(client, path, "mine")])
+    assert client.commit(updates).status == 200
+    assert len(lost) == commit.WITHOUT_TURN.count
     assert len({name for name in list_names(client) - before if name.startswith("ducklake-")}) == 1
 
 
