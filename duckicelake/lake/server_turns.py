@@ -36,7 +36,9 @@ SELECT CASE WHEN NOT pg_try_advisory_lock(%(next)s, %(key)s) THEN 'behind'
 """
 SELECT_TAKEN = """
 SELECT CASE WHEN NOT pg_try_advisory_lock(%(class)s, %(key)s) THEN 'next'
-            WHEN pg_advisory_unlock(%(next)s, %(key)s) THEN 'taken' END
+            WHEN pg_advisory_unlock(%(next)s, %(key)s) THEN 'taken'
+            -- The second lock was lost with an earlier connection, and this one has the turn.
+            ELSE 'taken' END
 """
 SELECT_LEFT = "SELECT pg_advisory_unlock(%(next)s, %(key)s)::text"
 SELECT_UNLOCKED = "SELECT pg_advisory_unlock(%(class)s, %(key)s)::text"

@@ -109,3 +109,26 @@ def test_a_lost_connection_gives_the_turn_back(lake: FreshLake) -> None:
 
     assert asyncio.run(play())
     assert lake.psycopg().execute(f"SELECT count(*) {ADVISORY}").fetchall() == [(0,)]
+
+
+def test_who_loses_the_connection_while_next_gives_the_turn_back(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another table's question that is not answered in time closes the connection of all; the next one takes the turn, and holds it."""
+    monkeypatch.setattr(server_turns, "HOLD_MAX_S", 0.0)
+    conn = lake.psycopg()
+
+    async def play() -> tuple[object, object]:
+        async with opened(lake) as (first, second):
+
+            async def take() -> object:
+                async with second.turn("main.t"):
+                    return conn.execute(f"SELECT count(*) {ADVISORY}").fetchall()
+
+            async with first.turn("main.t"):
+                waiting = asyncio.create_task(take())
+                async with asyncio.timeout(30):
+                    while conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() != [(2,)]:
+                        await asyncio.sleep(0)
+                await second.close()
+            return await waiting, conn.execute(f"SELECT count(*) {ADVISORY}").fetchall()
+
+    assert asyncio.run(play()) == ([(1,)], [(0,)])

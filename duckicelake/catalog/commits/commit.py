@@ -199,9 +199,7 @@ def have_landed(warehouse: Warehouse, requests: Sequence[TableCommit]) -> bool:
     return all(find_landed(warehouse, request) is not None for request in requests)
 
 
-def _commit(
-    warehouse: Warehouse, batch: CommitBatch, offered: PreparedOnce | None = None, attempts: Attempts = ALL_ATTEMPTS
-) -> Committed:
+def _commit(warehouse: Warehouse, batch: CommitBatch, offered: PreparedOnce | None = None, attempts: Attempts = ALL_ATTEMPTS) -> Committed:
     """Commit a batch, prepared again as often as a table changes meanwhile, and tried again when DuckDB goes first."""
     first = None if offered is None else offered.take()
     prepared: Sequence[Prepared] = () if first is None else [first]
