@@ -121,6 +121,10 @@ class CommitFailed(CatalogError):
     """A requirement does not hold any more; the client must refresh and retry."""
 
 
+class CommitGaveUp(CommitFailed):
+    """Others were in the way of a commit for too long; nothing was done, and the client may repeat the same request."""
+
+
 class CommitStateUnknown(CatalogError):
     """The outcome of the commit is unknown; the client must check the table before a retry."""
 

@@ -11,6 +11,7 @@ from duckicelake.errors import (
     BadRequest,
     CatalogError,
     CommitFailed,
+    CommitGaveUp,
     MergeConflicts,
     NamespaceNotEmpty,
     NoSuchNamespace,
@@ -19,8 +20,8 @@ from duckicelake.errors import (
     Unprocessable,
 )
 from duckicelake.lake.audit_log import AuditContext
-from duckicelake.lake.connect import RequestKey, reading, writing
-from duckicelake.lake.writing.idempotency import RequestOutcome, RequestRepeated, find_outcome, note_refusal
+from duckicelake.lake.connect import RequestKey, query_once, reading, writing
+from duckicelake.lake.writing.idempotency import RequestOutcome, RequestRepeated, delete_refusal, find_outcome, note_refusal
 
 Answer = TypeVar("Answer")
 Repeat = Callable[[Warehouse, UUID | None], Answer]
@@ -30,6 +31,7 @@ FINAL = (
     AlreadyExists,
     BadRequest,
     CommitFailed,
+    CommitGaveUp,
     MergeConflicts,
     NamespaceNotEmpty,
     NoSuchNamespace,
@@ -37,6 +39,7 @@ FINAL = (
     NoSuchView,
     Unprocessable,
 )
+"""Errors that are noted with a request's key, so that no copy of it that is in progress lands after its client was told of them."""
 REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
 
 
@@ -81,6 +84,19 @@ def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehou
             # A concurrent repetition finished first; its outcome is the outcome of this request.
             return run_once(warehouse, asked, act, repeat)
         raise
+
+
+def reopen(warehouse: Warehouse, request: RequestKey | None) -> None:
+    """Let the repetition of a commit that gave up be done. To be called when a request comes, before it waits for anything.
+
+    So a copy that came before, and is still in progress, stays refused as the client was told, unless the client asks again.
+    """
+    if request is None:
+        return
+    found = query_once(warehouse.lake, lambda conn: find_outcome(conn, request))
+    if found is not None and found.refusal == CommitGaveUp.__name__:
+        with writing(warehouse.lake) as conn:
+            delete_refusal(conn, request, CommitGaveUp.__name__)
 
 
 def _repeat(found: RequestOutcome, request: RequestKey, repeat: Callable[[], Answer]) -> Answer:

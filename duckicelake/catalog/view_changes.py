@@ -15,7 +15,7 @@ from duckicelake.catalog.location_rules import check_location, check_store, get_
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import FoundView, LoadedView, get_view, load_committed_view, read_view
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, BadRequest, CommitFailed, LakeBusy, Unsupported
+from duckicelake.errors import AlreadyExists, BadRequest, CommitGaveUp, LakeBusy, Unsupported
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import CommitView, CreateView
 from duckicelake.iceberg.requests.requirements import check_view_requirements
@@ -167,9 +167,9 @@ def replace_view(warehouse: Warehouse, ident: Ident, asked: CommitView) -> Loade
         except _ViewChanged:
             continue
         except LakeBusy as error:
-            raise CommitFailed(error.message) from error
+            raise CommitGaveUp(error.message) from error
         return load_committed_view(warehouse, ident, uuid)
-    raise CommitFailed("The view was noted again and again while this commit was being made; nothing was done. Try again.")
+    raise CommitGaveUp("The view was noted again and again while this commit was being made; nothing was done. Try again.")
 
 
 ParsedTexts = dict[bytes, DuckLakeView]

@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.catalog.idempotency import Repeat, RequestContext, run_once
+from duckicelake.catalog.idempotency import Repeat, RequestContext, reopen, run_once
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CommitFailed
+from duckicelake.errors import CommitGaveUp, TooManyRequests
 from duckicelake.rest.context import ServerContext
 
 Answer = TypeVar("Answer")
@@ -28,6 +28,8 @@ TOO_LATE = "Other changes of {} took so long that this one was not begun; nothin
 class RequestedChange(Generic[Answer]):
     """A change that a request asks for: what does it, and what answers a repetition of the request.
 
+    `is_commit`: its clients take 409 for a commit that was not done, and otherwise for a name that is taken: then IF NOT EXISTS would go on
+    without a table (source: tableErrorHandler of Java's ErrorHandlers; PyIceberg's RestCatalog.create_table).
     `has_landed` finds out if a change whose turn did not come was made before by a request without an idempotency key.
     """
 
@@ -36,6 +38,7 @@ class RequestedChange(Generic[Answer]):
     act: Callable[[Warehouse], Answer]
     repeat: Repeat[Answer]
     has_landed: Callable[[Warehouse], bool] = lambda _: False
+    is_commit: bool = False
 
 
 async def parse_body(body: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
@@ -46,9 +49,11 @@ async def parse_body(body: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
 async def change_in_turn(context: ServerContext, idents: Sequence[Ident], change: RequestedChange[Answer]) -> Answer:
     """Do a change in the turns of the tables or views that it names.
 
-    Raises: TooManyRequests: too many changes of one of them wait, and nothing was done. CommitFailed: its turn did not come in time, and
-    it was not made before; nothing was done. What the change raises
+    Raises: TooManyRequests: too many changes of one of them wait, or the turn of a change that is no commit did not come in time; nothing
+    was done. CommitGaveUp: a commit's turn did not come in time, and it was not made before; nothing was done. What the change raises
     """
+    if change.is_commit and change.request.key is not None:
+        await run_in_threadpool(reopen, change.warehouse, change.request.key)
     began = monotonic()
 
     def do() -> Answer:
@@ -58,7 +63,8 @@ async def change_in_turn(context: ServerContext, idents: Sequence[Ident], change
     def refuse(warehouse: Warehouse) -> Answer:
         if change.has_landed(warehouse):
             return change.repeat(warehouse, None)
-        raise CommitFailed(TOO_LATE.format(" and ".join(map(str, idents))))
+        refusal = CommitGaveUp if change.is_commit else TooManyRequests
+        raise refusal(TOO_LATE.format(" and ".join(map(str, idents))))
 
     def refuse_unless_done() -> Answer:
         return run_once(change.warehouse, change.request, refuse, change.repeat)

@@ -31,6 +31,7 @@ from duckicelake.errors import (
     AlreadyExists,
     BadRequest,
     CommitFailed,
+    CommitGaveUp,
     CommitStateUnknown,
     Forbidden,
     LakeBusy,
@@ -227,11 +228,11 @@ def _commit(warehouse: Warehouse, batch: CommitBatch, offered: PreparedOnce | No
             raise
         except LakeBusy as error:
             _discard(warehouse, prepared)
-            raise CommitFailed(error.message) from error
+            raise CommitGaveUp(error.message) from error
     _discard(warehouse, prepared)
     if attempts.is_first_of_many:
         raise RacesLost
-    raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
+    raise CommitGaveUp("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
 def _commit_once(warehouse: Warehouse, batch: CommitBatch, prepared: Sequence[Prepared], *, yields: bool) -> Committed:
@@ -299,7 +300,7 @@ def _prepare_all(
 def _prepare(warehouse: Warehouse, request: TableCommit, manifests: ClientManifests | None, *, refuses: bool) -> Prepared:
     """Prepare a request, again after a concurrent change; the lake is not locked yet.
 
-    Raises: CommitFailed: maintenance went on, or others held the lake's lock. Clients take any 5xx for an unknown outcome
+    Raises: CommitGaveUp: maintenance went on, or others held the lake's lock. Clients take any 5xx for an unknown outcome
     """
     moved: LakeMoved | None = None
     for _ in range(READ_TRIES):
@@ -308,6 +309,6 @@ def _prepare(warehouse: Warehouse, request: TableCommit, manifests: ClientManife
         except LakeMoved as error:
             moved = error
         except LakeBusy as error:
-            raise CommitFailed(error.message) from error
+            raise CommitGaveUp(error.message) from error
     assert moved is not None
-    raise CommitFailed(f"{moved.message} Nothing was done; try again.") from moved
+    raise CommitGaveUp(f"{moved.message} Nothing was done; try again.") from moved

@@ -89,6 +89,16 @@ def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, me
     return conn.execute(INSERT_OUTCOME, parameters).rowcount == 1
 
 
+DELETE_REFUSAL = """
+DELETE FROM iceberg_idempotency WHERE key = %(key)s AND fingerprint = %(fingerprint)s AND refusal = %(refusal)s
+"""
+
+
+def delete_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str) -> None:
+    """Forget that a request was refused by the error of this name."""
+    conn.execute(DELETE_REFUSAL, {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal})
+
+
 DELETE_OLD_TRANSACTIONS = """
 DELETE FROM iceberg_transaction WHERE created_at < clock_timestamp() - interval '30 days'
 """

@@ -19,11 +19,11 @@ from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
 from duckicelake.catalog.commits.commit import Attempts, PreparedOnce
 from duckicelake.catalog.commits.requests import GroupMember, TableCommit, to_request
-from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.idempotency import RequestContext, reopen, run_once
 from duckicelake.catalog.table_changes import load_committed_table
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
+from duckicelake.errors import BadRequest, CatalogError, CommitGaveUp, CommitStateUnknown
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import is_create
@@ -65,6 +65,11 @@ class CommitRequest:
         return self.context.key is None and self.commit.only_sets_properties
 
     @property
+    def needs_thread(self) -> bool:
+        """True if `prepare_commit` has something to do for the request."""
+        return self.context.key is not None or bool(self.commit.list_added())
+
+    @property
     def table_key(self) -> TableKey:
         """The table whose turn the request takes."""
         return self.warehouse.name, self.commit.ident.namespace, self.commit.ident.name
@@ -91,7 +96,7 @@ class TableCommitRoutes:
         with self._turns.place(request.table_key):
             if request.may_be_grouped:
                 return await self._commit_in_group(request)
-            prepared = await run_in_threadpool(prepare_commit, request) if request.commit.list_added() else None
+            prepared = await run_in_threadpool(prepare_commit, request) if request.needs_thread else None
             try:
                 began = monotonic()
                 async with self._turns.turn([request.table_key]):
@@ -153,6 +158,7 @@ class TableCommitRoutes:
             lambda w: commit.commit_tables(w, requests),
             lambda _, __: None,
             lambda w: commit.have_landed(w, requests),
+            is_commit=True,
         )
         await change_in_turn(self._context, idents, change)
         return Response(status_code=204)
@@ -186,10 +192,13 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
 
 
 def prepare_commit(request: CommitRequest) -> PreparedOnce | None:
-    """Return the request with the client's manifests read, or raise why it is refused.
+    """Return the request with the client's manifests read, None if it names none, or raise why it is refused.
 
     A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed: None then.
     """
+    reopen(request.warehouse, request.context.key)
+    if not request.commit.list_added():
+        return None
     try:
         return commit.prepare(request.warehouse, request.commit)
     except CatalogError:
@@ -264,13 +273,13 @@ def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response
 def answer_late(request: CommitRequest, prepared: PreparedOnce | None = None) -> Response:
     """Return the response to a request whose turn did not come, if it has been committed before.
 
-    Raises: CommitFailed: it has not; nothing was done
+    Raises: CommitGaveUp: it has not; nothing was done
     """
 
     def refuse(warehouse: Warehouse) -> LoadedTable:
         landed = commit.load_landed(warehouse, request.commit)
         if landed is None:
-            raise CommitFailed(TOO_LATE)
+            raise CommitGaveUp(TOO_LATE)
         return landed
 
     try:

@@ -118,7 +118,11 @@ class ViewChangeRoutes:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._context.get_warehouse(target)
         change = RequestedChange(
-            warehouse, key, lambda w: view_changes.replace_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
+            warehouse,
+            key,
+            lambda w: view_changes.replace_view(w, ident, asked),
+            lambda w, uuid: load_committed_view(w, ident, uuid),
+            is_commit=True,
         )
         done = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(done.moved_to))

@@ -21,6 +21,7 @@ from tests.support.waiting import count_waiting, wait_for
 GROUPED, REFUSED = "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
 WAITS = "duckicelake_commit_wait_seconds_count"
 SNAPSHOT = 7_000_000_000_000_000_000
+KEY = "018f3a1e-0000-7000-8000-00000000000c"
 CLIENTS, COMMITS_EACH = 8, 8
 COUNT_TURNS = """
 SELECT count(*) FROM pg_locks
@@ -159,6 +160,25 @@ def test_who_waits_too_long_is_refused_unless_it_has_landed(lake: FreshLake, poo
         assert answer.status == (200 if landed else 409), answer.body
         assert server.count(REFUSED, reason="late") == 1
         assert bool(client.load()["snapshots"]) == landed
+
+
+def test_who_waited_too_long_may_ask_again_with_its_key(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """A copy that was in progress meanwhile is refused alike: its client was told that nothing was done."""
+    with serve(make_settings(lake, commit_queue_s=0.5)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == 200
+
+        def commit_with_key() -> Answer:
+            return client.commit([set_property("keyed")], (), "t", {"Idempotency-Key": KEY})
+
+        with locked(lake):
+            first = pool.submit(commit_with_key)
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a commit that waits for the lake")
+            late = commit_with_key()
+        assert [first.result().error, late.error] == [(409, "CommitFailedException")] * 2
+        assert "keyed" not in client.load()["properties"]
+        assert [commit_with_key().status for _ in range(2)] == [200] * 2
+        assert "keyed" in client.load()["properties"]
 
 
 def test_more_than_may_wait_are_refused_before_any_work(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
@@ -363,19 +383,36 @@ def test_a_drop_waits_behind_commits_and_before_others(client: Client, lake: Fre
 
 
 def test_who_waits_too_long_to_drop_is_refused(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
-    """409, and the table is there; more than may wait are refused at once."""
+    """429, and the table is there until the client asks again; more than may wait are refused at once."""
+    path, headers = "namespaces/main/tables/t", {"Idempotency-Key": KEY}
     with serve(make_settings(lake, commit_queue_s=0.5, commit_queue_max=2)) as server:
         client = open_client(server, lake)
         assert client.create().status == 200
         with locked(lake):
             first = begin(client, lake, pool)
-            late = pool.submit(drop, client, "tables/t")
+            late = pool.submit(client.server.ask, "DELETE", path, headers)
             wait_for_queue(client, 1)
             full = drop(client, "tables/t")
-            assert late.result().error == (409, "CommitFailedException")
-        assert full.error == (429, "SlowDownException")
+            refused = late.result()
+        assert [full.error, refused.error] == [(429, "SlowDownException")] * 2
+        assert refused.headers["retry-after"] == "1"
         assert first.result().status == 200
         assert client.load()["properties"]["begun"] == "v"
+        assert client.server.ask("DELETE", path, headers).status == 204
+
+
+def test_who_waits_too_long_to_create_is_not_told_that_the_name_is_taken(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """Clients take any 409 of a create for that; of a change of a view they take it for a commit that was not done."""
+    with serve(make_settings(lake, commit_queue_s=0.5)) as server:
+        client = open_client(server, lake)
+        assert client.create().status == 200
+        make_view(client)
+        with locked(lake):
+            first = [pool.submit(client.create, "new"), pool.submit(replace_view, client)]
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 2, "two changes that wait for the lake")
+            late = [pool.submit(client.create, "new"), pool.submit(replace_view, client)]
+            assert [each.result().error for each in late] == [(429, "SlowDownException"), (409, "CommitFailedException")]
+        assert [each.result().status for each in first] == [200] * 2
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["new", "landed before"])
@@ -389,11 +426,13 @@ def test_a_transaction_that_waits_too_long_is_refused_unless_it_has_landed(lake:
             metadata = client.load(name)
             updates = client.append(metadata, SNAPSHOT, [data_file(metadata, "a")])
             changes.append({"identifier": {"namespace": ["main"], "name": name}, "requirements": [assert_main(None)], "updates": updates})
-        asked = {"table-changes": changes}
+        asked, headers = {"table-changes": changes}, {"Idempotency-Key": KEY}
         assert not landed or client.post("transactions/commit", asked).status == 204
         with locked(lake):
             first = begin(client, lake, pool)
-            answer = pool.submit(client.post, "transactions/commit", asked).result()
+            answer = pool.submit(client.post, "transactions/commit", asked, headers).result()
         assert first.result().status == 200
         assert answer.status == (204 if landed else 409), answer.body
         assert [bool(client.load(name)["snapshots"]) for name in ("t", "u")] == [landed] * 2
+        assert client.post("transactions/commit", asked, headers).status == 204
+        assert all(client.load(name)["snapshots"] for name in ("t", "u"))
