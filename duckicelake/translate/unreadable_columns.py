@@ -5,6 +5,7 @@ A column is left out whole, also if only a nested field cannot be represented. D
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
@@ -12,7 +13,7 @@ from duckicelake.iceberg.types import walk_fields
 from duckicelake.lake.rows import ColumnRow, TagRow
 from duckicelake.translate.leaf_types import HIDE, PROPERTY, REFUSE, ColumnTree, find_primitive
 from duckicelake.translate.namespaces import fold_name
-from duckicelake.translate.types import NESTED_TYPES
+from duckicelake.translate.types import NESTED_TYPES, is_live
 
 
 def hides_columns(tags: Iterable[TagRow]) -> bool:
@@ -33,9 +34,46 @@ def list_left_out(tree: ColumnTree, never_shown: Collection[int]) -> frozenset[i
     for root in tree.children.get(None, ()):
         rows = list(_walk(root, tree))
         leaves = [row for row in rows if row.column_type.lower() not in NESTED_TYPES and row.column_id not in never_shown]
-        if any(find_primitive(row.column_type.lower()) is None for row in leaves):
+        if any(map(_is_unpublished, leaves)):
             found.update(row.column_id for row in rows)
     return frozenset(found)
+
+
+def _is_unpublished(row: ColumnRow) -> bool:
+    column_type = row.column_type.lower()
+    return column_type not in NESTED_TYPES and find_primitive(column_type) is None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnHistory:
+    """The versions that are left of the columns of a table, and the one of them that is not seen. `oldest` is the lake's oldest snapshot:
+    of what ended before it, nothing is left.
+    """
+
+    columns: Sequence[ColumnRow]
+    root: ColumnRow
+    oldest: int
+
+    def may_have_values(self, begin_snapshot: int, is_noted: bool, is_own: bool) -> bool:
+        """Return True unless it is proven that a data file has no value of the column: see `FileOrigin`.
+
+        A file has none from before the column, and a client's own has none if no version of the column until then could be published.
+        """
+        if not is_noted:
+            return True
+        first = min(row.begin_snapshot for row in self.columns if row.column_id == self.root.column_id)
+        if first > max(begin_snapshot, self.oldest):
+            return False
+        parts = self._list_parts()
+        moments = {at for row in parts for at in (row.begin_snapshot, row.end_snapshot) if at is not None and first <= at <= begin_snapshot}
+        return not is_own or not all(any(is_live(row, at) and _is_unpublished(row) for row in parts) for at in (*moments, begin_snapshot))
+
+    def _list_parts(self) -> list[ColumnRow]:
+        """Return all versions of the column and of the fields within it."""
+        known = {self.root.column_id}
+        while found := {row.column_id for row in self.columns if row.parent_column in known} - known:
+            known |= found
+        return [row for row in self.columns if row.column_id in known]
 
 
 def is_any_within(column_ids: Collection[int], root: ColumnRow, tree: ColumnTree) -> bool:
@@ -97,6 +135,6 @@ def build_rewrite_refusal(unseen: Sequence[ColumnRow]) -> BadRequest:
     """Return the refusal of a snapshot that writes rows again that may have values in columns that the client does not see."""
     names = ", ".join(repr(row.column_name) for row in unseen)
     return BadRequest(
-        f"The snapshot replaces rows of files that DuckDB wrote, and would lose their values of {names}, which {PROPERTY}={HIDE} leaves "
-        "out. Change these rows with DuckDB, or delete rows and append others in snapshots of their own."
+        f"The commit replaces rows with new files, and would lose their values of {names}, which {PROPERTY}={HIDE} leaves out. "
+        "Change these rows with DuckDB, or delete rows in a commit of its own."
     )

@@ -83,6 +83,7 @@ PARAMETERS: dict[str, object] = {
     "change_id": 0,
     "location": "s3://b/i/t",
     "paths": ["a", "b"],
+    "folder": "s3://b/d/main/t/",
     "data_file_id": TABLE_ID + TABLES,
     "begin_snapshot": 1,
     "metadata_version": 2,

@@ -1,5 +1,6 @@
 """Tables that leave out columns that Iceberg cannot represent: what is published, and what a client's change may do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from duckicelake.translate.to_ducklake.columns import ColumnRules, change_column
 from duckicelake.translate.types import columns_at
 from duckicelake.translate.unreadable_columns import (
     PROPERTY,
+    ColumnHistory,
     check_appendable,
     check_property,
     check_stays_readable,
@@ -149,3 +151,34 @@ def test_the_property_stays_while_it_hides_a_column() -> None:
             check_stays_readable(unseen, {PROPERTY: "hide"}, after)
     with pytest.raises(BadRequest, match="must be 'refuse' or 'hide'"):
         check_property({PROPERTY: "yes"})
+
+
+def version(column_id: int, kind: str, begin: int, end: int | None = None, parent: int | None = None) -> ColumnRow:
+    """A version of a column or field."""
+    return replace(column(column_id, f"c{column_id}", kind), begin_snapshot=begin, end_snapshot=end, parent_column=parent)
+
+
+STRUCT = [version(2, "struct", 3), version(3, "int32", 3, parent=2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "begin_snapshot", "may_have"),
+    [
+        pytest.param([version(2, "uint64", 5)], 4, False, id="the column is younger"),
+        pytest.param([version(2, "int32", 5)], 5, True, id="the commit adds the column"),
+        pytest.param([version(2, "uint64", 3)], 5, False, id="unpublished when the file was committed"),
+        pytest.param([version(2, "uint32", 3, 6), version(2, "uint64", 6)], 5, True, id="published when the file was committed"),
+        pytest.param([version(2, "uint32", 3, 4), version(2, "uint64", 4)], 5, True, id="published once, and the file may be older"),
+        pytest.param([version(2, "uint64", 9)], 5, True, id="what it was has expired"),
+        pytest.param([*STRUCT, version(4, "uint64", 6, parent=2)], 5, True, id="a field is younger"),
+        pytest.param([*STRUCT, version(4, "uint64", 3, parent=2)], 5, False, id="a field was unpublished"),
+        pytest.param([*STRUCT, version(4, "uint64", 3, 4, 2), version(5, "uint64", 6, None, 2)], 5, True, id="a field was dropped"),
+    ],
+)
+def test_a_clients_file_may_have_values_of_a_column_that_it_saw(columns: list[ColumnRow], begin_snapshot: int, may_have: bool) -> None:
+    """A file that came back is older than its row, and only the column's own age is a proof; DuckDB's files may have values of any."""
+    history = ColumnHistory(columns, columns[0], 9 if columns[0].begin_snapshot == 9 else 1)
+    assert history.may_have_values(begin_snapshot, is_noted=True, is_own=True) == may_have
+    is_younger = columns[0].begin_snapshot == 5 and begin_snapshot == 4
+    assert history.may_have_values(begin_snapshot, is_noted=True, is_own=False) != is_younger
+    assert history.may_have_values(begin_snapshot, is_noted=False, is_own=False)

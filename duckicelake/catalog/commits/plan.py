@@ -40,10 +40,11 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.changes import NOTES_KIND
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.rows import ColumnRow, TableRow
+from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import (
+    FileOrigin,
     LiveTableRows,
-    has_duckdb_files,
+    list_file_origins,
     list_files_by_path,
     list_inlined_versions,
     read_file_ids_by_path,
@@ -82,7 +83,7 @@ from duckicelake.translate.to_ducklake.commits import (
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
-from duckicelake.translate.unreadable_columns import build_rewrite_refusal, check_appendable, list_unseen
+from duckicelake.translate.unreadable_columns import ColumnHistory, build_rewrite_refusal, check_appendable, list_unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,29 +244,35 @@ class FileWriter:
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
         self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
 
-    def check_unseen(self, columns: Sequence[ColumnRow], shown: Schema, files: SnapshotFiles) -> None:
-        """Raise BadRequest for files that lack values of columns that clients do not see: NOT NULL ones, or those of DuckDB's rows."""
-        unseen = list_unseen(columns, shown)
+    def check_unseen(self, live: LiveTableRows, shown: Schema, files: SnapshotFiles, oldest: int) -> None:
+        """Raise BadRequest for files that lack values of columns that clients do not see: NOT NULL ones, or those of rows that go.
+
+        Rows may go in one snapshot of the request, and come back without the values in another one.
+        """
+        unseen = list_unseen(live.columns, shown)
         if not unseen:
             return
-        if any(prepared.change.added for prepared in files.branch_snapshots.values()):
+        off_main = any(prepared.change.added for prepared in files.branch_snapshots.values())
+        if off_main:
             check_appendable(unseen)
-        for change in files.changes:
-            if self._brings_files(change) and self._is_any_of_duckdb([*change.removed, *change.deletes]):
-                raise build_rewrite_refusal(unseen)
+        gone = [uri for change in files.changes for uri in (*change.removed, *change.deletes)]
+        if not gone or not (off_main or any(map(self._brings_files, files.changes))):
+            return
+        histories = [ColumnHistory(live.columns, row, oldest) for row in unseen]
+        if any(history.may_have_values(*origin) for origin in self._list_origins(gone) for history in histories):
+            raise build_rewrite_refusal(unseen)
 
     def _brings_files(self, change: FileChange) -> bool:
         """Return True if a change adds files that a client wrote, also those of a branch that main is set to."""
         return bool(change.added) or len(change.returned) > len(self._find_sources(change.returned))
 
-    def _is_any_of_duckdb(self, uris: Sequence[str]) -> bool:
-        """Return True if one of these files holds rows that DuckDB wrote: its data file, or a file derived from inlined rows."""
-        inlined = self._list_inlined(uris)
+    def _list_origins(self, uris: Sequence[str]) -> list[FileOrigin]:
+        """Return the origins of live files; inlined rows, and files derived from them, are DuckDB's."""
         row, table_id = self.planned.row, self.planned.table_id
-        if inlined or row is None:
-            return bool(inlined)
+        if row is None or any(find_inlined_snapshot(self.allowed.locations, uri) is not None for uri in uris):
+            return [FileOrigin(0, is_noted=False, is_own=False)]
         folder = table_folder(read_data_path(self.commit.conn), row)
-        return has_duckdb_files(self.commit.conn, table_id, [path for uri in uris for path in list_paths(folder, uri)])
+        return list_file_origins(self.commit.conn, table_id, folder, [path for uri in uris for path in list_paths(folder, uri)])
 
     def delete_rows(self, step: TableStep, prepared: PreparedDeletes) -> None:
         """Give data files their new delete files, and end inlined rows."""
@@ -553,7 +560,8 @@ def _plan_change(commit: Commit, applied: _Applied, ids: IdAllocator, planned: P
         first.add_change("altered_table" if marks else NOTES_KIND, table_id)
     names = build_column_names(base.published.state if base.published else None, files.footers)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
-    writer.check_unseen(found.columns, get_current_schema(old), files)
+    assert base.published is not None, "a table that is there has been published"
+    writer.check_unseen(found, get_current_schema(old), files, base.published.state.oldest.snapshot_id)
     is_step = bool(first.changes or files.changes)
     steps = add_snapshots(writer, first, applied) if is_step else []
     moved = [] if files.move is None else keep_main_target(table_id, files.move, notes.refs)

@@ -136,18 +136,36 @@ def list_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[
     return [LiveDataFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
-SELECT_HAS_DUCKDB_FILES = """
-SELECT EXISTS (SELECT FROM ducklake_data_file f
-                WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL AND f.path = ANY(%(paths)s::text[])
-                  -- Every file that a client committed has a note.
-                  AND NOT EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id))
+class FileOrigin(NamedTuple):
+    """The writer of a live data file. `is_noted`: DuckLake did not write it under this id. `is_own`: a client's snapshot first added it.
+
+    A file is noted and not a client's own if it came back: by a ref that main was set to, or after DuckLake had forgotten it.
+    """
+
+    begin_snapshot: int
+    is_noted: bool
+    is_own: bool
+
+
+SELECT_ORIGINS = """
+SELECT DISTINCT f.begin_snapshot,
+       -- Every file that a client committed has a note.
+       EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id) AS is_noted,
+       EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
+       AND NOT starts_with(f.path, %(folder)s::text)
+       AND EXISTS (SELECT FROM iceberg_snapshot n WHERE n.table_id = f.table_id AND n.lake_snapshot_id = f.begin_snapshot)
+       AND NOT EXISTS (SELECT FROM iceberg_move n WHERE n.table_id = f.table_id AND n.lake_snapshot_id = f.begin_snapshot)
+       -- A count instead of EXISTS, which would scan the table.
+       AND (SELECT count(*) FROM ducklake_data_file o WHERE o.table_id = f.table_id AND o.path = f.path) = 1 AS is_own
+  FROM ducklake_data_file f
+ WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL AND f.path = ANY(%(paths)s::text[])
 """
 
 
-def has_duckdb_files(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> bool:
-    """Return True if DuckDB wrote one of the live data files of a table with these paths."""
-    row = conn.execute(SELECT_HAS_DUCKDB_FILES, {"table_id": table_id, "paths": list(paths)}).fetchone()
-    return bool(row and row[0])
+def list_file_origins(conn: psycopg.Connection, table_id: int, folder: str, paths: Iterable[str]) -> list[FileOrigin]:
+    """Return the origins of the live data files of a table with these paths; `folder` is the one in which DuckLake writes its files."""
+    parameters = {"table_id": table_id, "folder": folder, "paths": list(paths)}
+    return [FileOrigin._make(row) for row in conn.execute(SELECT_ORIGINS, parameters)]
 
 
 SELECT_IS_NAMED = """

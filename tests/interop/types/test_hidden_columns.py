@@ -13,6 +13,7 @@ from duckicelake.commands.check import list_findings
 from duckicelake.embedded.home import open_home
 from duckicelake.translate.unreadable_columns import PROPERTY
 from tests.rest.serving import Answer, make_settings
+from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.readers import DuckDBIcebergReader, PyIcebergReader, Served
 from tests.support.spark import Spark, SparkRefused
 from tests.support.tiers import long_after
@@ -149,3 +150,58 @@ def test_an_unreadable_table_is_asked_to_hide_by_its_uuid(served: Served) -> Non
     assert set_property(served, "refuse").status == 406
     assert set_property(served, "hide", {**other, "uuid": uuid}).status == 200
     assert set_property(served, "hide").status == 200
+
+
+COPIES = "would lose their values of '{}'"
+
+
+def test_rows_from_before_a_column_was_hidden_are_not_rewritten(served: Served) -> None:
+    """A client's file has the values of a column that it saw; one from before the column has none, and one from after it became hidden."""
+    conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog
+    catalog.create_table(IDENT, pa.schema([("i", pa.int32()), ("v", pa.int32()), ("s", pa.struct([("a", pa.int32())]))]))
+    rows = [{"i": i, "v": i * 10, "s": {"a": i}} for i in (1, 2)]
+    schema = pa.schema([("i", pa.int32()), ("v", pa.int32()), ("s", pa.struct([("a", pa.int32())]))])
+    catalog.load_table(IDENT).append(pa.Table.from_pylist(rows, schema))
+    conn.execute("ALTER TABLE t ADD COLUMN late UBIGINT")
+    assert set_property(served, "hide").status == 200
+    catalog.load_table(IDENT).append(pa.Table.from_pylist([{**rows[0], "i": i} for i in (3, 4)], schema))
+    catalog.load_table(IDENT).delete("i = 4")
+    for change, name in (("ADD COLUMN s.u UBIGINT", "s"), ("ALTER COLUMN v TYPE DOUBLE", "v")):
+        conn.execute(f"ALTER TABLE t {change}")
+        with pytest.raises(BadRequestError, match="would lose their values of .*" + name):
+            catalog.load_table(IDENT).delete("i = 1")
+    assert conn.execute("SELECT i, v, s.a FROM t ORDER BY i").fetchall() == [(1, 10, 1), (2, 20, 2), (3, 10, 1)]
+
+
+def test_a_file_of_ducklakes_that_comes_back_is_not_rewritten(served: Served) -> None:
+    """DuckLake has forgotten the file, which a tag kept: its note, which it gets with its new row, makes it no client's file."""
+    conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT)")
+    set_property(served, "hide")
+    conn.execute("INSERT INTO t SELECT n, n FROM range(20) r(n)")
+    table = catalog.load_table(IDENT)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.manage_snapshots().create_tag(snapshot.snapshot_id, "kept").commit()
+    conn.execute("DELETE FROM t")
+    expire_everything(conn)
+    catalog.load_table(IDENT).manage_snapshots().set_current_snapshot(ref_name="kept").commit()
+    with pytest.raises(BadRequestError, match=COPIES.format("u")):
+        catalog.load_table(IDENT).delete("i = 1")
+    assert conn.execute("SELECT count(*), sum(u) FROM t").fetchall() == [(20, 190)]
+
+
+def test_rows_are_not_replaced_by_two_snapshots_of_one_request(served: Served) -> None:
+    """PyIceberg's overwrite deletes whole files in one snapshot, and adds the new rows in the next one. Apart, both are what they say."""
+    conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT)")
+    set_property(served, "hide")
+    conn.execute("INSERT INTO t SELECT n, n FROM range(20) r(n)")
+    rows = pa.table({"i": pa.array(range(20), pa.int32())})
+    with pytest.raises(BadRequestError, match=COPIES.format("u")):
+        catalog.load_table(IDENT).overwrite(rows)
+    assert conn.execute("SELECT count(u) FROM t").fetchall() == [(20,)]
+    catalog.load_table(IDENT).delete("i >= 0")
+    catalog.load_table(IDENT).append(rows)
+    catalog.load_table(IDENT).overwrite(rows)
+    assert conn.execute("SELECT count(*), count(u) FROM t").fetchall() == [(20, 0)]
