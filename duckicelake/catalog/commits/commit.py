@@ -282,9 +282,15 @@ def _discard(warehouse: Warehouse, prepared: Sequence[Prepared]) -> None:
 def _prepare_all(
     warehouse: Warehouse, requests: Sequence[TableCommit], manifests: Sequence[ClientManifests | None], *, from_cache: bool
 ) -> list[Prepared]:
-    """Prepare each request, from the cache if it is only one."""
+    """Prepare each request, from the cache if it is only one. If one is refused, what was written for those before it is removed."""
     if len(requests) != 1:
-        return [_prepare(warehouse, request, read, refuses=False) for request, read in zip(requests, manifests, strict=True)]
+        several: list[Prepared] = []
+        with ExitStack() as undone:
+            undone.callback(_discard, warehouse, several)
+            for request, read in zip(requests, manifests, strict=True):
+                several.append(_prepare(warehouse, request, read, refuses=False))
+            undone.pop_all()
+        return several
     [request], [read] = requests, manifests
     cached = prepare_from_cache(warehouse, request, read) if from_cache else None
     if cached is not None:

@@ -157,6 +157,21 @@ def test_a_commit_that_lost_its_first_races_names_what_is_there(
     assert len({name for name in list_names(client) - before if name.startswith("ducklake-")}) == 1
 
 
+def test_a_transaction_that_is_refused_at_its_second_table_leaves_no_delete_file(client: Client, session: DuckDBPyConnection) -> None:
+    """One was written for the first table before the manifests of the second turned out to be missing."""
+    assert client.create("u").status == 200
+    [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    updates = {
+        "t": client.append(client.load(), MINE, [], [write_deletes(client, path, "mine")]),
+        "u": client.append(client.load("u"), MINE + 1, []),
+    }
+    client.objects.delete(updates["u"][0]["snapshot"]["manifest-list"])
+    changes = [{"identifier": {"namespace": ["main"], "name": name}, "requirements": [], "updates": updates[name]} for name in updates]
+    before = list_names(client)
+    assert client.post("transactions/commit", {"table-changes": changes}).status == 400
+    assert list_names(client) == before
+
+
 def test_a_commit_to_a_table_that_went_leaves_no_delete_file(client: Client, lake: FreshLake, session: DuckDBPyConnection) -> None:
     """DuckDB renames the table while the commit waits for its turn."""
     base = client.load()
