@@ -123,8 +123,16 @@ def commit_prepared(
     except Unsupported:
         if not is_hiding(request):
             raise
-        return hide_columns(warehouse, request)
+        return _hide_columns(warehouse, request)
     return load_committed(warehouse, request.ident, committed)
+
+
+def _hide_columns(warehouse: Warehouse, request: TableCommit) -> LoadedTable:
+    """Do what `hide_columns` does. Raises: CommitGaveUp: others held the lake's lock, or maintenance went on; nothing was done."""
+    try:
+        return hide_columns(warehouse, request)
+    except (LakeBusy, LakeMoved) as error:
+        raise CommitGaveUp(error.message) from error
 
 
 def prepare(warehouse: Warehouse, request: TableCommit) -> PreparedOnce:

@@ -14,11 +14,13 @@ from duckicelake.catalog.commits.commit import commit_table
 from duckicelake.catalog.commits.requests import to_request
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CommitFailed, LakeBusy
+from duckicelake.errors import CommitFailed, CommitGaveUp, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake import connect
 from duckicelake.lake.connect import LakeConnection
 from duckicelake.lake.notes import lock_numbering
+from duckicelake.lake.writing import transaction
+from duckicelake.translate.unreadable_columns import HIDE, PROPERTY
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
@@ -105,11 +107,14 @@ def move(warehouse: Warehouse) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    whole_after(1, [
-        pytest.param(partial(set_property, value="second"), id="property"),
-        pytest.param(add_column, id="column"),
-        pytest.param(move, id="location"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param(partial(set_property, value="second"), id="property"),
+            pytest.param(add_column, id="column"),
+            pytest.param(move, id="location"),
+        ],
+    ),
 )
 def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
     loaded: Warehouse, lake: FreshLake, change: Callable[[Warehouse], None]
@@ -154,6 +159,20 @@ def test_a_commit_that_waits_too_long_for_a_number_has_failed(loaded: Warehouse,
         with pytest.raises(CommitFailed):
             set_property(loaded, "second")
     assert json.loads(load(loaded).metadata)["properties"]["k"] == "first"
+
+
+def test_a_commit_that_hides_columns_and_waits_too_long_has_failed(
+    warehouse: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told that the server is busy either."""
+    lake.duckdb().execute("CREATE TABLE t (i INTEGER, d INTERVAL)")
+    monkeypatch.setattr(transaction, "BEGIN_LOCKED", transaction.BEGIN_LOCKED.replace(b"10s", b"50ms"))
+    asked = parse_commit_table({"requirements": [], "updates": [{"action": "set-properties", "updates": {PROPERTY: HIDE}}]})
+    holder = lake.psycopg()
+    with holder.transaction():
+        holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        with pytest.raises(CommitGaveUp):
+            commit_table(warehouse, Ident(("main",), "t"), asked)
 
 
 def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
