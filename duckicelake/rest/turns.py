@@ -30,7 +30,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """The number of changes of one table that may be in progress or wait at a time, and the seconds that each may wait."""
+    """The number of changes of one table that may be in progress or wait at a time, and the seconds that each may wait.
+
+    A change of several tables waits no longer for all of them.
+    """
 
     requests: int = 256
     seconds: float = 20.0
@@ -102,19 +105,26 @@ class Turns(Generic[Request, Answer]):
 
     @asynccontextmanager
     async def turn(self, keys: Sequence[TableKey]) -> AsyncGenerator[None]:
-        """Hold the turns of tables, taken one after the other in their order, which is the same for all. Raises: TurnTimeout."""
+        """Hold the turns of tables, taken one after the other in their order, which is the same for all.
+
+        Those that it has are held while it waits for the next one, `limits.seconds` in all; other changes of these tables wait meanwhile.
+        Raises: TurnTimeout: the turns did not all come in that time
+        """
         held: list[TableKey] = []
+        until = asyncio.get_running_loop().time() + self.limits.seconds
         try:
             for key in sorted(set(keys)):
-                await self.wait(key)
+                await self.wait(key, until=until)
                 held.append(key)
             yield
         finally:
             for key in reversed(held):
                 self.release(key)
 
-    async def wait(self, key: TableKey, request: Request | None = None) -> Answer | CatalogError | None:
+    async def wait(self, key: TableKey, request: Request | None = None, *, until: float | None = None) -> Answer | CatalogError | None:
         """Return None when it is the caller's turn, who releases it; of a `request`, the answer if another one's turn has answered it.
+
+        `until`: by the loop's clock, the time up to which it may wait, if it began to wait for another table before.
 
         Raises: TurnTimeout: the turn did not come in time
         """
@@ -124,7 +134,8 @@ class Turns(Generic[Request, Answer]):
             return None
         loop = asyncio.get_running_loop()
         waiter = Waiter[Request, Answer](loop.create_future(), loop.time(), request)
-        waiter.timer = loop.call_later(self.limits.seconds, self._expire, queue, waiter)
+        until = loop.time() + self.limits.seconds if until is None else until
+        waiter.timer = loop.call_at(until, self._expire, queue, waiter)
         queue.append(waiter)
         try:
             return await waiter.turn
