@@ -41,17 +41,26 @@ from duckicelake.lake.locations import (
 from duckicelake.lake.note_rows import UNPUBLISHED
 from duckicelake.lake.notes import read_kept_list, read_notes, read_ref_notes
 from duckicelake.lake.read import read_data_path
-from duckicelake.lake.rows import TableRow
+from duckicelake.lake.rows import TableNotes, TableRow
 from duckicelake.lake.writing.registration import (
     Purge,
     claim_purge,
     delete_purge,
-    list_located_tables,
+    has_other_table,
     list_purges,
     list_unregistered_locations,
 )
 from duckicelake.store.objects import Objects
-from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
+from duckicelake.translate.locations import (
+    file_uri,
+    find_copy,
+    metadata_uri,
+    table_folder,
+    to_canonical,
+    to_folder_uri,
+    to_uri,
+    version_hint_uri,
+)
 
 CLAIMED_OBJECTS = 1000
 """So many objects are deleted well within the hour for which a claim holds."""
@@ -73,16 +82,15 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
         if notes.table is None:
             return TableObjects(table, [])
         locations = [notes.table.location, *list_earlier_locations(conn, table.table_id)]
-        unregistered = set(list_unregistered_locations(conn, table.table_id))
-        shared = {location for location in locations if location in unregistered or len(list_located_tables(conn, location)) > 1}
-    own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in notes.metadata_log}
+        shared = _list_shared(conn, table.table_id, locations)
+    own = _list_own_metadata(notes)
     return TableObjects(
         table,
         [
             uri
             for location in locations
             for uri, _ in warehouse.objects.list_under(location)
-            if location not in shared or uri.removeprefix(location) in own
+            if location not in shared or uri in own
         ],
         locations,
     )
@@ -124,24 +132,33 @@ def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
     with reading(warehouse.lake) as conn:
         if is_shared(conn):
             return []
-        own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in read_notes(conn, noted.table_id).metadata_log}
-        unregistered = {to_canonical(location) for location in list_unregistered_locations(conn, noted.table_id)}
-        free = [
-            location
-            for location in noted.locations
-            if to_canonical(location) not in unregistered and find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None
-        ]
-        shared = {location for location in free if any(table.table_id != noted.table_id for table in list_located_tables(conn, location))}
+        own = _list_own_metadata(read_notes(conn, noted.table_id))
+        free = [location for location in noted.locations if find_overlapping_table(conn, noted.table_id, to_canonical(location)) is None]
+        shared = _list_shared(conn, noted.table_id, free)
+        data = to_folder_uri(read_data_path(conn))
     left = [
         uri
         for location in free
         for uri, modified in warehouse.objects.list_modified(location)
-        if modified <= noted.begun_at and (location not in shared or uri.removeprefix(location) in own)
+        if modified <= noted.begun_at and (location not in shared or uri in own) and not to_canonical(uri).startswith(data)
     ]
     with reading(warehouse.lake) as conn:
         paths = [path for path, is_relative in list_named_paths(conn, noted.table_id, noted.locations) if not is_relative]
         named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, noted.locations, noted.table_id))}
     return _delete_purged(warehouse, noted, [uri for uri in left if to_canonical(uri) not in named])
+
+
+def _list_shared(conn: psycopg.Connection, table_id: int, locations: Sequence[str]) -> set[str]:
+    """Return those locations that an unregistered table has, or that another table has or had which DuckLake has not forgotten."""
+    unregistered = {to_canonical(location) for location in list_unregistered_locations(conn, table_id)}
+    return {location for location in locations if to_canonical(location) in unregistered or has_other_table(conn, table_id, location)}
+
+
+def _list_own_metadata(notes: TableNotes) -> set[str]:
+    """Return the URIs of a table's own metadata files, each at the location that the table had then."""
+    if notes.table is None:
+        return set()
+    return {metadata_uri(row.earlier_location or notes.table.location, row.metadata_version) for row in notes.metadata_log}
 
 
 def _delete_purged(warehouse: Warehouse, noted: Purge, uris: Sequence[str]) -> list[str]:
@@ -152,10 +169,12 @@ def _delete_purged(warehouse: Warehouse, noted: Purge, uris: Sequence[str]) -> l
     gone: list[str] = []
     for first in range(0, len(uris), CLAIMED_OBJECTS):
         with writing(warehouse.lake) as conn:
-            locations = claim_purge(conn, noted)
-        if locations is None:
+            claimed = claim_purge(conn, noted)
+            # A table may have been created or moved there since the objects were listed.
+            free = [each for each in claimed or () if find_overlapping_table(conn, noted.table_id, to_canonical(each)) is None]
+        if claimed is None:
             return gone
-        folders = tuple(to_folder_uri(location) for location in locations)
+        folders = tuple(to_folder_uri(location) for location in free)
         batch = [uri for uri in uris[first : first + CLAIMED_OBJECTS] if to_canonical(uri).startswith(folders)]
         warehouse.objects.delete_many(batch)
         gone += batch
@@ -252,7 +271,8 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     objects, metadata = warehouse.objects, published.metadata
     with reading(warehouse.lake) as conn:
         locations = dict.fromkeys([*list_earlier_locations(conn, table.table_id), metadata.location])
-        own = [location for location in locations if len(list_located_tables(conn, location)) == 1]
+        shared = _list_shared(conn, table.table_id, [*locations])
+        own = [location for location in locations if location not in shared]
         data = to_folder_uri(read_data_path(conn))
     everything = {uri: modified for location in own for uri, modified in objects.list_modified(location)}
     found = {uri: modified for uri, modified in everything.items() if not to_canonical(uri).startswith(data)}

@@ -408,8 +408,10 @@ class _TableChanged(Exception):
 def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
     """Take a table out of the lake and return it as it was then; its files and metadata stay for the catalog that registers it next.
 
-    Raises: NoSuchTable: it does not exist. CommitFailed: others change it all the time
+    Raises: NoSuchTable: it does not exist. CommitFailed: others change it all the time. BadRequest: on a branch
     """
+    if warehouse.repository is not None:
+        raise BadRequest(f"The table {ident} cannot be unregistered on a branch: merge the branch, and unregister the table in the lake.")
     for _ in range(UNREGISTER_TRIES):
         loaded = load_table(warehouse, ident)
         with suppress(_TableChanged), committing(warehouse.lake) as commit:

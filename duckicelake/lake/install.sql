@@ -708,14 +708,21 @@ BEGIN
           JOIN folder d ON d.whole = left(f.whole, n)
          WHERE substr(f.whole, n, 1) = ''/''', TG_TABLE_SCHEMA);
     EXECUTE format('
-        INSERT INTO %1$I.iceberg_purge (table_id, table_uuid, locations, due_at)
-        -- Nothing is removed at once, so that a client may still register the table from its metadata file.
-        SELECT g.table_id, g.table_uuid, n.locations, clock_timestamp() - interval ''1 hour''
+        INSERT INTO %1$I.iceberg_purge (table_id, table_uuid, locations, begun_at, due_at)
+        -- What was written after the drop belongs to another table, maybe of another catalog. Nothing is removed at once, so that a
+        -- client may still register the table from its metadata file.
+        SELECT g.table_id, g.table_uuid, n.locations, d.dropped_at, clock_timestamp() - interval ''1 hour''
           FROM (SELECT DISTINCT ON (table_id) table_id, table_uuid, end_snapshot FROM gone ORDER BY table_id, begin_snapshot DESC) g
           CROSS JOIN LATERAL (SELECT array_agg(p.location) AS locations
                                 FROM (SELECT location FROM %1$I.iceberg_table WHERE table_id = g.table_id
                                       UNION SELECT location FROM %1$I.iceberg_location WHERE table_id = g.table_id) p) n
-         WHERE n.locations IS NOT NULL AND g.table_uuid IS NOT NULL
+          CROSS JOIN LATERAL (SELECT least(clock_timestamp(), coalesce(
+                                  (SELECT s.snapshot_time FROM %1$I.ducklake_snapshot s WHERE s.snapshot_id = g.end_snapshot),
+                                  (SELECT e.snapshot_time FROM %1$I.iceberg_event e WHERE e.snapshot_id = g.end_snapshot),
+                                  ''-infinity'')) AS dropped_at) d
+         WHERE n.locations IS NOT NULL AND g.table_uuid IS NOT NULL AND isfinite(d.dropped_at)
+           -- The catalog that a table was registered from may still read its objects.
+           AND NOT EXISTS (SELECT FROM %1$I.iceberg_registered r WHERE r.table_id = g.table_id)
            AND NOT EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id)
            AND g.end_snapshot > (SELECT value::bigint FROM %1$I.iceberg_setting WHERE key = ''forgotten_purged'')
             ON CONFLICT (table_id) DO NOTHING', TG_TABLE_SCHEMA);

@@ -22,7 +22,7 @@ from duckicelake.translate.namespaces import Levels, to_levels
 
 MOST_EVENTS = 1000
 LARGEST_ID = 2**63 - 1
-CURSOR = re.compile(r"(-1|[0-9]{1,19})(?:\.([0-9]{1,9}))?")
+CURSOR = re.compile(r"(-1|[0-9]{1,19})(?:\.([0-9]{1,7}))?")
 Event = Mapping[str, Any]
 FUNCTION_KINDS = frozenset({"created_scalar_macro", "created_table_macro", "dropped_scalar_macro", "dropped_table_macro"})
 
@@ -62,6 +62,10 @@ class EventCursor:
 OLDEST = EventCursor(-1)
 
 
+LONGEST_TEXT = 4096
+"""The author and the message of a lake snapshot are in each of its events, so they are cut after so many characters."""
+
+
 class EventsLost(BadRequest):
     """Events that follow a cursor cannot be read any more; reading may go on after the lake snapshot `next_after`."""
 
@@ -96,9 +100,9 @@ def read_event_page(conn: psycopg.Connection, name: str, after: EventCursor | No
     if after is not None:
         _check_cursor(after, bounds)
     found = [(row.snapshot_id, number, event) for row in rows for number, event in enumerate(build_events(row, f"/v1/{name}"))]
-    first = rows[0].snapshot_id if rows else None
     if cursor.number is not None and (cursor.snapshot_id, cursor.number) not in [(place[0], place[1]) for place in found]:
-        raise BadRequest(f"The lake has no event {cursor.text}, so this is no cursor of it{'' if first is None else f'; {first} is next'}.")
+        message = f"The lake has no event {cursor.text}, so this is no cursor of it. Go on after {cursor.snapshot_id}."
+        raise EventsLost(cursor.snapshot_id, message)
     left = found[cursor.events_read :]
     shown = left[:most]
     if len(left) > most:
@@ -134,8 +138,8 @@ def build_events(row: OutboxRow, source: str) -> Iterator[Event]:
             "uuid": changed.uuid,
             "lake-snapshot-id": row.snapshot_id,
             "changes": kinds,
-            "author": row.author,
-            "message": row.commit_message,
+            "author": None if row.author is None else row.author[:LONGEST_TEXT],
+            "message": None if row.commit_message is None else row.commit_message[:LONGEST_TEXT],
             "principal": row.principal,
             "operation": row.operation,
             "request-id": row.request_id,

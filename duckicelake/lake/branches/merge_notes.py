@@ -13,14 +13,21 @@ from duckicelake.lake.branches.merge_rules import MergePlan
 ADD_TABLES = sql.SQL("""
 INSERT INTO {p}.iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
                                token, updated_ms, last_column_id, last_partition_id, is_native, current_snapshot_id, numbered_until)
-SELECT n.table_id,
-       CASE WHEN starts_with(n.location, k.branch_uri) THEN k.lake_uri || substr(n.location, length(k.branch_uri) + 1) ELSE n.location END,
-       n.format_version, n.sequence_base, n.metadata_version, -1, -1, '', n.updated_ms, n.last_column_id, n.last_partition_id,
-       n.is_native, -1, n.numbered_until
+SELECT n.table_id, w.location, n.format_version, n.sequence_base,
+       -- No metadata file is written twice: numbers go on after those of any table that the lake has had at the location.
+       greatest(n.metadata_version,
+                (SELECT max(o.metadata_version)
+                   FROM (SELECT location, metadata_version FROM {p}.iceberg_table
+                         UNION ALL SELECT location, metadata_version FROM {p}.iceberg_location) o
+                  WHERE regexp_replace(regexp_replace(o.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///')
+                      = regexp_replace(regexp_replace(w.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///'))),
+       -1, -1, '', n.updated_ms, n.last_column_id, n.last_partition_id, n.is_native, -1, n.numbered_until
   FROM {b}.iceberg_table n
  CROSS JOIN (SELECT CASE WHEN starts_with(iceberg_path, '/') THEN 'file://' ELSE '' END || iceberg_path AS branch_uri,
                     CASE WHEN starts_with(lake_iceberg_path, '/') THEN 'file://' ELSE '' END || lake_iceberg_path AS lake_uri
                FROM {b}.branch_fork) k
+ CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(n.location, k.branch_uri)
+                                 THEN k.lake_uri || substr(n.location, length(k.branch_uri) + 1) ELSE n.location END AS location) w
  WHERE n.table_id = ANY(%(new)s)
 """)
 RAISE_TABLES = sql.SQL("""

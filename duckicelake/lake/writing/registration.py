@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
@@ -50,6 +51,30 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
 def list_located_tables(conn: psycopg.Connection, location: str) -> list[LocatedTable]:
     """Return the tables that have been at a location, as far as DuckLake still has their rows."""
     return fetch_rows(conn, LocatedTable, SELECT_LOCATED_TABLES, location=location)
+
+
+# Locations are compared in one spelling, as by the indexes on them.
+PLAIN_LOCATION: LiteralString = "regexp_replace(regexp_replace({}, '^s3[an]://', 's3://'), '^file:/+', 'file:///')"
+
+SELECT_HAS_OTHER_TABLE = "".join(
+    (
+        """
+SELECT EXISTS (SELECT FROM (SELECT table_id, location FROM iceberg_table UNION ALL SELECT table_id, location FROM iceberg_location) n
+                WHERE n.table_id <> %(table_id)s AND """,
+        PLAIN_LOCATION.format("n.location"),
+        " = ",
+        PLAIN_LOCATION.format("%(location)s"),
+        """
+                  AND EXISTS (SELECT FROM ducklake_table d WHERE d.table_id = n.table_id))
+""",
+    )
+)
+
+
+def has_other_table(conn: psycopg.Connection, table_id: int, location: str) -> bool:
+    """Return True if another table that DuckLake has not forgotten is or was at a location."""
+    row = conn.execute(SELECT_HAS_OTHER_TABLE, {"table_id": table_id, "location": location}).fetchone()
+    return row is not None and bool(row[0])
 
 
 SELECT_DROP = """
@@ -150,12 +175,20 @@ def list_unregistered_locations(conn: psycopg.Connection, table_id: int) -> list
     return [row[0] for row in conn.execute(SELECT_UNREGISTERED, {"table_id": table_id})]
 
 
-SELECT_HAS_PURGE = """
+SELECT_HAS_PURGE = "".join(
+    (
+        """
 SELECT EXISTS (SELECT FROM iceberg_purge
-                WHERE (table_id = %(table_id)s OR %(location)s = ANY(locations))
+                WHERE (table_id = %(table_id)s OR EXISTS (SELECT FROM unnest(locations) AS l(place) WHERE """,
+        PLAIN_LOCATION.format("l.place"),
+        " = ",
+        PLAIN_LOCATION.format("%(location)s"),
+        """))
                   -- An older purge was interrupted, or the store refuses to delete.
                   AND due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp())
-"""
+""",
+    )
+)
 
 
 def has_purge(conn: psycopg.Connection, table_id: int, location: str = "") -> bool:
@@ -197,10 +230,23 @@ def take_back_purge(conn: psycopg.Connection, table_id: int) -> bool:
     return True
 
 
-UPDATE_PURGED_LOCATIONS = """
-UPDATE iceberg_purge SET locations = array_remove(locations, %(location)s) WHERE %(location)s = ANY(locations)
+UPDATE_PURGED_LOCATIONS = "".join(
+    (
+        """
+UPDATE iceberg_purge p SET locations = ARRAY(SELECT l.place FROM unnest(p.locations) AS l(place) WHERE """,
+        PLAIN_LOCATION.format("l.place"),
+        " <> ",
+        PLAIN_LOCATION.format("%(location)s"),
+        """)
+ WHERE EXISTS (SELECT FROM unnest(p.locations) AS l(place) WHERE """,
+        PLAIN_LOCATION.format("l.place"),
+        " = ",
+        PLAIN_LOCATION.format("%(location)s"),
+        """)
 RETURNING due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp()
-"""
+""",
+    )
+)
 
 
 def remove_purged_location(conn: psycopg.Connection, location: str) -> bool:

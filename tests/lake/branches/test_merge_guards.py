@@ -123,6 +123,22 @@ def test_tables_of_both_sides_do_not_share_a_location(lake: FreshLake, location:
     assert read_head(lake) == head
 
 
+def test_a_merged_table_goes_on_after_the_metadata_files_at_its_location(lake: FreshLake) -> None:
+    """A dropped table of the lake has used the location that the merge gives to the branch's table."""
+    run(lake, "CREATE TABLE t (i INT)")
+    [(table_id,)] = lake.psycopg().execute(SELECT_ID.format("table").encode(), ("t",)).fetchall()
+    lake.psycopg().execute(ADD_LOCATION.encode(), (table_id, f"{lake.iceberg_path}main/t"))
+    lake.psycopg().execute("UPDATE iceberg_table SET metadata_version = 9")
+    run(lake, "DROP TABLE t")
+    dev = make_branch(lake, "dev")
+    run(dev, "CREATE TABLE u (i INT)")
+    [(table_id,)] = dev.psycopg().execute(SELECT_ID.format("table").encode(), ("u",)).fetchall()
+    dev.psycopg().execute(ADD_LOCATION.encode(), (table_id, f"{dev.iceberg_path}main/t"))
+    merge(lake)
+    found = lake.psycopg().execute("SELECT location, metadata_version FROM iceberg_table ORDER BY table_id").fetchall()
+    assert found == [(f"{lake.iceberg_path}main/t", 9), (f"{lake.iceberg_path}main/t", 9)]
+
+
 def test_branches_of_one_tag_are_all_merged(lake: FreshLake) -> None:
     """The tag has changed nothing, so nothing of it is in the lake after the first merge."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")

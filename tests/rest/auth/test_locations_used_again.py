@@ -8,6 +8,7 @@ import pytest
 from duckicelake.commands.check import remove_orphans
 from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.lake.install import install
+from duckicelake.lake.writing.registration import has_purge, remove_purged_location
 from tests.rest.auth.escapes.ground import list_keys
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.test_permissions import SCHEMA
@@ -167,10 +168,10 @@ def test_an_unregistered_table_keeps_its_objects(lake: FreshLake) -> None:
         assert registered.status == 200, registered.body
         [[rows]] = lake.duckdb().execute("SELECT count(*) FROM a.again").fetchall()
         assert rows == 100000
-        # The files are the new table's now, and go with it.
+        # Another catalog may have registered it, too.
         lake.duckdb().execute("DROP TABLE a.again")
         expire_and_clean(lake)
-        assert metadata in sweep(lake)
+        assert sweep(lake) == []
 
 
 def test_a_table_that_was_dropped_before_the_lake_was_prepared_anew_keeps_its_objects(lake: FreshLake) -> None:
@@ -183,3 +184,62 @@ def test_a_table_that_was_dropped_before_the_lake_was_prepared_anew_keeps_its_ob
         install(conn, lake.metadata_schema, lake.iceberg_path)
         expire_and_clean(lake)
         assert sweep(lake) == []
+
+
+def read_last_drop(lake: FreshLake) -> datetime:
+    """The time of the newest lake snapshot."""
+    [[time]] = lake.psycopg().execute("SELECT max(snapshot_time) FROM ducklake_snapshot").fetchall()
+    return time
+
+
+def test_what_another_catalog_wrote_after_the_drop_stays(lake: FreshLake) -> None:
+    """It may have a table at the location, which this lake knows nothing of."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        assert make(guarded, location, None).status == 200
+        lake.duckdb().execute("DROP TABLE a.chosen")
+        dropped_at, (bucket, key), s3 = read_last_drop(lake), split(location), open_root(guarded)
+        s3.put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        # The store tells whole seconds.
+        while s3.head_object(Bucket=bucket, Key=f"{key}/data/x")["LastModified"] <= dropped_at:
+            s3.put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        expire_and_clean(lake)
+        gone = sweep(lake)
+        assert f"{location}/metadata/v1.metadata.json" in gone
+        assert f"{location}/data/x" not in gone
+
+
+@pytest.mark.parametrize("first_moves", [False, True])
+def test_a_forgotten_table_takes_nothing_from_one_that_was_at_its_location_later(lake: FreshLake, first_moves: bool) -> None:
+    """That one has moved, or has been dropped, and DuckLake knows it still: its history and undrop need what it wrote there."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        first, elsewhere, conn = lake.iceberg_path + "a/chosen", lake.iceberg_path + "a/elsewhere", lake.duckdb()
+
+        def move(to: str) -> None:
+            update = {"updates": [{"action": "set-location", "location": to}], "requirements": []}
+            assert guarded.ask("admin", "POST", TABLE, update).status == 200
+
+        assert make(guarded, first, None).status == 200
+        if first_moves:
+            move(elsewhere)
+        conn.execute("DROP TABLE a.chosen")
+        known = [row[0] for row in conn.execute("SELECT snapshot_id FROM lake.snapshots()").fetchall()][:-1]
+        assert make(guarded, first, None).status == 200
+        written = {guarded.get("admin", TABLE).json["metadata-location"]}
+        if not first_moves:
+            move(lake.iceberg_path + "a/third")
+        conn.execute("DROP TABLE a.chosen")
+        conn.execute(f"CALL ducklake_expire_snapshots('lake', versions => {known})")
+        [[purges]] = lake.psycopg().execute("SELECT count(*) FROM iceberg_purge").fetchall()
+        assert purges == 1, "the first table is forgotten, the second is not"
+        assert not written & set(sweep(lake))
+
+
+def test_a_table_that_comes_is_found_by_another_spelling_of_its_location(lake: FreshLake) -> None:
+    """A purge of `s3://b/x` ends at `s3a://b/x`, too."""
+    conn = lake.psycopg()
+    conn.execute("INSERT INTO iceberg_purge (table_id, table_uuid, locations) VALUES (1, gen_random_uuid(), ARRAY['s3://b/x', 's3://b/y'])")
+    assert has_purge(conn, 0, "s3a://b/x")
+    assert not has_purge(conn, 0, "s3a://b/z")
+    remove_purged_location(conn, "s3a://b/x")
+    assert conn.execute("SELECT locations FROM iceberg_purge").fetchall() == [(["s3://b/y"],)]

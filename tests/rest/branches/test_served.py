@@ -92,6 +92,17 @@ def count_purges(lake: FreshLake) -> int:
     return row[0]
 
 
+def test_a_table_is_not_unregistered_on_a_branch(lake: FreshLake) -> None:
+    """The merge would bring the drop alone, and the lake would remove the files that another catalog reads."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")
+    make_branch(lake, "dev")
+    with serve(make_settings(lake)) as server:
+        refused = server.ask("POST", "/v1/lake@dev/namespaces/main/tables/t/unregister")
+        assert refused.error == (400, "BadRequestException")
+        assert "merge the branch" in refused.json["error"]["message"]
+        assert server.ask("POST", "/v1/lake/namespaces/main/tables/t/unregister").status == 200
+
+
 def test_a_drop_with_its_files_leaves_what_the_other_side_reads(lake: FreshLake) -> None:
     """Purges on either side and `check --repair` remove no object while there are branches; the purge is finished afterwards."""
     with serve(make_settings(lake)) as server:

@@ -268,3 +268,15 @@ def test_a_reader_beside_writers_misses_nothing_and_sees_nothing_twice(server: S
     assert [event["id"] for event in found] == [event["id"] for event in read_all(server)]
     changed = [event["subject"] for event in found if event["type"] in ("duckicelake.table.changed", "duckicelake.table.altered")]
     assert {name: changed.count(f"main.{name}") for name in ("a", "b", "c")} == dict.fromkeys(("a", "b", "c"), commits)
+
+
+def test_a_long_message_is_cut(server: Server, lake: FreshLake) -> None:
+    """Each of a lake snapshot's events has it, so that it could fill any page."""
+    conn = lake.duckdb()
+    conn.execute("BEGIN")
+    conn.execute("CALL lake.set_commit_message('ann', repeat('m', 100000))")
+    conn.execute("CREATE TABLE t AS SELECT 1 AS i")
+    conn.execute("COMMIT")
+    event = read_all(server)[-1]
+    assert event["data"]["message"] == "m" * 4096
+    assert event["data"]["author"] == "ann"
