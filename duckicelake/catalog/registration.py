@@ -82,6 +82,7 @@ from duckicelake.translate.to_ducklake.refs import (
     list_former_columns,
 )
 from duckicelake.translate.to_ducklake.tables import TableStep, changed_note, create_table, drop_table, revive_table
+from duckicelake.translate.unreadable_columns import HIDE, PROPERTY
 
 METADATA_FILE = re.compile(r"(.+)/metadata/v([1-9]\d{0,17})\.metadata\.json")
 DROP = frozenset({"dropped_table"})
@@ -132,6 +133,8 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
         # now, and under the lock: one that ends between the two has taken what is read here
         _check_not_purged(conn, metadata_location, metadata.location)
         was_here = get_last_version(conn, metadata.location) > 0
+        if was_here:
+            _check_hides_nothing(metadata)
     check_store(warehouse, metadata.location, None)
     external = prepare_external_table(warehouse, metadata, with_past=was_here)
     existing = _list_existing(warehouse, external) if was_here else None
@@ -144,6 +147,15 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
             raise _being_deleted(metadata_location)
         commit.write_object(uuid)
     return uuid
+
+
+def _check_hides_nothing(metadata: TableMetadata) -> None:
+    """Raise BadRequest if a table of this lake may have had columns that its metadata does not tell of."""
+    if metadata.properties.get(PROPERTY) == HIDE:
+        raise BadRequest(
+            f"The metadata file leaves out columns that the table had in DuckDB ({PROPERTY}={HIDE}); a table made from it would lack them. "
+            "Register the newest metadata file of the dropped table, before its last snapshot expires, or copy the rows."
+        )
 
 
 def _list_existing(warehouse: Warehouse, external: ExternalTable) -> frozenset[str]:

@@ -1,11 +1,11 @@
 """The schemas of a table over time: their ids are assigned in order of appearance, and a noted schema never changes."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, list_leaf_fields
+from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, find_field, list_leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
 from duckicelake.translate.client_schemas import carry_over_schema, format_schema_note, parse_schema_notes
@@ -35,6 +35,7 @@ class Schemas:
     that none of them contains. `client_schemas` are the schemas of Iceberg clients, by id. `breaks_vectors`: files may contain
     values that Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
     reads wrongly (milliseconds). `nullable` are the columns that are optional from a lake snapshot on, because they may hold a NULL.
+    `left_out` are columns whose files hold numbers that readers mistake.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -45,6 +46,7 @@ class Schemas:
     client_schemas: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
     breaks_vectors: bool = False
     nullable: Sequence[NullableRow] = ()
+    left_out: frozenset[int] = frozenset()
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, or the oldest known one."""
@@ -54,11 +56,12 @@ class Schemas:
     def get_snapshot_schema_id(self, lake_snapshot_id: int, named_id: int) -> int:
         """Return the schema id that a client's snapshot names, or the id of the schema at that time if the named one is wrong.
 
-        It is wrong if it requires a column that may hold a NULL, or allows NULLs that have expired with their files.
+        It is wrong if it requires a column that may hold a NULL, allows NULLs that have expired with their files, or shows a column that
+        is left out.
         """
         named = self.client_schemas.get(named_id) or next((schema for _, schema in self.timeline if schema.schema_id == named_id), None)
         nullable = [row.column_id for row in self.nullable if row.lake_snapshot_id <= lake_snapshot_id]
-        is_true = named is not None and (not nullable or make_optional(named, nullable) == named)
+        is_true = named is not None and make_optional(_leave_out(named, self.left_out), nullable) == named
         return named_id if is_true else self.at(lake_snapshot_id).schema_id
 
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
@@ -90,8 +93,8 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     """
     client_schemas = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
     defaulted, hidden = list_defaulted(state, oldest_row), list_hidden(state.columns)
-    if not hides_columns(state.tags):
-        _check_numbers(state, hidden)
+    left_out = frozenset(state.too_large) if hides_columns(state.tags) else frozenset[int]()
+    _check_numbers(state, hidden | left_out)
     timeline, new_notes = _build_timeline(state, oldest_row, client_schemas, (defaulted, hidden))
     _check_ids(timeline)
     table = state.notes.table
@@ -102,7 +105,8 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     breaks_vectors = breaks_vectors or _has_decimal_default(timeline) or _has_variant(state.columns, oldest_row)
     format_version = max(needed, noted)
     return Schemas(
-        tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, client_schemas, breaks_vectors, state.nullable
+        *(tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, client_schemas, breaks_vectors, state.nullable),
+        left_out=left_out,
     )
 
 
@@ -114,7 +118,7 @@ def _build_timeline(
     `client_schemas` are the schemas of clients by id, `special` the columns with a default and the hidden ones.
     """
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
-    unreadable = list_unreadable(state.columns, oldest_row)
+    unreadable, hides = list_unreadable(state.columns, oldest_row), hides_columns(state.tags)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
@@ -123,13 +127,16 @@ def _build_timeline(
     for since, until in zip(changes, [*changes[1:], None], strict=True):
         nullable = frozenset([row.column_id for row in state.nullable if row.lake_snapshot_id <= since])
         if since in shapes:
-            schema = client_schemas[shapes[since].schema_id]
-            if (loosened := make_optional(schema, nullable)) == schema:
+            noted = client_schemas[shapes[since].schema_id]
+            schema = make_optional(_leave_out(noted, state.too_large if hides else ()), nullable)
+            if schema == noted:
                 timeline.append((since, schema))
                 continue
-            schema = loosened
+            if not schema.fields:
+                _check_any_shown(is_current=since == changes[-1])
+                continue
         else:
-            rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1], hides_columns(state.tags))
+            rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1], hides)
             fields = _list_fields(state, since, rules)
             fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             if not fields:
@@ -153,9 +160,25 @@ def _list_fields(state: TableState, lake_snapshot_id: int, rules: FieldRules) ->
         return fields
     roots = {row.column_id: row for row in tree.children.get(None, ())}
     fields = tuple(item for item in fields if not is_any_within(state.too_large, roots[item.field_id], tree))
-    if not fields and not rules.is_past:
-        raise Unsupported(f"The property {PROPERTY!r} leaves out every column of the table; add a column of another type with DuckDB.")
+    if not fields:
+        _check_any_shown(is_current=not rules.is_past)
     return fields
+
+
+def _check_any_shown(*, is_current: bool) -> None:
+    """Raise Unsupported if all current columns are left out."""
+    if is_current:
+        raise Unsupported(f"The property {PROPERTY!r} leaves out every column of the table; add a column of another type with DuckDB.")
+
+
+def _leave_out(schema: Schema, column_ids: Collection[int]) -> Schema:
+    """Return a schema without the columns that are one of these, or have one within; they identify no rows either."""
+    ids = frozenset(column_ids)
+    kept = tuple(item for item in schema.fields if ids.isdisjoint(part.field_id for _, part in walk_fields((item,))))
+    if len(kept) == len(schema.fields):
+        return schema
+    left = replace(schema, fields=kept)
+    return replace(left, identifier_field_ids=tuple(i for i in schema.identifier_field_ids if find_field(left, i) is not None))
 
 
 def collect_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:

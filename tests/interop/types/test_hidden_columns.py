@@ -1,6 +1,7 @@
 """Tables that leave out columns that Iceberg cannot represent: stock clients read and write the rest, and DuckDB has everything."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,9 +26,9 @@ ROWS = "INSERT INTO t SELECT n, 18446744073709551615 - n, INTERVAL 1 DAY * n, {{
 VALUES = "SELECT i, u, d, s.b FROM t ORDER BY i"
 
 
-def set_property(served: Served, value: str, *more: object) -> Answer:
-    """Ask for the property as a client without the table's metadata can."""
-    body = {"requirements": list(more), "updates": [{"action": "set-properties", "updates": {PROPERTY: value}}]}
+def set_property(served: Served, value: str, *requirements: object, more: Mapping[str, str] | None = None) -> Answer:
+    """Ask for the property, and `more` ones, as a client without the table's metadata can."""
+    body = {"requirements": requirements, "updates": [{"action": "set-properties", "updates": {PROPERTY: value, **(more or {})}}]}
     path = "namespaces/main/tables/t"
     return served.server.ask("POST", path, {"content-type": "application/json"}, json.dumps(body).encode())
 
@@ -205,3 +206,55 @@ def test_rows_are_not_replaced_by_two_snapshots_of_one_request(served: Served) -
     catalog.load_table(IDENT).append(rows)
     catalog.load_table(IDENT).overwrite(rows)
     assert conn.execute("SELECT count(*), count(u) FROM t").fetchall() == [(20, 0)]
+
+
+def test_large_numbers_stay_hidden_after_a_clients_change_of_columns(served: Served) -> None:
+    """Readers would show 4294967295 as -1: the schema that the client noted is served without the column, at its snapshots too."""
+    conn, pyiceberg = served.lake.duckdb(), served.pyiceberg()
+    conn.execute("CREATE TABLE t (i INTEGER, v UINTEGER)")
+    with pyiceberg.catalog.load_table(IDENT).update_schema() as update:
+        update.add_column("j", DateType())
+    conn.execute("INSERT INTO t SELECT n, 4294967295, NULL FROM range(30) r(n)")
+    assert served.server.get("namespaces/main/tables/t").status == 406
+    assert set_property(served, "hide").status == 200
+    table = pyiceberg.catalog.load_table(IDENT)
+    assert [field.name for field in table.schema().fields] == ["i", "j"]
+    check_snapshots(conn, pyiceberg)
+    conn.execute("INSERT INTO t VALUES (30, 1, NULL)")
+    with pyiceberg.catalog.load_table(IDENT).update_schema() as update:
+        update.add_column("k", DateType())
+    check_snapshots(conn, pyiceberg)
+    assert conn.execute("SELECT count(v) FROM t").fetchall() == [(31,)]
+
+
+@pytest.mark.parametrize("more", [{"encryption.key-id": "k"}, {"write.data.path": "s3://elsewhere/"}, {"format-version": "3"}, {"a": "b"}])
+def test_an_unreadable_table_takes_no_other_property(served: Served, more: dict[str, str]) -> None:
+    """What other properties may be is checked on the table's metadata, and there is none."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT)")
+    assert set_property(served, "hide", more=more).error == (406, "UnsupportedOperationException")
+    assert served.lake.psycopg().execute("SELECT count(*) FROM ducklake_tag").fetchone() == (0,)
+    assert set_property(served, "hide").status == 200
+
+
+def test_an_older_metadata_file_does_not_bring_a_table_back_without_hidden_columns(served: Served) -> None:
+    """A table made again from it would have files with values, and no column for them."""
+    conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT)")
+    set_property(served, "hide")
+    conn.execute("INSERT INTO t SELECT n, n FROM range(20) r(n)")
+    older = catalog.load_table(IDENT).metadata_location
+    catalog.load_table(IDENT).append(pa.table({"i": pa.array([20], pa.int32())}))
+    body = json.dumps({"name": "t", "metadata-location": older, "overwrite": True}).encode()
+    answer = served.server.ask("POST", "namespaces/main/register", {"content-type": "application/json"}, body)
+    assert answer.error == (400, "BadRequestException"), answer.body
+    assert "leaves out columns" in answer.json["error"]["message"]
+    newest = catalog.load_table(IDENT).metadata_location
+    catalog.drop_table(IDENT)
+    catalog.register_table(IDENT, newest)
+    assert conn.execute("SELECT count(*), count(u) FROM t").fetchall() == [(21, 20)]
+    newest = catalog.load_table(IDENT).metadata_location
+    catalog.drop_table(IDENT)
+    expire_everything(conn)
+    with pytest.raises(BadRequestError, match="leaves out columns"):
+        catalog.register_table(IDENT, newest)
