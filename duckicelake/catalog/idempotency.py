@@ -39,7 +39,7 @@ FINAL = (
     NoSuchView,
     Unprocessable,
 )
-"""Errors that are noted with a request's key, so that no copy of it that is in progress lands after its client was told of them."""
+"""Errors that are noted with a request's key, so that no copy in progress lands after its client was answered by them."""
 REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
 
 
@@ -89,7 +89,7 @@ def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehou
 def reopen(warehouse: Warehouse, request: RequestKey | None) -> None:
     """Let the repetition of a commit that gave up be done. To be called when a request comes, before it waits for anything.
 
-    So a copy that came before, and is still in progress, stays refused as the client was told, unless the client asks again.
+    So a copy that came before, and is still in progress, stays refused as the client was answered, unless the client sends it again.
     """
     if request is None:
         return

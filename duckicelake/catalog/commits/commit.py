@@ -82,9 +82,9 @@ class RacesLost(Exception):
 
 @dataclass(slots=True)
 class PreparedOnce:
-    """A prepared request that is handed over once: whoever takes it commits it or removes what was written for it.
+    """A prepared request for one use: what takes it commits it, or removes the files written for it.
 
-    So no other try names objects that were removed. `manifests` were read for it, and serve every try.
+    So no other try names removed files. `manifests` were read for it, and serve every try.
     """
 
     manifests: ClientManifests | None
