@@ -92,9 +92,17 @@ def read_changes(conn: psycopg.Connection, objects: Objects, table: TableRow, ca
     built, reading = cache.table.built, None
     if built is not None:
         reading = _build_reading(objects, read_table(conn, table, built.since), cache, built)
-    if reading is None:
-        reading = _build_reading(objects, read_table(conn, table, SINCE_THE_BEGINNING), cache, None)
+    return read_state(conn, objects, read_table(conn, table, SINCE_THE_BEGINNING), cache) if reading is None else _checked(conn, reading)
+
+
+def read_state(conn: psycopg.Connection, objects: Objects, state: TableState, cache: TableCache) -> TableReading:
+    """Return the reading of a state that was read from the table's beginning on. Raises what `read_changes` raises."""
+    reading = _build_reading(objects, state, cache, None)
     assert reading is not None
+    return _checked(conn, reading)
+
+
+def _checked(conn: psycopg.Connection, reading: TableReading) -> TableReading:
     _check_repeated(conn, reading)
     return reading
 
@@ -119,6 +127,8 @@ def _build_reading(objects: Objects, state: TableState, cache: TableCache, earli
     state = with_nullable(state, compute_default_ends(state.columns, required), earlier.nullable if earlier else ())
     if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
         state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
+    if earlier is not None and not set(earlier.too_large) <= set(state.too_large):
+        state = replace(state, too_large=sorted({*earlier.too_large, *state.too_large}))
     state = without_lost_snapshots(objects, folder, state, cache.files)
     sources = collect_row_files(objects, folder, state, cache.files)
     first = min(map(attrgetter("begin_snapshot"), sources.files), default=AFTER_ALL_SNAPSHOTS)
@@ -217,6 +227,7 @@ def build_snapshots(
         history_id=state.history_id,
         oldest_row=reading.oldest_row,
         lacked=state.lacked,
+        too_large=state.too_large,
         required=list_required(state.columns, state.notes.schemas),
         nullable=state.nullable,
         specs=reading.partitioning.specs,

@@ -76,6 +76,7 @@ class BuiltHistory:
     history_id: int
     oldest_row: int
     lacked: Sequence[int]
+    too_large: Sequence[int]
     required: frozenset[int]
     nullable: Sequence[NullableRow]
     specs: tuple[PublishedSpec, ...]

@@ -10,6 +10,7 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.exceptions import BadRequestError, RESTError
 from pyiceberg.types import DateType
 
+from duckicelake.catalog import snapshot_building
 from duckicelake.commands.check import list_findings
 from duckicelake.embedded.home import open_home
 from duckicelake.translate.unreadable_columns import PROPERTY
@@ -258,3 +259,31 @@ def test_an_older_metadata_file_does_not_bring_a_table_back_without_hidden_colum
     expire_everything(conn)
     with pytest.raises(BadRequestError, match="leaves out columns"):
         catalog.register_table(IDENT, newest)
+
+
+def test_the_property_is_not_set_where_it_does_not_help(served: Served) -> None:
+    """Rows in Postgres with a value that no derived file can hold: the request is refused, and changes nothing."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT, h HUGEINT)")
+    conn.execute("INSERT INTO t VALUES (1, 2, 170141183460469231731687303715884105727)")
+    answer = set_property(served, "hide")
+    assert answer.error == (406, "UnsupportedOperationException")
+    assert "'h'" in answer.json["error"]["message"]
+    assert served.lake.psycopg().execute("SELECT count(*) FROM ducklake_tag").fetchone() == (0,)
+    conn.execute("DROP TABLE t")
+    conn.execute("CREATE TABLE t (i INTEGER, u UBIGINT, h HUGEINT)")
+    conn.execute("INSERT INTO t VALUES (1, 2, 3)")
+    assert set_property(served, "hide").status == 200
+
+
+def test_a_table_that_hides_large_numbers_is_read_on_from_its_last_load(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that were read before are not read again to find out that they have such numbers."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t (i INTEGER, v UINTEGER)")
+    set_property(served, "hide")
+    conn.execute("INSERT INTO t SELECT n, 4294967295 FROM range(30) r(n)")
+    assert served.server.get("namespaces/main/tables/t").status == 200
+    conn.execute("INSERT INTO t SELECT n, 1 FROM range(30) r(n)")
+    monkeypatch.setattr(snapshot_building, "SINCE_THE_BEGINNING", None)
+    fields = served.server.get("namespaces/main/tables/t").json["metadata"]["schemas"][-1]["fields"]
+    assert [field["name"] for field in fields] == ["i"]
