@@ -33,7 +33,7 @@ from tests.support.waiting import wait_for
 INSERT_SETTING = "INSERT INTO iceberg_setting (key, value) VALUES (%(key)s, 'x')"
 SELECT_KEYS = """
 SELECT key FROM iceberg_setting
- WHERE key NOT IN ('gone_files', 'gone_locations', 'installed', 'refs', 'revocation')
+ WHERE key NOT IN ('forgotten_purged', 'gone_files', 'gone_locations', 'installed', 'refs', 'revocation')
  ORDER BY key
 """
 PASSWORD = "pa55word"

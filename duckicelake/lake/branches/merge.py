@@ -21,7 +21,7 @@ from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan,
 from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_branches, lock_branch
+from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change, format_changes
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -111,17 +111,17 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
         raise NotFound(f"Branch does not exist: {request.name[:64]!r}. `duckicelake branch list` lists the branches.")
     if branch.is_tag:
         raise BadRequest(f"{request.name!r} is a tag, which never changes, so there is nothing to merge. Name a branch.")
-    children = [each.name for each in list_branches(conn) if each.parent == branch.schema_name]
+    children = list_children(conn, branch)
     if children:
         raise Unsupported(
             f"Branches and tags were made of {branch.name!r}, which read files that it would forget by a merge: {', '.join(children)}. "
             "Merge or delete them first."
         )
     point = read_point(conn, lake_schema, branch)
-    _check_numbers(conn, point, branch)
     state = conn.execute(SELECT_STATE.format(**point.names)).fetchone()
     assert state is not None
     try:
+        _check_numbers(conn, point, branch)
         changes = read_changes(conn, point)
     except psycopg.errors.UndefinedTable as error:
         raise LakeBusy(VANISHED) from error
@@ -188,7 +188,7 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
         conn.execute(LOCK_BOTH.format(**planned.point.names))
         number = lock_branch(conn, planned.branch)
         state = conn.execute(SELECT_STATE.format(**planned.point.names)).fetchone()
-        has_children = any(each.parent == planned.branch.schema_name for each in list_branches(conn))
+        has_children = bool(list_children(conn, planned.branch))
         if state is None or tuple(state) != planned.state or number != planned.branch.number or has_children:
             planned = plan_merge(conn, lake_schema, request)
             check_plan(planned, request)

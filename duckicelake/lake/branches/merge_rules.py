@@ -172,6 +172,8 @@ class _Rules:
             yield self._conflict("refs/any", table_id, reason, "Remove these refs of the table on the branch.")
 
     def _check_name(self, table_id: int) -> Iterator[Conflict]:
+        if table_id in self._branch.renamed("table") and self._branch_live[table_id].schema_id != self._main_live[table_id].schema_id:
+            yield from self._check_protection(self._main_live[table_id].schema_id, "schema")
         if table_id not in self._branch.renamed("table") or table_id not in self._main.renamed("table"):
             return
         mine, theirs = self._branch_live[table_id], self._main_live[table_id]

@@ -116,7 +116,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     ).fetchone()
     assert row is not None
     number: int = row[0]
-    names = _build_names(conn, point, branch, number, lake)
+    names = _build_names(conn, point, branch, number, heads)
     conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
     conn.execute(COPY_REACHED.format(**{**names, "folder": FOLDER.format(source=names["b"])}))
     conn.execute(KEEP_VERSIONS.format(**names))
@@ -138,7 +138,10 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     return number
 
 
-def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, lake: Head) -> dict[str, sql.Composable]:
+def _build_names(
+    conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, heads: tuple[Head, Head]
+) -> dict[str, sql.Composable]:
+    head, lake = heads
     paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.branch))
     row = conn.execute(paths).fetchone()
     assert row is not None
@@ -152,7 +155,8 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
         "fork": sql.Literal(lake.snapshot_id),
         "next_file_id": sql.Literal(lake.next_file_id),
         "next_catalog_id": sql.Literal(lake.next_catalog_id),
-        "schema_version": sql.Literal(lake.schema_version),
+        # A session of DuckDB that has attached the branch keeps the columns of a version that it knows.
+        "schema_version": sql.Literal(max(head.schema_version + 1, lake.schema_version)),
         "base": sql.Literal(number << STRIDE_BITS),
         "row_base": sql.Literal(number << ROW_ID_BITS),
         "message": sql.Literal(message),

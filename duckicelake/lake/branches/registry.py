@@ -58,6 +58,11 @@ def list_branches(conn: psycopg.Connection) -> list[Branch]:
     return [Branch(*row) for row in conn.execute(SELECT_BRANCHES).fetchall()]
 
 
+def list_children(conn: psycopg.Connection, branch: Branch) -> list[str]:
+    """Return the names of the branches and tags that were made of a branch, and not of a deleted one that had its name."""
+    return [each.name for each in list_branches(conn) if each.parent == branch.schema_name and each.number > branch.number]
+
+
 def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
     """Return the branch or tag of that name, without regard to case, or None."""
     return next((branch for branch in list_branches(conn) if branch.name.lower() == name.lower()), None)

@@ -12,7 +12,7 @@ from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
 from duckicelake.lake.branches.merge import CUTTING_KINDS, LOCK_BOTH, list_main_tokens, read_point
 from duckicelake.lake.branches.merge_write import read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import Branch, find_branch, list_branches, lock_branch
+from duckicelake.lake.branches.registry import Branch, find_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -50,7 +50,7 @@ def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> int:
     conn.execute(LOCK_BOTH.format(**point.names))
     if lock_branch(conn, branch) != branch.number:
         raise BadRequest(f"The branch {branch.name!r} has just been deleted, merged or reset. Try again.")
-    children = [each.name for each in list_branches(conn) if each.parent == branch.schema_name]
+    children = list_children(conn, branch)
     if children:
         raise Unsupported(
             f"Branches and tags were made of {branch.name!r}, which read files that it would forget: {', '.join(children)}. "

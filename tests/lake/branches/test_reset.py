@@ -7,6 +7,7 @@ import pytest
 
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
@@ -70,6 +71,33 @@ def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: 
                 session.execute("COMMIT")
     assert (len(read_rows(dev, "t")), len(read_rows(dev, "u"))) == (40, 70 if lands else 40)
     assert (len(read_rows(lake, "t")), len(read_rows(lake, "u"))) == (40, 40)
+
+
+def test_an_attached_session_sees_the_columns_that_the_branch_has_after_a_reset(lake: FreshLake) -> None:
+    """Both sides had changed the table once, so the lake's version of the schema was the one that the session knew."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("ALTER TABLE t ADD COLUMN a INTEGER")
+        session.execute("SELECT count(a) FROM t").fetchall()
+        lake.duckdb().execute("ALTER TABLE t ADD COLUMN b VARCHAR")
+        reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        assert [row[0] for row in session.execute("DESCRIBE t").fetchall()] == ["id", "b"]
+        session.execute("INSERT INTO t VALUES (1029, 'x')")
+    assert (1029, "x") in read_rows(dev, "t")
+
+
+def test_a_tag_of_a_deleted_branch_is_not_one_of_its_namesake(lake: FreshLake) -> None:
+    """A branch of the same name is merged and reset."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    make_branch(lake, "dev")
+    make_branch(lake, BranchRequest("v1", "dev", is_tag=True))
+    delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    dev = make_branch(lake, "dev")
+    dev.duckdb().execute("INSERT INTO t VALUES (100)")
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("dev"))
+    reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    assert (100,) in read_rows(lake, "t")
 
 
 def test_what_cannot_be_reset_is_refused(lake: FreshLake) -> None:

@@ -134,6 +134,21 @@ def test_a_merge_waits_for_locks_that_others_hold(lake: FreshLake) -> None:
     assert list_ids(lake, "t") == [*range(50), *range(100, 120)]
 
 
+def test_a_table_is_not_moved_out_of_a_protected_namespace(lake: FreshLake) -> None:
+    """The lake protects it after the branch was made; a drop of the moved table would not be refused any more."""
+    lake.duckdb().execute("CREATE SCHEMA s; CREATE SCHEMA free; CREATE TABLE s.t AS SELECT 1 AS id")
+    make_branch(lake, "dev")
+    with serve(make_settings(lake)) as server:
+        ident = {"source": {"namespace": ["s"], "name": "t"}, "destination": {"namespace": ["free"], "name": "t"}}
+        assert server.ask("POST", "/v1/lake@dev/tables/rename", {}, json.dumps(ident).encode()).status == 204
+        update = json.dumps({"updates": {"drop-protection": "true"}, "removals": []}).encode()
+        assert server.ask("POST", "/v1/lake/namespaces/s/properties", {}, update).status == 200
+        refused = ask_merge(server, {"from": "dev"})
+        assert refused.status == 409
+        assert [each["kind"] for each in refused.json["conflicts"]] == ["drop/protected"]
+    assert list_ids(lake, "s.t") == [1]
+
+
 def test_requests_to_merge_that_make_no_sense_are_refused(lake: FreshLake) -> None:
     """Each answer says what is wrong with the body."""
     make_branch(lake, "dev")
