@@ -2,7 +2,7 @@
 
 `merge` and `reset` call it in their transaction, under the locks of both. After a merge the lake goes on with the ids of the branch's
 old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with what the lake changed and
-what the branch forgets: the branch's first lake snapshot names all of it.
+what the branch forgets: the branch's first lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ from duckicelake.lake.branches.create import (
     format_copying,
     to_uri,
 )
-from duckicelake.lake.branches.layout import VIEWED, build_moved_path, read_columns
+from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_path, read_columns
 from duckicelake.lake.branches.merge_write import Head
 from duckicelake.lake.branches.notes import COPY_NOTES
-from duckicelake.lake.branches.registry import Branch
+from duckicelake.lake.branches.registry import Branch, list_branches
 from duckicelake.lake.changes import Change, format_changes
 
 NOTES = (
@@ -39,21 +39,28 @@ NOTES = (
 )
 """The notes that are the parent's again."""
 
-COPY_REACHED = sql.SQL("""
-CREATE TEMP TABLE merged_reached ON COMMIT DROP AS
+REACHED = sql.SQL("""
 WITH root AS (
     SELECT DISTINCT ON (t.table_id) t.table_id, {folder} AS folder
-      FROM {b}.ducklake_table t JOIN {b}.ducklake_schema s ON s.schema_id = t.schema_id
+      FROM {member}.ducklake_table t JOIN {member}.ducklake_schema s ON s.schema_id = t.schema_id
      ORDER BY t.table_id, t.begin_snapshot DESC
 ), reached AS (
-    SELECT data_file_id AS id, table_id, path, coalesce(path_is_relative, true) AS is_relative FROM {b}.own_data_file
+    SELECT data_file_id AS id, table_id, path, coalesce(path_is_relative, true) AS is_relative FROM {member}.own_data_file
      UNION ALL
     -- A negative id stands for a file that another member named.
     SELECT CASE WHEN delete_file_id < 0 THEN -1 - delete_file_id ELSE delete_file_id END, table_id, path, coalesce(path_is_relative, true)
-      FROM {b}.own_delete_file
+      FROM {member}.own_delete_file
+), whole AS (
+    SELECT f.id, CASE WHEN f.is_relative THEN r.folder || f.path ELSE f.path END AS path
+      FROM reached f LEFT JOIN root r ON r.table_id = f.table_id
 )
-SELECT f.id, CASE WHEN f.is_relative THEN r.folder || f.path ELSE f.path END AS path
-  FROM reached f LEFT JOIN root r ON r.table_id = f.table_id
+""")
+"""The files of a branch's own rows, with their full paths."""
+
+COPY_REACHED = sql.SQL("""
+CREATE TEMP TABLE merged_reached ON COMMIT DROP AS
+{reached}
+SELECT id, path FROM whole
  UNION
 SELECT s.data_file_id, CASE WHEN coalesce(s.path_is_relative, true) THEN {data_path} ELSE '' END || s.path
   FROM {b}.ducklake_files_scheduled_for_deletion s
@@ -66,6 +73,28 @@ SELECT DISTINCT ON (r.path) r.id, r.path, false, now() FROM merged_reached r
    AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file d WHERE d.data_file_id = r.id)
    AND NOT EXISTS (SELECT FROM {p}.ducklake_delete_file d WHERE d.delete_file_id = r.id)
    AND NOT EXISTS (SELECT FROM {p}.ducklake_files_scheduled_for_deletion s WHERE s.path = r.path)
+""")
+
+# The branch keeps its DATA_PATH, where files lie that other branches and tags read. It shows those that the lake has rows of.
+# Rows that belong to no data file let the branch's orphan scan know the others, as the lake's triggers do it in `repository.sql`.
+PIN_NAMED = sql.SQL("""
+{reached}
+INSERT INTO {b}.own_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative, format, delete_count,
+                                 file_size_bytes)
+SELECT DISTINCT ON (w.id) -1 - w.id, {placeholder}, 0, {placeholder}, w.path, false, 'parquet', 0, 0
+  FROM whole w
+ WHERE starts_with(w.path, {data_path})
+   AND NOT EXISTS (SELECT FROM {b}.ducklake_data_file d WHERE d.data_file_id = w.id)
+   AND NOT EXISTS (SELECT FROM {b}.ducklake_delete_file d WHERE d.delete_file_id IN (w.id, -1 - w.id))
+""")
+# The orphan scan joins tables and schemas; these begin after every lake snapshot and never end.
+ADD_PINS_TABLE = sql.SQL("""
+INSERT INTO {b}.ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
+SELECT {placeholder}, gen_random_uuid(), {placeholder}, '', '/', false
+ WHERE NOT EXISTS (SELECT FROM {b}.ducklake_schema WHERE schema_id = {placeholder});
+INSERT INTO {b}.own_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
+SELECT {placeholder}, gen_random_uuid(), {placeholder}, {placeholder}, '', '/', false
+ WHERE NOT EXISTS (SELECT FROM {b}.ducklake_table WHERE table_id = {placeholder})
 """)
 
 KEEP_VERSIONS = sql.SQL("""
@@ -118,7 +147,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     number: int = row[0]
     names = _build_names(conn, point, branch, number, heads)
     conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
-    conn.execute(COPY_REACHED.format(**{**names, "folder": FOLDER.format(source=names["b"])}))
+    conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.branch)))
     conn.execute(KEEP_VERSIONS.format(**names))
     _empty(conn, point)
     conn.execute(MOVE_OBJECTS.format(**names))
@@ -135,7 +164,23 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(head.snapshot_id + 1)))
     conn.execute(UPDATE_BRANCH.format(**names))
     conn.execute(SCHEDULE_REACHED.format(**names))
+    _pin_named(conn, branch, names)
     return number
+
+
+def _format_reached(member: str) -> sql.Composed:
+    return REACHED.format(member=sql.Identifier(member), folder=FOLDER.format(source=sql.Identifier(member)))
+
+
+def _pin_named(conn: psycopg.Connection, branch: Branch, names: Mapping[str, sql.Composable]) -> None:
+    """Let the branch's orphan scan know the files below its DATA_PATH that other branches and tags name."""
+    found = 0
+    for member in list_branches(conn):
+        if member.schema_name != branch.schema_name:
+            pinning = PIN_NAMED.format(**names, reached=_format_reached(member.schema_name), placeholder=NO_DATA_FILE)
+            found += conn.execute(pinning).rowcount
+    if found:
+        conn.execute(ADD_PINS_TABLE.format(**names, placeholder=NO_DATA_FILE))
 
 
 def _build_names(

@@ -1,0 +1,72 @@
+"""Orphan scans of a branch after a merge or reset: the files that other members read lie in its DATA_PATH still."""
+
+from contextlib import closing
+
+import pytest
+
+from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.reset import reset_branch
+from tests.lake.branches.repository import maintain, make_branch, read_rows
+from tests.lake.branches.test_lifecycle import list_named, list_objects
+from tests.support.lakes import FreshLake
+
+SCAN = "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)"
+FILLED = [(number,) for number in range(70)]
+
+
+@pytest.mark.parametrize("step", ["reset", "merge"])
+@pytest.mark.parametrize("is_tag", [False, True], ids=["branch", "tag"])
+def test_a_merged_file_stays_that_the_lake_replaced_and_another_member_reads(lake: FreshLake, step: str, *, is_tag: bool) -> None:
+    """The lake's own row of the file is gone by then, and the branch shows the lake's newest snapshot."""
+    dev = _make_filled(lake)
+    _merge(lake)
+    old = make_branch(lake, BranchRequest("old", is_tag=is_tag))
+    maintain(lake)
+    if step == "merge":
+        lake_rows = [*FILLED, *((number,) for number in range(500, 530))]
+        _run(dev, "INSERT INTO t FROM range(500, 530)")
+        _merge(lake)
+    else:
+        lake_rows = FILLED
+        reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    _run(dev, SCAN)
+    assert read_rows(old, "t") == FILLED
+    assert read_rows(dev, "t") == read_rows(lake, "t") == lake_rows
+
+
+def test_a_file_stays_that_the_branch_of_a_deleted_branch_reads(lake: FreshLake) -> None:
+    """It is found through the grandchild's own rows, and goes when the grandchild has gone."""
+    dev = _make_filled(lake)
+    make_branch(lake, BranchRequest("child", "dev"))
+    grand = make_branch(lake, BranchRequest("grand", "child"))
+    delete_branch(lake.psycopg(), lake.metadata_schema, "child")
+    reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    _run(dev, SCAN)
+    assert read_rows(grand, "t") == FILLED
+    _run(dev, "INSERT INTO t FROM range(900, 930)")
+    _merge(lake)
+    _run(dev, SCAN)
+    assert read_rows(grand, "t") == FILLED
+    delete_branch(lake.psycopg(), lake.metadata_schema, "grand")
+    maintain(lake)
+    named = list_named(lake, "t") | list_named(dev, "t")
+    assert {path for path in list_objects(lake) - named if path.startswith(dev.data_path)} == set()
+    assert len(read_rows(dev, "t")) == 70
+
+
+def _make_filled(lake: FreshLake) -> FreshLake:
+    _run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    _run(dev, "INSERT INTO t FROM range(40, 70)")
+    return dev
+
+
+def _run(side: FreshLake, statement: str) -> None:
+    with closing(side.duckdb()) as session:
+        session.execute(statement)
+
+
+def _merge(lake: FreshLake) -> None:
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("dev"))
