@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -83,15 +83,18 @@ class WebhookSender:
             connection: HTTPConnection = HTTPSConnection(host, parts.port, timeout=self.timeout_s, context=context)
         else:
             connection = HTTPConnection(host, parts.port, timeout=self.timeout_s)
-        connection.connect()
         # A receiver that sends a byte now and then would hold the request beyond any timeout of the socket.
-        cutter = Timer(self.timeout_s, _cut, (connection.sock,))
+        is_late = Event()
+        cutter = Timer(self.timeout_s, _cut, (connection, is_late))
         cutter.daemon = True
         cutter.start()
         try:
+            connection.connect()
+            if is_late.is_set():
+                raise TimeoutError
             connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body=body, headers=headers)
             status = connection.getresponse().status
-            if not cutter.is_alive():
+            if is_late.is_set():
                 # The status line came, and the rest of the answer was cut off.
                 raise TimeoutError
             return status
@@ -100,8 +103,12 @@ class WebhookSender:
             connection.close()
 
 
-def _cut(sock: socket.socket) -> None:
-    """Shut a connection down while another thread reads from it."""
+def _cut(connection: HTTPConnection, is_late: Event) -> None:
+    """Shut a connection down while another thread reads from it, which then knows why it got no more."""
+    is_late.set()
+    sock: socket.socket | None = connection.sock
+    if sock is None:
+        return
     try:
         # SSLSocket.shutdown would remove the TLS layer while the other thread reads, so call the plain socket's method.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
