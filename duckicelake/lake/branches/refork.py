@@ -1,8 +1,9 @@
 """After a merge or reset the branch goes on from the lake's newest snapshot: with its rows, no rows of its own, and new ranges of ids.
 
 `merge` and `reset` call it in their transaction, under the locks of both. After a merge the lake goes on with the ids of the branch's
-old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with what the lake changed and
-what the branch forgets: the branch's first lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH.
+old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with what the lake changed, with
+what the branch forgets, and with names that are taken by now: the branch's first lake snapshot names all of it. Files of the old ranges
+stay in the branch's DATA_PATH.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import psycopg
 from psycopg import sql
 
+from duckicelake.lake.branches.arrivals import list_arrivals, read_shown
 from duckicelake.lake.branches.changes import MergePoint
 from duckicelake.lake.branches.create import (
     CHANGE_SETTINGS,
@@ -149,6 +151,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
     conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.branch)))
     conn.execute(KEEP_VERSIONS.format(**names))
+    before = read_shown(conn, point.branch, point.fork_snapshot_id)
     _empty(conn, point)
     conn.execute(MOVE_OBJECTS.format(**names))
     conn.execute(SHOW_LAKE.format(**names))
@@ -159,7 +162,8 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     conn.execute(RAISE_VERSIONS.format(**names))
     message = f"branch {branch.name} goes on from the lake's snapshot {lake.snapshot_id}"
     # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
-    shown = format_changes(Change(change.kind.upper(), change.value) for change in changes)
+    named = [*list_arrivals(conn, point.branch, before), *changes]
+    shown = format_changes(Change(change.kind.upper(), change.value) for change in named)
     conn.execute(FOLLOW_SNAPSHOTS.format(**names), {"changes": shown, "message": message})
     conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(head.snapshot_id + 1)))
     conn.execute(UPDATE_BRANCH.format(**names))
