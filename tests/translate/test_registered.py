@@ -51,7 +51,7 @@ def test_partition_values_are_of_their_types(type_: str, good: object, bad: obje
 
 
 def test_columns_of_old_keep_their_ids() -> None:
-    """With the last of their types; where the last id is nowhere to be seen it is taken all the same."""
+    """With the last of their types, and nested ones as texts; where the last id is nowhere to be seen it is taken all the same."""
     nested = NestedField(3, "s", StructType((column(4, "x", "int"),)), False)
     first = Schema(0, (column(1, "a", "int"), column(2, "b"), nested))
     second = Schema(1, (column(1, "a", "long"), column(2, "b"), column(5, "t", "timestamp_ns")))
@@ -60,7 +60,7 @@ def test_columns_of_old_keep_their_ids() -> None:
         FormerColumn(7, 1, "a", "int64"),
         FormerColumn(7, 3, "s", "varchar"),
         FormerColumn(7, 4, "x", "int32"),
-        FormerColumn(7, 5, "t", "varchar"),
+        FormerColumn(7, 5, "t", "timestamp_ns"),
         FormerColumn(7, 9, "lost_9", "varchar"),
     ]
 

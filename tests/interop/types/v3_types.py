@@ -116,7 +116,7 @@ class BySql:
 
     def create(self, table: str, kind: str) -> None:
         if kind not in SQL_TYPES:
-            raise NotImplementedError(f"DuckDB 1.5 has no type like {kind}")
+            raise LookupError(f"DuckDB 1.5 has no type like {kind}")
         options = " WITH ('format-version' = '3')" if self.catalog == "ice" else ""
         self.conn.execute(f"CREATE TABLE {self.catalog}.main.{table} (i INTEGER, v {SQL_TYPES[kind]}){options}")
 
