@@ -214,7 +214,7 @@ class WebhookSettings(BaseModel):
 
     @model_validator(mode="after")
     def check_secret(self) -> Self:
-        """Refuse a webhook without a secret: its receiver could not tell events from forgeries."""
+        """Refuse a webhook without a secret: its receiver could not detect forged events."""
         if (self.secret is None) == (self.secret_file is None):
             raise ValueError("set secret or secret_file, and not both: requests are signed with it")
         return self

@@ -213,14 +213,14 @@ class FileWriter:
         """Give files that were in the table before a row like their last one, and return those that have none."""
         if not files:
             return ()
-        table_id, sources = self.planned.table_id, self._find_sources(files)
+        table_id, sources = self.planned.table_id, self._get_sources(files)
         known = [file.file_path for file in files if file.file_path in sources]
         for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
             step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
             self.made.setdefault(uri, []).append(data_file_id)
         return [file for file in files if file.file_path not in sources]
 
-    def _find_sources(self, files: Sequence[DataFile]) -> dict[str, int]:
+    def _get_sources(self, files: Sequence[DataFile]) -> dict[str, int]:
         """Return the ids under which the lake has or had these files, by path."""
         row, table_id = self.planned.row, self.planned.table_id
         if not files:
@@ -264,7 +264,7 @@ class FileWriter:
 
     def _brings_files(self, change: FileChange) -> bool:
         """Return True if a change adds files that a client wrote, also those of a branch that main is set to."""
-        return bool(change.added) or len(change.returned) > len(self._find_sources(change.returned))
+        return bool(change.added) or len(change.returned) > len(self._get_sources(change.returned))
 
     def _list_origins(self, uris: Sequence[str]) -> list[FileOrigin]:
         """Return the origins of live files; inlined rows, and files derived from them, are DuckDB's."""

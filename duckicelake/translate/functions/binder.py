@@ -4,7 +4,7 @@ It gets one JSON object on its standard input, `{"catalog", "statements", "quest
 question: `{"columns": [[name, type], …]}`, or `{"error": text}`. A question is a list of queries, of which the first one that DuckDB
 accepts is answered. A type is a text in DuckDB's words, or `{"list": type}`,
 `{"struct": [[name, type], …]}`, `{"map": [key, value]}`. It has no access to files and the network, and ends when it has used
-`CPU_SECONDS`, so that a macro which is expensive to bind harms nobody.
+`CPU_SECONDS`, so that a macro which is expensive to bind stops no other request.
 """
 
 import json
