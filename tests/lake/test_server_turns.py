@@ -114,9 +114,18 @@ def test_a_lost_connection_gives_the_turn_back(lake: FreshLake) -> None:
 def test_who_loses_the_connection_while_next_gives_the_turn_back(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another table's question that is not answered in time closes the connection of all; the next one takes the turn, and holds it."""
     monkeypatch.setattr(server_turns, "HOLD_MAX_S", 0.0)
-    conn = lake.psycopg()
+    conn, sleep = lake.psycopg(), asyncio.sleep
 
     async def play() -> tuple[object, object]:
+        is_next, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def rest(seconds: float) -> None:
+            if seconds == server_turns.ASK_INTERVAL_S:
+                is_next.set()
+                await goes_on.wait()
+            await sleep(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", rest)
         async with opened(lake) as (first, second):
 
             async def take() -> object:
@@ -125,10 +134,12 @@ def test_who_loses_the_connection_while_next_gives_the_turn_back(lake: FreshLake
 
             async with first.turn("main.t"):
                 waiting = asyncio.create_task(take())
+                # It knows that it is next, and asks nothing when its connection is closed.
                 async with asyncio.timeout(30):
-                    while conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() != [(2,)]:
-                        await asyncio.sleep(0)
+                    await is_next.wait()
+                assert conn.execute(f"SELECT count(*) {ADVISORY}").fetchall() == [(2,)]
                 await second.close()
+            goes_on.set()
             return await waiting, conn.execute(f"SELECT count(*) {ADVISORY}").fetchall()
 
     assert asyncio.run(play()) == ([(1,)], [(0,)])
