@@ -1,5 +1,6 @@
 """A catalog to read from: one that runs already, or one with a lake of its own for as long as the demo takes."""
 
+import re
 import secrets
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from duckicelake.embedded.home import Home, is_free, open_home, read_json
 
 START_SECONDS, STOP_SECONDS = 120.0, 60.0
 PORTS = range(18181, 18281)
+TRIES = 5
+PORT_TAKEN = re.compile(r"Address already in use|Port \d+ for the catalog is in use")
 
 
 class ServerFailed(Exception):
@@ -48,15 +51,29 @@ def start_server() -> Generator[tuple[Facts, Home]]:
     """
     with tempfile.TemporaryDirectory(prefix="duckicelake-demo-") as folder:
         home, log_path = Path(folder) / "home", Path(folder) / "server.log"
+        server = _launch(home, log_path)
+        try:
+            yield find_server(home, None)
+        finally:
+            _stop(server)
+
+
+def _launch(home: Path, log_path: Path) -> subprocess.Popen[bytes]:
+    """Start the server and wait until it is ready; on another port if a program took the first one meanwhile. Raises: ServerFailed."""
+    for tries_left in reversed(range(TRIES)):
         port = secrets.choice([port for port in PORTS if is_free(port)])
         with log_path.open("wb") as log:
             command = [sys.executable, "-m", "duckicelake.cli", "serve", "--home", str(home), "--port", str(port)]
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             _wait_ready(server, Home(home), log_path)
-            yield find_server(home, None)
-        finally:
+        except BaseException as error:
             _stop(server)
+            if not tries_left or not isinstance(error, ServerFailed) or not PORT_TAKEN.search(str(error)):
+                raise
+        else:
+            return server
+    raise AssertionError
 
 
 def _wait_ready(server: subprocess.Popen[bytes], home: Home, log_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The demo on a part of its data: what it prints and how it ends."""
 
 import re
+import secrets
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from demo.compare import find_difference
+from demo.server import start_server
 from tests.rest.serving import WAREHOUSE
 from tests.support.commands import Done, environment
 from tests.support.lakes import FreshLake
@@ -49,6 +52,21 @@ def test_it_runs_on_a_server_of_its_own() -> None:
     assert done.status == 0, done.out + done.err
     assert re.search(r"All \d+ comparisons agree", done.out)
     assert "✗" not in done.out
+
+
+@pytest.mark.whole
+def test_a_port_that_a_program_took_meanwhile_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's server starts on another one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first: list[int] = [taken.getsockname()[1]]
+
+        def choose(free: list[int]) -> int:
+            return first.pop() if first else free[-1]
+
+        monkeypatch.setattr(secrets, "choice", choose)
+        with start_server() as (facts, _):
+            assert not first
+            assert not facts.catalog_uri.endswith(f":{taken.getsockname()[1]}")
 
 
 @pytest.mark.long
