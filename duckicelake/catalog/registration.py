@@ -150,7 +150,7 @@ def _register_external(warehouse: Warehouse, ident: Ident, metadata_location: st
 
 
 def _check_hides_nothing(metadata: TableMetadata) -> None:
-    """Raise BadRequest if a table of this lake may have had columns that its metadata does not tell of."""
+    """Raise BadRequest if a table of this lake may have had columns that are missing in its metadata."""
     if metadata.properties.get(PROPERTY) == HIDE:
         raise BadRequest(
             f"The metadata file leaves out columns that the table had in DuckDB ({PROPERTY}={HIDE}); a table made from it would lack them. "

@@ -104,7 +104,7 @@ class WebhookSender:
 
 
 def _cut(connection: HTTPConnection, is_late: Event) -> None:
-    """Shut a connection down while another thread reads from it, which then knows why it got no more."""
+    """Shut a connection down while another thread reads from it, which sees by `is_late` why the answer ended."""
     is_late.set()
     sock: socket.socket | None = connection.sock
     if sock is None:

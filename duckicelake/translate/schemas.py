@@ -194,7 +194,7 @@ def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
 
 
 def _has_variant(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
-    """Return True if files may hold a variant: Spark's vectorised reader fails over its shredded fields, whatever a query selects."""
+    """Return True if files may hold a variant: Spark's vectorised reader fails over its shredded fields in every query."""
     in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot >= oldest_row)
     return any(row.column_type.lower() == "variant" for row in in_files)
 

@@ -213,7 +213,7 @@ class _Rules:
                 yield self._conflict(f"schema/{word}", table_id, reason, "Undo the change of the column on the branch.")
 
     def _check_protection(self, object_id: int, kind: str) -> Iterator[Conflict]:
-        """What the branch dropped, and the lake protects."""
+        """Yield a conflict if the lake protects an object that the branch dropped or moved away."""
         ids = {object_id} if kind == "schema" else {object_id, self._main_live[object_id].schema_id}
         if ids & self._changes.protected:
             reason = f"The property {PROTECTION!r} on the lake protects it, or its namespace, from being dropped."
