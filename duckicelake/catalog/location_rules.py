@@ -4,7 +4,7 @@
 lake's lock. Only `check_store` contacts the object store, before the lock: it writes, reads and deletes a probe object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -40,12 +40,14 @@ PATH_PROPERTIES = frozenset({"write.data.path", "write.metadata.path", "write.ob
 class AllowedLocations:
     """The allowed places of a table's files: its former, present and requested locations, in that order, and the server's roots.
 
-    `lake_folder` is where DuckLake puts its files.
+    `lake_folder` is where DuckLake puts its files. `has_data_in` says if the table has data files in another folder: those of a branch may
+    lie in the lake's, and those of the lake in a merged branch's. It asks Postgres.
     """
 
     locations: Sequence[str] = ()
     roots: Roots = field(default_factory=Roots)
     lake_folder: Roots = field(default_factory=Roots)
+    has_data_in: Callable[[str], bool] = field(default=lambda _: False, compare=False)
 
     def is_own(self, uri: str) -> bool:
         """Return True if an object lies in one of the table's own locations."""
@@ -58,7 +60,9 @@ class AllowedLocations:
 
     def may_hold_deletes(self, uri: str) -> bool:
         """Return True if a delete file may lie there: DuckDB's iceberg extension writes them next to the data files."""
-        return self.is_own(uri) or self.lake_folder.holds(uri)
+        if self.is_own(uri) or self.lake_folder.holds(uri):
+            return True
+        return not has_dot_segments(uri) and self.has_data_in(uri.rpartition("/")[0] + "/")
 
 
 def get_place(conn: psycopg.Connection, ident: Ident, lake_format: LakeFormat = V1_0) -> TableTarget:

@@ -52,6 +52,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.branches.ancestors import list_used_folders
 from duckicelake.lake.connect import query_once, reading
 from duckicelake.lake.read import TableAtPosition, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
@@ -210,15 +211,22 @@ def _read_base(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) ->
         return BaseTable(table)
     if table is None and not request.creates:
         raise NoSuchTable(f"Table does not exist: {request.ident}")
-    published, lake_folder = None, Roots()
+    published, allowed = None, AllowedLocations()
     if table is not None:
         if warehouse.roots.free:
-            lake_folder = Roots((to_folder_uri(table_folder(past.data_path, table)),))
+            folder = Roots((to_folder_uri(table_folder(past.data_path, table)),))
+            allowed = AllowedLocations(lake_folder=folder, has_data_in=partial(_has_data_in, warehouse, table.table_id))
         table, published = publish_table(warehouse, request.ident, past.current)
     metadata = None if published is None else published.metadata
     _check_requested_locations(warehouse, request, metadata, table)
     locations = (*past.earlier, *_list_locations(request, metadata))
-    return BaseTable(table, published, AllowedLocations(locations, warehouse.roots, lake_folder))
+    return BaseTable(table, published, replace(allowed, locations=locations, roots=warehouse.roots))
+
+
+def _has_data_in(warehouse: Warehouse, table_id: int, folder: str) -> bool:
+    """Return True if files of the table lie in a folder, live or not."""
+    with reading(warehouse.lake) as conn:
+        return bool(list_used_folders(conn, table_id, list(dict.fromkeys((folder, folder.removeprefix("file://"))))))
 
 
 def _prepare_on(

@@ -82,3 +82,11 @@ def test_what_a_request_may_compare_and_delete_is_bounded(stand: Stand, monkeypa
     stand.resolver.pairs = 0
     with pytest.raises(BadRequest, match="rows are deleted in one request"):
         stand.resolver.list_rows(stand.delete, stand.live)
+
+
+def test_delete_files_lie_where_the_table_has_files() -> None:
+    """In its own locations, or right next to a data file, which may lie in the folder of another branch."""
+    allowed = AllowedLocations(("s3://b/own",), has_data_in=lambda folder: folder == "s3://b/data/t/")
+    assert allowed.may_hold_deletes("s3://b/own/d.parquet") and allowed.may_hold_deletes("s3://b/data/t/d.parquet")
+    for elsewhere in ("s3://b/data/t/x/d.parquet", "s3://b/data/d.parquet", "s3://b/data/t/../u/d.parquet", "s3://b/data/t/../t/d.parquet"):
+        assert not allowed.may_hold_deletes(elsewhere)
