@@ -337,6 +337,17 @@ def branch_reset(name: str, warehouse: WarehouseOption = None, home: HomeOption 
         typer.echo(line)
 
 
+def branch_rename(
+    name: str, new_name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
+) -> None:
+    """Give a branch another name; its METADATA_SCHEMA and its folders stay."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import rename  # noqa: PLC0415  as above
+
+    for line in rename(settings, warehouse, name, new_name):
+        typer.echo(line)
+
+
 def branch_protect(
     name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
 ) -> None:
@@ -430,6 +441,7 @@ BRANCH_COMMANDS = {
     "diff": branch_diff,
     "merge": branch_merge,
     "reset": branch_reset,
+    "rename": branch_rename,
     "delete": branch_delete,
     "protect": branch_protect,
     "unprotect": branch_unprotect,

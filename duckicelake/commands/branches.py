@@ -13,7 +13,7 @@ from duckicelake.errors import BadRequest, Forbidden
 from duckicelake.lake.branches import protection
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import MAIN, list_branches
+from duckicelake.lake.branches.registry import MAIN, list_branches, rename_branch
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.connect import mapped_errors
 from duckicelake.lake.install import format_search_path, has_settings
@@ -69,6 +69,18 @@ def reset(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]
     with connecting(lake) as conn:
         snapshot_id = reset_branch(conn, lake.metadata_schema, name)
     return (f"branch {name} has forgotten its changes and begins again at snapshot {snapshot_id} of {MAIN}",)
+
+
+def rename(settings: Settings, warehouse: str | None, name: str, new_name: str) -> Sequence[str]:
+    """Rename a branch and return what to print."""
+    lake = choose_lake(settings, warehouse)
+    with connecting(lake) as conn:
+        branch = rename_branch(conn, lake.metadata_schema, name, new_name)
+    return (
+        f"branch {name} is called {branch.name} now",
+        f"  Iceberg clients: warehouse {lake.name}@{branch.name}",
+        f"  DuckDB: METADATA_SCHEMA '{branch.schema_name}', as before",
+    )
 
 
 def list_lines(settings: Settings, warehouse: str | None, *, is_tag: bool = False) -> Sequence[str]:

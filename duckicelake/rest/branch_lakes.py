@@ -56,6 +56,8 @@ class BranchLakes:
         if opened is not None and branch is not None and opened.number == branch.number:
             return
         async with self._opening:
+            # Another request may have opened a younger branch meanwhile, or a renamed one has the name now.
+            branch = await run_in_threadpool(find_served_branch, parent.warehouse, prefix.partition(SEPARATOR)[2])
             await self._replace(parent, prefix, branch)
         if branch is None:
             raise NoSuchWarehouse(f"Warehouse does not exist: {prefix[:64]!r}. `duckicelake branch list` lists the branches of the lake.")
@@ -80,7 +82,7 @@ class BranchLakes:
 
     async def _replace(self, parent: OpenLake, prefix: str, branch: Branch | None) -> None:
         opened = self._opened.get(prefix)
-        if opened is not None and (branch is None or opened.number < branch.number):
+        if opened is not None and (branch is None or opened.number != branch.number):
             del self._opened[prefix]
             await opened.retire()
             opened = None

@@ -221,6 +221,7 @@ GRANT = object_of({"privileges": array_of(one_of(list(PRIVILEGES))), "on": NAME,
 
 
 BRANCH = object_of({"name": NAME}, {"from": NAME, "at": {"anyOf": [{"type": "integer"}, TEXT]}})
+NEW_NAME = object_of({"name": NAME})
 
 VALUE: JsonSchema = {"anyOf": [{"type": "boolean"}, {"type": "number"}, TEXT]}
 TERM: JsonSchema = {"anyOf": [TEXT, object_of({"type": one_of(["transform"]), "transform": TEXT, "term": TEXT})]}

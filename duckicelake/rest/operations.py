@@ -123,6 +123,11 @@ REPOSITORIES = (
     Operation("listBranches", "GET", REPOSITORY_PATH + "/branches"),
     Operation("createBranch", "POST", REPOSITORY_PATH + "/branches"),
     Operation("deleteBranch", "DELETE", REPOSITORY_PATH + "/branches/{branch}"),
+    Operation("renameBranch", "POST", REPOSITORY_PATH + "/branches/{branch}/rename"),
+    Operation("resetBranch", "POST", REPOSITORY_PATH + "/branches/{branch}/reset"),
+    Operation("listTags", "GET", REPOSITORY_PATH + "/tags"),
+    Operation("createTag", "POST", REPOSITORY_PATH + "/tags"),
+    Operation("deleteTag", "DELETE", REPOSITORY_PATH + "/tags/{tag}"),
     Operation("mergeBranch", "POST", REPOSITORY_PATH + "/merges"),
 )
 """Operations on a lake with its branches, outside the specification."""

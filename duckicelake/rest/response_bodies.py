@@ -64,6 +64,12 @@ class BranchesResponse(TypedDict):
     branches: list[BranchResponse]
 
 
+class TagsResponse(TypedDict):
+    """The tags of a lake, oldest first."""
+
+    tags: list[BranchResponse]
+
+
 class JsonWebKeys(TypedDict):
     """Public keys of tokens (RFC 7517)."""
 

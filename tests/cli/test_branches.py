@@ -57,7 +57,8 @@ def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Pat
     with pytest.raises(Unsupported, match="child"):
         ask(settings, "branch", "reset", "dev", *home)
     assert "begins again at snapshot 1 of main" in ask(settings, "branch", "reset", "old", *home)
-    for name in ("child", "dev", "old"):
+    assert "warehouse lake@new" in ask(settings, "branch", "rename", "old", "new", *home)
+    for name in ("child", "dev", "new"):
         assert "is deleted" in ask(settings, "branch", "delete", name, *home)
     with pytest.raises(BadRequest, match="does not exist"):
         ask(settings, "branch", "delete", "dev", *home)

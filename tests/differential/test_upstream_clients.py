@@ -64,11 +64,14 @@ def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    whole_after(1, [
-        pytest.param(("rename_column", "x", "y"), id="renamed"),
-        pytest.param(("delete_column", "x"), id="dropped"),
-        pytest.param(("move_first", "z"), id="moved"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param(("rename_column", "x", "y"), id="renamed"),
+            pytest.param(("delete_column", "x"), id="dropped"),
+            pytest.param(("move_first", "z"), id="moved"),
+        ],
+    ),
 )
 def test_pyiceberg_upserts_nothing_after_a_change_of_columns(served: Served, change: tuple[str, ...]) -> None:
     """It reads by the schema of the current snapshot, until there is one with the new columns."""
@@ -95,11 +98,14 @@ def test_an_alter_of_duckdb_iceberg_takes_all_comments_of_columns(served: Served
 
 @pytest.mark.parametrize(
     ("prepare", "statement", "error", "message"),
-    whole_after(1, [
-        pytest.param("SET SORTED BY (id)", "INSERT INTO {} VALUES (3, NULL)", duckdb.NotImplementedException, "sorted", id="sorted"),
-        pytest.param("SET PARTITIONED BY (id)", "UPDATE {} SET id = 3", duckdb.Error, "partition info", id="partitioned"),
-        pytest.param("ADD COLUMN y INTEGER", "INSERT INTO {} VALUES (3, NULL, 1)", duckdb.ConstraintException, "key", id="maps"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("SET SORTED BY (id)", "INSERT INTO {} VALUES (3, NULL)", duckdb.NotImplementedException, "sorted", id="sorted"),
+            pytest.param("SET PARTITIONED BY (id)", "UPDATE {} SET id = 3", duckdb.Error, "partition info", id="partitioned"),
+            pytest.param("ADD COLUMN y INTEGER", "INSERT INTO {} VALUES (3, NULL, 1)", duckdb.ConstraintException, "key", id="maps"),
+        ],
+    ),
 )
 def test_duckdb_iceberg_cannot_write(served: Served, prepare: str, statement: str, error: type[duckdb.Error], message: str) -> None:
     """Rows into sorted tables, changes of rows that are older than a partitioning, NULL lists of maps."""

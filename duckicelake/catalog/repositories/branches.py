@@ -1,4 +1,6 @@
-"""Branches of a lake: made, listed and deleted for REST. Runs on a thread of the pool, on a connection of its own."""
+"""Branches and tags of a lake: made, listed, renamed, reset and deleted for REST.
+
+Runs on a thread of the pool, on a connection of its own."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,12 +10,13 @@ import psycopg
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotFound
 from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
-from duckicelake.lake.branches.create import BranchRequest, check_name, create_branch
+from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_branches
+from duckicelake.lake.branches.registry import MAIN, Branch, check_name, find_branch, get_branch, list_branches, rename_branch
+from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.connect import connecting, reading
 
-__all__ = ["MAIN", "Branch", "BranchRequest", "check_branch_name", "format_branch", "list_made", "make", "remove"]
+__all__ = ["MAIN", "Branch", "BranchRequest", "check_branch_name", "format_branch", "list_made", "make", "remove", "rename", "reset"]
 
 
 def check_branch_name(warehouse: Warehouse, name: str) -> None:
@@ -21,34 +24,55 @@ def check_branch_name(warehouse: Warehouse, name: str) -> None:
     check_name(name, warehouse.lake.metadata_schema)
 
 
-def list_made(warehouse: Warehouse) -> list[tuple[Branch, str | None]]:
-    """Return the branches without the tags, oldest first, each with the name of what it was made from; None: that is deleted."""
+def list_made(warehouse: Warehouse, *, is_tag: bool = False) -> list[tuple[Branch, str | None]]:
+    """Return the branches, or the tags, oldest first, each with the name of what it was made from; None: that is deleted."""
     with reading(warehouse.lake) as conn:
         branches = list_branches(conn)
     names = {branch.schema_name: branch.name for branch in branches} | {warehouse.lake.metadata_schema: MAIN}
-    return [(branch, names.get(branch.parent)) for branch in branches if not branch.is_tag]
+    return [(branch, names.get(branch.parent)) for branch in branches if branch.is_tag == is_tag]
 
 
 def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditContext) -> Branch:
-    """Make a branch. Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas."""
+    """Make a branch or a tag. Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas."""
     with connecting(warehouse.lake) as conn:
         branch = create_branch(conn, warehouse.lake.metadata_schema, request)
         _write_audit_line(conn, audit_context, branch.name)
     return branch
 
 
-def remove(warehouse: Warehouse, name: str, audit_context: AuditContext) -> None:
-    """Delete a branch. Raises: NotFound: there is none of exactly that name."""
+def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_tag: bool = False) -> None:
+    """Delete a branch or a tag. Raises: NotFound: there is none of exactly that name."""
     with connecting(warehouse.lake) as conn:
         found = find_branch(conn, name)
-        if found is None or found.name != name:
-            raise NotFound(f"Branch does not exist: {name[:64]!r}.")
-        delete_branch(conn, warehouse.lake.metadata_schema, name)
+        if found is None or found.name != name or found.is_tag != is_tag:
+            raise NotFound(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
+        delete_branch(conn, warehouse.lake.metadata_schema, name, is_tag=is_tag)
         _write_audit_line(conn, audit_context, name)
 
 
-def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, name: str) -> None:
-    about = replace(audit_context, objects=(format_branch(name),))
+def rename(warehouse: Warehouse, name: str, new_name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
+    """Rename a branch and return it as `list_made` does. Raises: what `rename_branch` raises."""
+    with connecting(warehouse.lake) as conn:
+        branch = rename_branch(conn, warehouse.lake.metadata_schema, name, new_name)
+        _write_audit_line(conn, audit_context, name, new_name)
+    return _find_made(warehouse, branch)
+
+
+def reset(warehouse: Warehouse, name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
+    """Let a branch forget what it changed and return it as `list_made` does. Raises: what `reset_branch` raises."""
+    with connecting(warehouse.lake) as conn:
+        reset_branch(conn, warehouse.lake.metadata_schema, name)
+        branch = get_branch(conn, name)
+        _write_audit_line(conn, audit_context, branch.name)
+    return _find_made(warehouse, branch)
+
+
+def _find_made(warehouse: Warehouse, branch: Branch) -> tuple[Branch, str | None]:
+    return next((made for made in list_made(warehouse) if made[0].schema_name == branch.schema_name), (branch, None))
+
+
+def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, *names: str) -> None:
+    about = replace(audit_context, objects=tuple(map(format_branch, names)))
     write_line(conn, about, None)
     log_line(AuditLine(about, DONE))
 

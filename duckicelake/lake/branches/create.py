@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,19 @@ from psycopg import sql
 from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.layout import PREFIX, VIEWED, Schemas, build_moved_path, create_relations, read_columns
 from duckicelake.lake.branches.notes import copy_notes, install_notes
-from duckicelake.lake.branches.registry import MAIN, Branch, drop_deleted, find_branch, has_repository, lock_branch
+from duckicelake.lake.branches.registry import (
+    MAIN,
+    Branch,
+    check_name,
+    choose_schema,
+    drop_deleted,
+    find_branch,
+    has_repository,
+    lock_branch,
+)
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path, lock_tables, with_slash
 from duckicelake.lake.lake_format import V1_0, get_format
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-MAX_SCHEMA_BYTES = 63
 STRIDE_BITS, ROW_ID_BITS = 32, 40
 """Branch number k gives ids of snapshots, tables and files from k·2³² on, and row ids from k·2⁴⁰ on."""
 
@@ -94,17 +100,6 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
     except psycopg.errors.DuplicateSchema as error:
         taken = f"{lake_schema}@{request.name}"
         raise AlreadyExists(f"Postgres has a schema {taken!r} already, which is no branch of this lake. Choose another name.") from error
-
-
-def check_name(name: str, lake_schema: str) -> None:
-    """Raise BadRequest unless a branch may have that name: it becomes part of the warehouse's name and of the schema's."""
-    if not NAME.fullmatch(name) or name.isdigit() or name == MAIN:
-        raise BadRequest(
-            f"Branch name {name!r} cannot be used. Names have letters, digits, '.', '_' and '-', begin with a letter or digit, "
-            f"and are neither a number nor {MAIN!r}."
-        )
-    if len(f"{lake_schema}@{name}".encode()) > MAX_SCHEMA_BYTES:
-        raise BadRequest(f"Branch name {name!r} is too long: with the lake's schema it must have {MAX_SCHEMA_BYTES} bytes at most.")
 
 
 def read_repository_script() -> bytes:
@@ -203,7 +198,7 @@ class _Claim:
             raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
         number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
-        schemas = Schemas(lake_schema, f"{lake_schema}@{request.name}")
+        schemas = Schemas(lake_schema, choose_schema(conn, lake_schema, request.name, number))
         paths = {"lake_data_path": paths_row[0], "lake_iceberg_path": paths_row[1]}
         paths |= {"data_path": build_branch_path(paths_row[0], number), "iceberg_path": build_branch_path(paths_row[1], number)}
         paths["source_iceberg_path"] = paths_row[1] if parent is None else parent.iceberg_path

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, MergePoint, read_changes
 from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
@@ -21,7 +21,7 @@ from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan,
 from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import MAIN, Branch, find_branch, list_children, lock_branch
+from duckicelake.lake.branches.registry import MAIN, Branch, check_installed, get_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change, format_changes
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -99,18 +99,16 @@ SELECT_MERGED = sql.SQL("SELECT key FROM {p}.iceberg_setting WHERE starts_with(k
 def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> PlannedMerge:
     """Return what a merge would do; nothing is locked or written.
 
-    Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before
+    Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before,
+            or another version made it
     """
     if request.into != MAIN:
         raise BadRequest(f"A branch is merged into {MAIN!r}, not into {request.into[:64]!r}: merges into branches are not there yet.")
     if request.strategy not in STRATEGIES:
         raise BadRequest(f"The strategy {request.strategy[:64]!r} is none of {', '.join(STRATEGIES)}.")
     conn.execute(format_search_path(lake_schema))
-    branch = find_branch(conn, request.name)
-    if branch is None:
-        raise NotFound(f"Branch does not exist: {request.name[:64]!r}. `duckicelake branch list` lists the branches.")
-    if branch.is_tag:
-        raise BadRequest(f"{request.name!r} is a tag, which never changes, so there is nothing to merge. Name a branch.")
+    branch = get_branch(conn, request.name)
+    check_installed(conn, branch)
     children = list_children(conn, branch)
     if children:
         raise Unsupported(

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.layout import VIEWED, Schemas
+from duckicelake.lake.branches.registry import compute_maker
 from duckicelake.lake.install import UPSERT_INSTALLED, compute_digest, format_search_path, read_script
 
 _VIEWED_NAMES = "|".join(table.name for table in VIEWED)
@@ -22,7 +23,7 @@ FINDS_BY_PATH = re.compile(r"JOIN %1\$I\.ducklake_(data_file|delete_file) d ON d
 """The look-up of files by path before a clean-up. What the lake names is found by the repository's own trigger."""
 
 UPSERT_SETTINGS = """
-INSERT INTO iceberg_setting (key, value) VALUES ('iceberg_path', %(iceberg_path)s), ('open_branches', '1')
+INSERT INTO iceberg_setting (key, value) VALUES ('iceberg_path', %(iceberg_path)s), ('open_branches', '1'), ('made_by', %(maker)s)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """
 
@@ -82,7 +83,7 @@ def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str)
     script = FINDS_BY_PATH.sub(r"JOIN %1$I.own_\1 d ON d.path = x.tail", script)
     conn.execute(format_search_path(schemas.branch))
     conn.execute(script.encode())
-    conn.execute(UPSERT_SETTINGS, {"iceberg_path": iceberg_path})
+    conn.execute(UPSERT_SETTINGS, {"iceberg_path": iceberg_path, "maker": compute_maker()})
     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
     repository, branch = sql.Identifier(schemas.repository), sql.Identifier(schemas.branch)
     for name in RIGHTS:

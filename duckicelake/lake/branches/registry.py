@@ -1,16 +1,21 @@
 """The branches of a lake: which there are, and whether a lake has any. The search path is the lake's metadata schema."""
 
-from dataclasses import dataclass
+import hashlib
+import re
+from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.resources import files
 
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
 from duckicelake.lake.install import compute_digest, format_search_path
 
 MAIN = "main"
 """The name of the lake itself among its branches."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_SCHEMA_BYTES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,16 @@ def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
     return next((branch for branch in list_branches(conn) if branch.name.lower() == name.lower()), None)
 
 
+def get_branch(conn: psycopg.Connection, name: str) -> Branch:
+    """Return the branch of that name. Raises: NotFound: there is none. BadRequest: it is a tag"""
+    branch = find_branch(conn, name)
+    if branch is None:
+        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
+    if branch.is_tag:
+        raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")
+    return branch
+
+
 def find_tag_of(conn: psycopg.Connection, lake_schema: str, snapshot_id: int) -> Branch | None:
     """Return the oldest tag of that snapshot of the lake, or None."""
     shown = (branch for branch in list_branches(conn) if branch.is_tag and branch.parent == lake_schema)
@@ -84,6 +99,53 @@ def lock_branch(conn: psycopg.Connection, branch: Branch) -> int | None:
     """
     row = conn.execute(LOCK_BRANCH.format(schema=sql.Literal(branch.schema_name))).fetchone()
     return None if row is None else row[0]
+
+
+def check_name(name: str, lake_schema: str) -> None:
+    """Raise BadRequest unless a branch may have that name: it becomes part of the warehouse's name and of the schema's."""
+    if not NAME.fullmatch(name) or name.isdigit() or name == MAIN:
+        raise BadRequest(
+            f"Branch name {name!r} cannot be used. Names have letters, digits, '.', '_' and '-', begin with a letter or digit, "
+            f"and are neither a number nor {MAIN!r}."
+        )
+    if len(f"{lake_schema}@{name}".encode()) > MAX_SCHEMA_BYTES:
+        raise BadRequest(f"Branch name {name!r} is too long: with the lake's schema it must have {MAX_SCHEMA_BYTES} bytes at most.")
+
+
+# A branch that was renamed keeps its schema; DuckDB finds schemas by names without regard to case.
+SELECT_IS_TAKEN = sql.SQL("SELECT EXISTS (SELECT FROM iceberg_branch WHERE lower(schema_name) = lower(%(schema)s))")
+
+
+def choose_schema(conn: psycopg.Connection, lake_schema: str, name: str, number: int) -> str:
+    """Return the metadata schema for a new branch: that of its name, or of its number if a branch that had the name is in it."""
+    named = f"{lake_schema}@{name}"
+    row = conn.execute(SELECT_IS_TAKEN, {"schema": named}).fetchone()
+    # No name is a number, so this schema can be no other branch's.
+    return f"{lake_schema}@{number}" if row is not None and row[0] else named
+
+
+UPDATE_NAME = sql.SQL("UPDATE iceberg_branch SET name = %(name)s WHERE number = %(number)s")
+
+
+def rename_branch(conn: psycopg.Connection, lake_schema: str, name: str, new_name: str) -> Branch:
+    """Give a branch another name, on a connection that is in no transaction, and return it. Its schema, folders and ids stay.
+
+    Raises: NotFound: there is no such branch. BadRequest: it is a tag, or the new name cannot be used. AlreadyExists: the name is taken
+    """
+    check_name(new_name, lake_schema)
+    conn.execute(format_search_path(lake_schema))
+    branch = get_branch(conn, name)
+    drop_deleted(conn, lake_schema)
+    try:
+        with conn.transaction():
+            number = lock_branch(conn, branch)
+            # Another session may have given the name away, or deleted the branch.
+            if number is None or get_branch(conn, name).schema_name != branch.schema_name:
+                raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
+            conn.execute(UPDATE_NAME, {"name": new_name, "number": number})
+    except psycopg.errors.UniqueViolation as error:
+        raise AlreadyExists(f"Branch or tag already exists: {new_name!r}. Delete or rename it first, or choose another name.") from error
+    return replace(branch, name=new_name, number=number)
 
 
 SELECT_IS_SHARED = """
@@ -117,14 +179,24 @@ def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
     return True
 
 
-SELECT_INSTALLED_IN = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'installed'")
+SELECT_MADE_BY = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'made_by'")
+MAKERS = ("layout.py", "create.py", "notes.py", "repository.sql")
+"""The modules and the script that say what relations and rows a branch has."""
+
+
+def compute_maker() -> str:
+    """Return the digest of everything that decides what a branch has: a branch with another one was made by another version."""
+    digest = hashlib.sha256(compute_digest().encode())
+    for name in MAKERS:
+        digest.update(files("duckicelake.lake.branches").joinpath(name).read_bytes())
+    return digest.hexdigest()
 
 
 def check_installed(conn: psycopg.Connection, branch: Branch) -> None:
-    """Raise Unsupported if another version of DuckIceLake made the branch: its notes may lack what this version needs."""
-    row = conn.execute(SELECT_INSTALLED_IN.format(sql.Identifier(branch.schema_name))).fetchone()
-    if row is None or row[0] != compute_digest():
+    """Raise Unsupported if another version of DuckIceLake made the branch: it may lack what this version needs."""
+    row = conn.execute(SELECT_MADE_BY.format(sql.Identifier(branch.schema_name))).fetchone()
+    if row is None or row[0] != compute_maker():
         raise Unsupported(
             f"Branch {branch.name!r} was made by another version of DuckIceLake. "
-            "Serve it with that version, or delete it and make it again."
+            "Serve, merge or reset it with that version, or delete it and make it again."
         )

@@ -32,6 +32,23 @@ CREATE TABLE IF NOT EXISTS iceberg_branch_copy (
     PRIMARY KEY (number, table_name, operation)
 );
 
+-- Triggers below run, with their owner's rights, what these tables name: a role with INSERT on all tables of the schema writes none of it.
+CREATE OR REPLACE FUNCTION iceberg_refuse_others() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT pg_has_role(current_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'USAGE') THEN
+        RAISE EXCEPTION '% is written by its owner alone', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_refuse_others
+    AFTER INSERT OR UPDATE OR DELETE ON iceberg_branch FOR EACH STATEMENT EXECUTE FUNCTION iceberg_refuse_others();
+
+CREATE OR REPLACE TRIGGER iceberg_refuse_others
+    AFTER INSERT OR UPDATE OR DELETE ON iceberg_branch_copy FOR EACH STATEMENT EXECUTE FUNCTION iceberg_refuse_others();
+
 -- Each new branch changes this setting: a transaction of DuckDB that began before, and so cannot see the branch, fails and is repeated.
 INSERT INTO iceberg_setting (key, value) VALUES ('branches', '0') ON CONFLICT (key) DO NOTHING;
 

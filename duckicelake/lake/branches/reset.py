@@ -7,12 +7,12 @@ import time
 
 import psycopg
 
-from duckicelake.errors import BadRequest, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
 from duckicelake.lake.branches.merge import CUTTING_KINDS, LOCK_BOTH, list_main_tokens, read_point
 from duckicelake.lake.branches.merge_write import read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import Branch, find_branch, list_children, lock_branch
+from duckicelake.lake.branches.registry import Branch, check_installed, get_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -20,7 +20,8 @@ from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, forma
 def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: int = LOCK_TRIES) -> int:
     """Let a branch begin again with the lake's newest snapshot, whose id is returned. What it alone reached is scheduled for deletion.
 
-    Raises: NotFound: there is no such branch. BadRequest: it is a tag. Unsupported: branches or tags were made of it
+    Raises: NotFound: there is no such branch. BadRequest: it is a tag
+            Unsupported: branches or tags were made of it, or another version made it
             ServiceUnavailable: the lake or the branch is never idle
     """
     conn.execute(format_search_path(lake_schema))
@@ -29,23 +30,15 @@ def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: i
             with conn.transaction():
                 # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
-                return _reset(conn, lake_schema, _get_branch(conn, name))
+                return _reset(conn, lake_schema, get_branch(conn, name))
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable):
             # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
             time.sleep(LOCK_PAUSE_S)
     raise ServiceUnavailable(NEVER_IDLE)
 
 
-def _get_branch(conn: psycopg.Connection, name: str) -> Branch:
-    branch = find_branch(conn, name)
-    if branch is None:
-        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
-    if branch.is_tag:
-        raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")
-    return branch
-
-
 def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> int:
+    check_installed(conn, branch)
     point = read_point(conn, lake_schema, branch)
     conn.execute(LOCK_BOTH.format(**point.names))
     if lock_branch(conn, branch) != branch.number:

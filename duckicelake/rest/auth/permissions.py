@@ -101,6 +101,11 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "listBranches": OPEN,
     "createBranch": OPEN,
     "deleteBranch": OPEN,
+    "renameBranch": OPEN,
+    "resetBranch": OPEN,
+    "listTags": OPEN,
+    "createTag": OPEN,
+    "deleteTag": OPEN,
     "grant": OPEN,
     "revoke": OPEN,
 }

@@ -5,16 +5,19 @@ import sys
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 import boto3
 import psycopg
 import pytest
 
-from duckicelake.errors import AlreadyExists, BadRequest, Unsupported
-from duckicelake.lake.branches.create import BranchRequest, build_branch_path, check_name, create_branch
+from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
+from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import list_branches
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.registry import check_name, list_branches, list_children, rename_branch
 from duckicelake.lake.branches.remove import remove_repository
+from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
 from duckicelake.lake.writing.migrate import migrate
 from tests.lake.bare import list_relations
@@ -122,6 +125,73 @@ def test_a_name_is_taken_without_regard_to_case(lake: FreshLake) -> None:
         create_branch(conn, lake.metadata_schema, BranchRequest("DEV"))
     assert delete_branch(conn, lake.metadata_schema, "dev")
     assert create_branch(conn, lake.metadata_schema, BranchRequest("DEV")).number > first.number
+
+
+def test_a_renamed_branch_keeps_all_but_its_name(lake: FreshLake) -> None:
+    """Attached sessions go on, and the old name is free for another branch, which gets a schema of its own."""
+    conn, schema = lake.psycopg(), lake.metadata_schema
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    dev = make_branch(lake, "Dev")
+    with closing(dev.duckdb()) as session:
+        session.execute("INSERT INTO t FROM range(20, 40)")
+        renamed = rename_branch(conn, schema, "dev", "trial")
+        assert (renamed.name, renamed.schema_name, renamed.data_path) == ("trial", dev.metadata_schema, dev.data_path)
+        session.execute("INSERT INTO t FROM range(40, 60)")
+    again = make_branch(lake, "dev")
+    assert again.metadata_schema.lower() != dev.metadata_schema.lower()
+    again.duckdb().execute("INSERT INTO t VALUES (100)")
+    assert (len(read_rows(dev, "t")), len(read_rows(again, "t")), len(read_rows(lake, "t"))) == (60, 21, 20)
+    assert list_children(conn, renamed) == []
+    merge_branch(conn, schema, MergeRequest("trial"))
+    merge_branch(conn, schema, MergeRequest("dev"))
+    assert len(read_rows(lake, "t")) == 61
+    for name in ("trial", "dev"):
+        assert delete_branch(conn, schema, name)
+    assert make_branch(lake, "dev").metadata_schema == f"{schema}@dev"
+
+
+def test_names_that_cannot_be_given_are_refused(lake: FreshLake) -> None:
+    """Names that are taken, also by a tag or in another case, or that are none; tags and unknown branches have no other name."""
+    conn, schema = lake.psycopg(), lake.metadata_schema
+    make_branch(lake, "dev")
+    make_branch(lake, BranchRequest("v1", is_tag=True))
+    assert rename_branch(conn, schema, "dev", "DEV").name == "DEV"
+    for name, new_name, error in (
+        ("dev", "V1", AlreadyExists),
+        ("dev", "main", BadRequest),
+        ("v1", "v2", BadRequest),
+        ("x", "y", NotFound),
+    ):
+        with pytest.raises(error):
+            rename_branch(conn, schema, name, new_name)
+    assert [each.name for each in list_branches(conn)] == ["DEV", "v1"]
+
+
+def test_a_branch_of_another_version_is_neither_merged_nor_reset(lake: FreshLake) -> None:
+    """It may lack what this version needs, which only the version that made it knows."""
+    conn, schema = lake.psycopg(), lake.metadata_schema
+    dev = make_branch(lake, "dev")
+    conn.execute(f"""UPDATE "{dev.metadata_schema}".iceberg_setting SET value = 'other' WHERE key = 'made_by'""".encode())
+    with pytest.raises(Unsupported, match="another version"):
+        merge_branch(conn, schema, MergeRequest("dev"))
+    with pytest.raises(Unsupported, match="another version"):
+        reset_branch(conn, schema, "dev")
+    assert delete_branch(conn, schema, "dev")
+
+
+@pytest.mark.parametrize("table", ["iceberg_branch", "iceberg_branch_copy"])
+def test_a_role_that_may_insert_everywhere_gives_the_owner_no_statements(lake: FreshLake, table: str) -> None:
+    """Triggers run what these tables say with the rights of their owner."""
+    make_branch(lake, "dev")
+    conn, role = lake.psycopg(), f"writer_{uuid4().hex}"
+    with conn.transaction(force_rollback=True):
+        conn.execute(f"CREATE ROLE {role}; GRANT {role} TO CURRENT_USER".encode())
+        conn.execute(f'GRANT USAGE ON SCHEMA "{lake.metadata_schema}" TO {role}'.encode())
+        conn.execute(f'GRANT INSERT, SELECT ON ALL TABLES IN SCHEMA "{lake.metadata_schema}" TO {role}'.encode())
+        conn.execute(f"SET LOCAL ROLE {role}".encode())
+        conn.execute("INSERT INTO iceberg_change (kind, table_id) VALUES ('hide', 1)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="owner alone"):
+            conn.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE false".encode())
 
 
 def test_a_branch_begins_at_an_older_snapshot_or_time(lake: FreshLake) -> None:

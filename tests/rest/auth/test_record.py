@@ -103,7 +103,11 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("dropNamespace", "DELETE", "namespaces/n", None, ["n"]),
     ("createBranch", "POST", f"{REPOSITORY}/branches", {"name": "dev"}, ["branch:dev"]),
     ("mergeBranch", "POST", f"{REPOSITORY}/merges", {"from": "dev"}, ["branch:dev"]),
-    ("deleteBranch", "DELETE", f"{REPOSITORY}/branches/dev", None, ["branch:dev"]),
+    ("resetBranch", "POST", f"{REPOSITORY}/branches/dev/reset", None, ["branch:dev"]),
+    ("renameBranch", "POST", f"{REPOSITORY}/branches/dev/rename", {"name": "trial"}, ["branch:dev", "branch:trial"]),
+    ("createTag", "POST", f"{REPOSITORY}/tags", {"name": "v1", "from": "trial"}, ["branch:v1"]),
+    ("deleteTag", "DELETE", f"{REPOSITORY}/tags/v1", None, ["branch:v1"]),
+    ("deleteBranch", "DELETE", f"{REPOSITORY}/branches/trial", None, ["branch:trial"]),
 ]
 
 

@@ -1,14 +1,16 @@
 """Rights on branches: who makes, changes and deletes them, and a lake that is changed by merges alone."""
 
+import json
+
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import make_branch, read_rows
 from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed
-from tests.rest.serving import make_settings, serve
+from tests.rest.serving import Answer, make_settings, serve
 from tests.support.lakes import FreshLake
 
-BRANCHES = "/management/v1/repositories/lake/branches"
+BRANCHES, TAGS = "/management/v1/repositories/lake/branches", "/management/v1/repositories/lake/tags"
 DEV, OTHER, MAIN = (f"/v1/{warehouse}/namespaces" for warehouse in ("lake%40dev-1", "lake%40other", "lake"))
 DENIED = (403, "NotAuthorizedException")
 NEW_TABLE = {"name": "made", "schema": {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "long", "required": False}]}}
@@ -46,6 +48,38 @@ def test_branches_are_made_listed_and_deleted_over_rest(lake: FreshLake) -> None
         assert server.get("/management/v1/repositories/lake%40child/branches").error == (400, "BadRequestException")
 
 
+def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake) -> None:
+    """A name means the branch that has it now, also on a server that served another one under it."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    with serve(make_settings(lake)) as server:
+
+        def post(path: str, **body: object) -> Answer:
+            return server.ask("POST", path, {"Content-Type": "application/json"}, json.dumps(body).encode())
+
+        def count(warehouse: str) -> object:
+            answer = server.get(f"/v1/{warehouse}/namespaces/main/tables/t")
+            return answer.json["metadata"]["snapshots"][-1]["summary"]["total-records"] if answer.status == 200 else answer.error[0]
+
+        for name, rows in (("one", 1), ("two", 2)):
+            make_branch(lake, name).duckdb().execute(f"INSERT INTO t FROM range({rows})")
+            assert count(f"lake@{name}") == str(20 + rows)
+        assert post(f"{BRANCHES}/one/rename", name="two").error == (409, "AlreadyExistsException")
+        assert post(f"{BRANCHES}/two/rename", name="three").json["warehouse"] == "lake@three"
+        assert post(f"{BRANCHES}/one/rename", name="two").json["metadata-schema"].endswith("@one")
+        assert [count(f"lake@{name}") for name in ("one", "two", "three")] == [404, "21", "22"]
+        assert post(f"{BRANCHES}/two/reset").json["from"] == "main"
+        assert [count(f"lake@{name}") for name in ("two", "three")] == ["20", "22"]
+        assert post(TAGS, name="v1", **{"from": "three"}).json["warehouse"] == "lake@v1"
+        assert post(f"{BRANCHES}/three/reset").status == 406
+        for path in (f"{BRANCHES}/v1", f"{TAGS}/two"):
+            assert server.ask("DELETE", path).error == (404, "NotFoundException")
+        for path in (f"{BRANCHES}/v1/rename", f"{BRANCHES}/v1/reset"):
+            assert post(path, name="v2").error == (400, "BadRequestException")
+        assert [(each["name"], each["from"]) for each in server.get(TAGS).json["tags"]] == [("v1", "three")]
+        assert server.ask("DELETE", f"{TAGS}/v1").status == 204
+        assert server.get(TAGS).json == {"tags": []}
+
+
 def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> None:
     """Who may create, write and drop on `dev-*` does so there alone; to write is to change what one may read."""
     with guard(lake) as guarded:
@@ -74,6 +108,12 @@ def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> No
         assert managed.ask("ann", "DELETE", f"{BRANCHES}/dev-1").error == DENIED
         managed.give("drop", "branch:dev-1", "ann")
         assert {"privileges": ["create", "write"], "on": "branch:dev-*", "to": "ann"} in managed.manage("GET", "grants").json["grants"]
+        assert managed.ask("ann", "POST", f"{BRANCHES}/dev-1/rename", {"name": "prod"}).error == DENIED
+        assert managed.ask("ann", "POST", f"{BRANCHES}/dev-1/rename", {"name": "dev-3"}).status == 200
+        assert managed.ask("ann", "POST", f"{BRANCHES}/dev-3/reset").error == DENIED
+        assert guarded.ask("admin", "POST", f"{BRANCHES}/dev-3/rename", {"name": "dev-1"}).status == 200
+        assert managed.ask("ann", "POST", TAGS, {"name": "dev-v1"}).status == 200
+        assert managed.ask("ann", "DELETE", f"{TAGS}/dev-v1").error == DENIED
         managed.take("write", "branch:dev-*", "ann")
         assert managed.ask("ann", "DELETE", f"{DEV}/a/tables/made").error == DENIED
         assert managed.ask("ann", "DELETE", f"{BRANCHES}/dev-1").status == 204
