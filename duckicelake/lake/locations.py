@@ -3,30 +3,67 @@
 Locations are compared in one spelling: `file:/a` is `file:///a`, `s3a://b` is `s3://b`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import LiteralString
 
 import psycopg
 
 from duckicelake.lake.lake_format import NAMED_SCHEMA
 from duckicelake.lake.read import fetch_rows
 
-SELECT_OVERLAPPING_TABLE = """
-SELECT n.location FROM (
-    SELECT t.table_id, t.location, regexp_replace(regexp_replace(t.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
-      FROM iceberg_table t
-    UNION ALL
-    SELECT l.table_id, l.location, regexp_replace(regexp_replace(l.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///')
-      FROM iceberg_location l
-) n
- WHERE n.table_id <> %(table_id)s
-   AND (starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/'))
-   -- The exact location of a dropped table may be used again, but not one above or below it.
-   AND (n.plain <> %(location)s
-        OR EXISTS (SELECT FROM ducklake_table d WHERE d.table_id = n.table_id AND d.end_snapshot IS NULL))
- LIMIT 1
+PLAIN_LOCATION: LiteralString = "regexp_replace(regexp_replace({}, '^s3[an]://', 's3://'), '^file:/+', 'file:///')"
+"""The spelling in which locations are compared, as in the indexes on them."""
+
+OVERLAPS: LiteralString = """
+       -- It lies in one of these folders, or is one of them.
+      (left({0}, 500) COLLATE "C" = ANY(%(folders)s::text[]) AND {0} = ANY(%(whole_folders)s::text[])
+       -- It lies in the location; '0' is the character after '/'.
+       OR left({0}, 500) COLLATE "C" BETWEEN left(%(location)s::text || '/', 500) AND left(%(location)s::text || '0', 500)
+          AND starts_with({0}, %(location)s::text || '/'))
 """
+"""The condition that a location, in its plain spelling, is the location of a look-up, lies in it or contains it."""
+
+
+def _list_parameters(location: str) -> dict[str, object]:
+    """Return the parameters of `OVERLAPS` for a location in its plain spelling."""
+    folders = list_folders([location])
+    return {"location": location, "folders": [folder[:500] for folder in folders], "whole_folders": folders}
+
+
+def list_folders(uris: Iterable[str]) -> list[str]:
+    """Return the URIs, and all folders that they lie in, without slashes at their ends."""
+    found: set[str] = set()
+    for uri in uris:
+        folder = uri
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(found)
+
+
+SELECT_OVERLAPPING_TABLE = "".join(
+    (
+        """
+SELECT n.location FROM (
+    SELECT table_id, location FROM iceberg_table
+    UNION ALL
+    SELECT table_id, location FROM iceberg_location
+) n
+ WHERE n.table_id <> %(table_id)s AND """,
+        OVERLAPS.format(PLAIN_LOCATION.format("n.location")),
+        """
+   -- The exact location of a dropped table may be used again, but not one above or below it.
+   AND (""",
+        PLAIN_LOCATION.format("n.location"),
+        """ <> %(location)s
+        -- A count instead of EXISTS, which would read all live tables.
+        OR (SELECT count(*) FROM ducklake_table d WHERE d.table_id = n.table_id AND d.end_snapshot IS NULL) > 0)
+ LIMIT 1
+""",
+    )
+)
 
 
 def find_overlapping_table(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
@@ -34,25 +71,37 @@ def find_overlapping_table(conn: psycopg.Connection, table_id: int, location: st
 
     The location itself may have belonged to a dropped table.
     """
-    row = conn.execute(SELECT_OVERLAPPING_TABLE, {"table_id": table_id, "location": location}).fetchone()
+    row = conn.execute(SELECT_OVERLAPPING_TABLE, {"table_id": table_id, **_list_parameters(location)}).fetchone()
     return row[0] if row else None
 
 
-SELECT_OVERLAPPING_VIEW = """
+VIEW_LOCATION: LiteralString = "iceberg_view_location(v.metadata)"
+VIEW_METADATA_FOLDER: LiteralString = "regexp_replace(v.metadata_location, '/+[^/]*$', '')"
+
+SELECT_OVERLAPPING_VIEW = "".join(
+    (
+        """
 SELECT n.location FROM (
-    SELECT p.location, regexp_replace(regexp_replace(rtrim(p.location, '/'), '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
-      FROM iceberg_view v
-      JOIN ducklake_view d ON d.view_id = v.view_id AND d.end_snapshot IS NULL,
-           LATERAL (VALUES (v.metadata::json ->> 'location'), (regexp_replace(v.metadata_location, '/[^/]*$', ''))) AS p(location)
+    SELECT v.view_id, v.metadata::json ->> 'location' AS location FROM iceberg_view v WHERE """,
+        OVERLAPS.format(PLAIN_LOCATION.format(VIEW_LOCATION)),
+        """
+    UNION ALL
+    SELECT v.view_id, """,
+        VIEW_METADATA_FOLDER,
+        """ FROM iceberg_view v WHERE """,
+        OVERLAPS.format(PLAIN_LOCATION.format(VIEW_METADATA_FOLDER)),
+        """
 ) n
- WHERE starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/')
+ WHERE EXISTS (SELECT FROM ducklake_view d WHERE d.view_id = n.view_id AND d.end_snapshot IS NULL)
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_overlapping_view(conn: psycopg.Connection, location: str) -> str | None:
     """Return the location or metadata folder of a view that lies in this location or contains it, or None."""
-    row = conn.execute(SELECT_OVERLAPPING_VIEW, {"location": location}).fetchone()
+    row = conn.execute(SELECT_OVERLAPPING_VIEW, _list_parameters(location)).fetchone()
     return row[0] if row else None
 
 
@@ -72,22 +121,27 @@ def read_last_version(conn: psycopg.Connection, location: str) -> int:
     return row[0] if row else 0
 
 
-SELECT_OWNING_LOCATION = """
+SELECT_OWNING_LOCATION = "".join(
+    (
+        """
 SELECT n.location FROM (
     SELECT t.table_id, t.location FROM iceberg_table t
     UNION ALL
     SELECT l.table_id, l.location FROM iceberg_location l
 ) n
- WHERE n.table_id <> %(table_id)s
-   AND EXISTS (SELECT FROM unnest(%(uris)s::text[]) u
-                WHERE starts_with(u, regexp_replace(regexp_replace(n.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') || '/'))
+ WHERE n.table_id <> %(table_id)s AND """,
+        PLAIN_LOCATION.format("n.location"),
+        """ = ANY(%(folders)s::text[])
  LIMIT 1
-"""
+""",
+    )
+)
 
 
 def find_owning_location(conn: psycopg.Connection, table_id: int, uris: Sequence[str]) -> str | None:
     """Return the location of another table, dropped ones included, that contains one of these files, or None."""
-    row = conn.execute(SELECT_OWNING_LOCATION, {"table_id": table_id, "uris": list(uris)}).fetchone()
+    folders = list_folders(uri.rpartition("/")[0] for uri in uris)
+    row = conn.execute(SELECT_OWNING_LOCATION, {"table_id": table_id, "folders": folders}).fetchone()
     return row[0] if row else None
 
 

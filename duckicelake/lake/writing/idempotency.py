@@ -42,7 +42,7 @@ def find_outcome(conn: psycopg.Connection, request: RequestKey) -> RequestOutcom
 
 
 DELETE_OLD = """
-DELETE FROM iceberg_idempotency WHERE created_at < clock_timestamp() - interval '1 hour'
+DELETE FROM iceberg_idempotency WHERE created_at < statement_timestamp() - interval '1 hour'
 """
 
 INSERT_OUTCOME = """
@@ -100,7 +100,7 @@ def delete_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str) 
 
 
 DELETE_OLD_TRANSACTIONS = """
-DELETE FROM iceberg_transaction WHERE created_at < clock_timestamp() - interval '30 days'
+DELETE FROM iceberg_transaction WHERE created_at < statement_timestamp() - interval '30 days'
 """
 
 INSERT_TRANSACTION = """

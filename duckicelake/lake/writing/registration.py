@@ -3,15 +3,15 @@
 `catalog` calls these when tables are dropped, purged and registered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
 from uuid import UUID
 
 import psycopg
 
-from duckicelake.lake.lake_format import NAMED_SCHEMA, SCHEMA_NAME
+from duckicelake.lake.lake_format import SCHEMA_NAME
+from duckicelake.lake.locations import PLAIN_LOCATION
 from duckicelake.lake.note_rows import PLACEHOLDER_ID
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import TableRow
@@ -41,7 +41,11 @@ SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relati
   FROM iceberg_table n
   JOIN LATERAL (SELECT * FROM ducklake_table d WHERE d.table_id = n.table_id ORDER BY d.begin_snapshot DESC LIMIT 1) t ON true
   JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id ORDER BY d.begin_snapshot DESC LIMIT 1) s ON true
- WHERE n.location = %(location)s
+ WHERE n.location = %(location)s AND """,
+        PLAIN_LOCATION.format("n.location"),
+        " = ",
+        PLAIN_LOCATION.format("%(location)s"),
+        """
  ORDER BY n.table_id
 """,
     )
@@ -52,9 +56,6 @@ def list_located_tables(conn: psycopg.Connection, location: str) -> list[Located
     """Return the tables that have been at a location, as far as DuckLake still has their rows."""
     return fetch_rows(conn, LocatedTable, SELECT_LOCATED_TABLES, location=location)
 
-
-# Locations are compared in one spelling, as by the indexes on them.
-PLAIN_LOCATION: LiteralString = "regexp_replace(regexp_replace({}, '^s3[an]://', 's3://'), '^file:/+', 'file:///')"
 
 SELECT_HAS_OTHER_TABLE = "".join(
     (
@@ -151,7 +152,7 @@ def write_unregistered(conn: psycopg.Connection, table: TableRow) -> None:
 SELECT_PURGES = """
 SELECT p.table_id, p.locations, p.begun_at
   FROM iceberg_purge p
- WHERE (%(table_uuid)s::uuid IS NULL OR p.table_uuid = %(table_uuid)s::uuid) AND p.due_at <= clock_timestamp()
+ WHERE (%(table_uuid)s::uuid IS NULL OR p.table_uuid = %(table_uuid)s::uuid) AND p.due_at <= statement_timestamp()
    AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = p.table_id AND t.end_snapshot IS NULL)
  ORDER BY p.table_id
 """
@@ -179,11 +180,9 @@ SELECT_HAS_PURGE = "".join(
     (
         """
 SELECT EXISTS (SELECT FROM iceberg_purge
-                WHERE (table_id = %(table_id)s OR EXISTS (SELECT FROM unnest(locations) AS l(place) WHERE """,
-        PLAIN_LOCATION.format("l.place"),
-        " = ",
+                WHERE (table_id = %(table_id)s OR iceberg_plain_locations(locations) @> ARRAY[""",
         PLAIN_LOCATION.format("%(location)s"),
-        """))
+        """])
                   -- An older purge was interrupted, or the store refuses to delete.
                   AND due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp())
 """,
@@ -238,11 +237,9 @@ UPDATE iceberg_purge p SET locations = ARRAY(SELECT l.place FROM unnest(p.locati
         " <> ",
         PLAIN_LOCATION.format("%(location)s"),
         """)
- WHERE EXISTS (SELECT FROM unnest(p.locations) AS l(place) WHERE """,
-        PLAIN_LOCATION.format("l.place"),
-        " = ",
+ WHERE iceberg_plain_locations(p.locations) @> ARRAY[""",
         PLAIN_LOCATION.format("%(location)s"),
-        """)
+        """]
 RETURNING due_at > clock_timestamp() - interval '1 hour' AND due_at <= clock_timestamp()
 """,
     )
@@ -257,11 +254,15 @@ def remove_purged_location(conn: psycopg.Connection, location: str) -> bool:
 SELECT_LIVE_NAME = "".join(
     (
         """
-SELECT n.schema_name, t.table_name
-  FROM ducklake_table t """,
-        NAMED_SCHEMA.format("t"),
-        """
- WHERE t.end_snapshot IS NULL AND n.schema_name IS NOT NULL AND t.table_uuid = %(uuid)s AND t.table_id <> %(table_id)s
+SELECT """,
+        SCHEMA_NAME.format(lake=""),
+        """ AS schema_name, t.table_name
+  -- With OFFSET and LIMIT, Postgres looks the table and its schema up and does not read all live ones.
+  FROM (SELECT * FROM ducklake_table d WHERE d.table_uuid = %(uuid)s OFFSET 0) t
+ CROSS JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id AND d.end_snapshot IS NULL LIMIT 1) s
+ WHERE t.end_snapshot IS NULL AND t.table_id <> %(table_id)s AND """,
+        SCHEMA_NAME.format(lake=""),
+        """ IS NOT NULL
  LIMIT 1
 """,
     )
@@ -297,24 +298,42 @@ SELECT x.path
                 -- PLACEHOLDER_ID marks files kept for refs' snapshots, or for those who registered the table elsewhere.
                 UNION ALL SELECT table_id, path, coalesce(path_is_relative, true) FROM ducklake_delete_file
                            WHERE data_file_id = 9223372036854775807) f
-          JOIN ducklake_table t ON t.table_id = f.table_id
-          JOIN ducklake_schema s ON s.schema_id = t.schema_id
-         WHERE f.table_id IN (9223372036854775807, %(table_id)s)
-            OR NOT EXISTS (SELECT FROM ducklake_table l WHERE l.table_id = f.table_id AND l.end_snapshot IS NULL)) x
+          -- With OFFSET, Postgres looks tables and schemas up one by one and does not merge or hash all of them.
+          CROSS JOIN LATERAL (SELECT * FROM ducklake_table d WHERE d.table_id = f.table_id OFFSET 0) t
+          CROSS JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id OFFSET 0) s
+         -- Whatever folders a relative path starts from, it is the end of the full one.
+         WHERE f.path = ANY(%(ends)s::text[])
+           AND (f.table_id IN (9223372036854775807, %(table_id)s)
+                OR (SELECT count(*) FROM ducklake_table l WHERE l.table_id = f.table_id AND l.end_snapshot IS NULL) = 0)) x
  WHERE x.path = ANY(%(paths)s::text[])
 """
 
 
 def list_known_paths(conn: psycopg.Connection, paths: Sequence[str], table_id: int) -> set[str]:
     """Return those of these full paths that are data files in DuckLake, of this table or of none that is live."""
-    return {row[0] for row in conn.execute(SELECT_KNOWN, {"paths": list(paths), "table_id": table_id})} if paths else set()
+    parameters = {"paths": list(paths), "ends": _list_ends(paths), "table_id": table_id}
+    return {row[0] for row in conn.execute(SELECT_KNOWN, parameters)} if paths else set()
+
+
+def _list_ends(paths: Iterable[str]) -> list[str]:
+    """Return the paths, and what is left of each without its first folders."""
+    found: set[str] = set()
+    for path in paths:
+        end = path
+        while end and end not in found:
+            found.add(end)
+            end = end.partition("/")[2]
+    return list(found)
 
 
 SELECT_SCHEDULED = """
-SELECT x.path
-  FROM (SELECT CASE WHEN path_is_relative THEN (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) || path
-                    ELSE path END AS path FROM ducklake_files_scheduled_for_deletion) x
- WHERE x.path = ANY(%(paths)s::text[])
+SELECT path FROM ducklake_files_scheduled_for_deletion WHERE path = ANY(%(paths)s::text[]) AND NOT path_is_relative
+UNION ALL
+SELECT (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) || path FROM ducklake_files_scheduled_for_deletion
+ WHERE path_is_relative
+   AND path = ANY(ARRAY(SELECT substr(p.path, length(m.value) + 1)
+                          FROM unnest(%(paths)s::text[]) p(path) JOIN ducklake_metadata m ON starts_with(p.path, m.value)
+                         WHERE m.key = 'data_path' AND m.scope IS NULL))
  LIMIT 1
 """
 
