@@ -27,6 +27,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.events.webhook import Webhook
 from duckicelake.catalog.health import ObjectMonitor
+from duckicelake.catalog.records.reads import ReadCounter
 from duckicelake.catalog.warehouse import (
     Branch,
     OtherDataPaths,
@@ -72,6 +73,7 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
         gateway=build_gateway(settings),
         turns=Turns(TurnLimits(settings.commit_queue_max, settings.commit_queue_s)),
         branches=BranchLakes(partial(open_branch, settings)),
+        audits_reads=settings.audit_reads > 0,
     )
     return build_web(context, build_lifespan(settings, context))
 
@@ -208,7 +210,7 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                     found, warehouse=replace(found.warehouse, neighbours=OtherDataPaths(partial(list_others, context, lake.name)))
                 )
                 policies = PolicyCache(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
-                context.lakes[lake.name] = replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
+                context.lakes[lake.name] = replace(found, audit_log=start_audit_log(settings, found, opened), policies=policies)
                 if hook is not None and sender is not None:
                     context.lakes[lake.name] = start_webhook(sender, hook.batch_max, context.lakes[lake.name], opened)
                 if settings.object_check_s:
@@ -257,15 +259,16 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
     found = replace(found, warehouse=replace(found.warehouse, repository=repository, neighbours=neighbours), repository=parent.prefix)
     if branch.is_tag:
         found = replace(found, read_only=f"{branch.name!r} is a tag, which is read-only: make a branch of it to work on its tables.")
+    audited = replace(found, audit_log=start_audit_log(settings, found, opened))
     if parent.policies is None:
-        return found
+        return audited
     policies = BranchPolicies(parent.policies, lambda: PolicyCache(found.watch, partial(read_policy, found.warehouse)))
-    return replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
+    return replace(audited, policies=policies)
 
 
-def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
+def start_audit_log(settings: Settings, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
     """Start the audit log of a lake; `opened` stops it."""
-    trail = AuditLog(lake.warehouse.lake, days)
+    trail = AuditLog(lake.warehouse.lake, settings.audit_days, ReadCounter(settings.audit_reads), settings.audit_reads_days)
     trail.start()
     opened.push_async_callback(run_in_threadpool, trail.stop)
     return trail

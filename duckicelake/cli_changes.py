@@ -1,4 +1,4 @@
-"""The commands of `duckicelake` for what was changed and dropped: parses their arguments and calls `commands`."""
+"""The commands of `duckicelake` for what was changed, dropped and read: parses their arguments and calls `commands`."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from duckicelake.config import read_settings
 
 
 def add_change_commands(cli: typer.Typer) -> None:
-    """Add the commands `dropped`, `undrop` and `events`."""
+    """Add the commands `dropped`, `undrop`, `events` and `reads`."""
     dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
     dropped.callback()(describe_dropped)
     dropped.command("list")(dropped_list)
@@ -19,6 +19,10 @@ def add_change_commands(cli: typer.Typer) -> None:
     events.callback()(describe_events)
     events.command("tail")(events_tail)
     cli.add_typer(events, name="events")
+    reads = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who read what over REST.")
+    reads.callback()(describe_reads)
+    reads.command("list")(reads_list)
+    cli.add_typer(reads, name="reads")
 
 
 def describe_dropped() -> None:
@@ -83,4 +87,24 @@ def events_tail(
     from duckicelake.commands.events import tail  # noqa: PLC0415  the catalog takes a second to import
 
     for line in tail(settings, warehouse, after, follows=follow):
+        typer.echo(line)
+
+
+def describe_reads() -> None:
+    """Show who read what over REST, if the server audits reads."""
+
+
+def reads_list(
+    name: Annotated[str | None, typer.Option("--object", help="Only reads of this table, view or function: a.b.t.")] = None,
+    principal: Annotated[str | None, typer.Option(help="Only reads of this principal.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="At most so many, those that were written last first.")] = 1000,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print who loaded, planned or got keys for what: one line of JSON for the equal reads of some seconds."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.events import list_reads  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in list_reads(settings, warehouse, most, name, principal):
         typer.echo(line)

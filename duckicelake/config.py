@@ -281,6 +281,8 @@ class Settings(BaseSettings):
     requests_per_s: float = Field(0.0, ge=0, le=1e6)
     requests_burst: int = Field(100, ge=1, le=1_000_000)
     audit_days: int = Field(90, ge=1, le=36_500)
+    audit_reads: float = Field(0.0, ge=0, le=1)
+    audit_reads_days: int = Field(30, ge=1, le=36_500)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False

@@ -113,6 +113,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli.py", "branch_diff"),
     ("duckicelake/cli.py", "branch_log"),
     ("duckicelake/cli_changes.py", "undrop"),
+    ("duckicelake/cli_changes.py", "reads_list"),
     ("duckicelake/cli.py", "branch_merge"),
     ("duckicelake/cli_tags.py", "tag_create"),
     ("duckicelake/cli.py", "grant"),

@@ -1,4 +1,4 @@
-"""The thread that writes denied requests to `iceberg_audit`, and deletes old rows there and in the copies of expired lake snapshots.
+"""The thread that writes denied requests and reads to Postgres, and deletes old rows there and in the copies of expired lake snapshots.
 
 `app` starts one for each lake. `rest` queues lines on the event loop and never waits. The thread uses connections of its own.
 """
@@ -12,6 +12,7 @@ from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 
+from duckicelake.catalog.records.reads import ReadCounter
 from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.audit_log import (
     DENIED,
@@ -21,9 +22,12 @@ from duckicelake.lake.audit_log import (
     UNPROVEN,
     AuditContext,
     AuditLine,
+    CountedRead,
     delete_old_lines,
+    delete_old_reads,
     log_line,
     write_denied_lines,
+    write_reads,
 )
 from duckicelake.lake.connect import Lake, writing_on_new_connection
 from duckicelake.lake.events.outbox import delete_old_events
@@ -38,6 +42,9 @@ UNPROVEN_AT_ONCE, UNPROVEN_A_SECOND = 10, 1.0
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 FORGET_EVERY_S = 3600.0
 DELETE_BATCH = 1000
+READS_EVERY_S = 5.0
+"""How long reads are counted before they are written; a server that is killed loses those of so long."""
+READS_AT_ONCE = 5000
 STOP_SECONDS = 5.0
 
 TimedLine = tuple[float, AuditLine]
@@ -45,13 +52,15 @@ TimedLine = tuple[float, AuditLine]
 
 @dataclass(slots=True)
 class AuditLog:
-    """Write denied requests in a thread of its own, and remove lines older than `days`.
+    """Write denied requests and reads in a thread of its own, and remove lines older than `days`, and reads older than `reads_days`.
 
     `first_s` delays the first removal, because a starting server is busy.
     """
 
     lake: Lake
     days: int
+    reads: ReadCounter = field(default_factory=lambda: ReadCounter(0.0))
+    reads_days: int = 30
     first_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     dropped_count: int = 0
@@ -60,6 +69,7 @@ class AuditLog:
     _has_lines: Event = field(default_factory=Event)
     _stopping: Event = field(default_factory=Event)
     _thread: Thread = field(init=False)
+    _unwritten_reads: list[CountedRead] = field(default_factory=list[CountedRead])
     _unproven_left: float = UNPROVEN_AT_ONCE
     _unproven_at_s: float = float("-inf")
 
@@ -97,12 +107,16 @@ class AuditLog:
 
     def _run(self) -> None:
         forget_at = time.monotonic() + self.first_s
+        reads_at = time.monotonic() + READS_EVERY_S
         lines: list[TimedLine] = []
         pause_s = PAUSE_S
         while not self._stopping.is_set():
             if time.monotonic() >= forget_at:
                 self._try(self._forget)
                 forget_at = time.monotonic() + FORGET_EVERY_S
+            if time.monotonic() >= reads_at:
+                self._write_reads()
+                reads_at = time.monotonic() + READS_EVERY_S
             if not lines and self._waiting.empty():
                 self._has_lines.wait(PAUSE_S)
             self._has_lines.clear()
@@ -111,6 +125,7 @@ class AuditLog:
                 is_away = not self._write_or_retry(lines)
                 lines, pause_s = (lines, min(pause_s * 2, LONGEST_PAUSE_S)) if is_away else ([], PAUSE_S)
                 self._stopping.wait(pause_s)
+        self._write_reads()
         while lines := lines + self._take(BATCH_LINES - len(lines)):
             if not self._write_or_retry(lines):
                 self.dropped_count += len(lines) + self._waiting.qsize()
@@ -123,6 +138,20 @@ class AuditLog:
         if error is not None and not isinstance(error, ServiceUnavailable):
             self.dropped_count += len(lines)
         return not isinstance(error, ServiceUnavailable)
+
+    def _write_reads(self) -> None:
+        """Write the reads that were counted. While Postgres is unavailable they are kept, as many as are counted at a time."""
+        waiting = self._unwritten_reads + self.reads.take()
+        self._unwritten_reads = []
+        while batch := waiting[:READS_AT_ONCE]:
+            error = self._try(partial(self._write_read_rows, batch))
+            if isinstance(error, ServiceUnavailable) and not self._stopping.is_set():
+                self._unwritten_reads = waiting[: self.reads.max_kinds]
+                self.reads.give_up(waiting[self.reads.max_kinds :])
+                return
+            if error is not None:
+                self.reads.give_up(batch)
+            waiting = waiting[READS_AT_ONCE:]
 
     def _take(self, most: int) -> list[TimedLine]:
         """Return what is waiting."""
@@ -147,10 +176,14 @@ class AuditLog:
         with writing_on_new_connection(self.lake) as conn:
             write_denied_lines(conn, lines)
 
+    def _write_read_rows(self, reads: Sequence[CountedRead]) -> None:
+        with writing_on_new_connection(self.lake) as conn:
+            write_reads(conn, reads)
+
     def _forget(self) -> None:
-        """Remove old lines and old copies of expired lake snapshots, a batch in a transaction."""
-        for delete in (delete_old_lines, delete_old_events):
+        """Remove old lines, reads and copies of expired lake snapshots, a batch in a transaction."""
+        for delete, days in ((delete_old_lines, self.days), (delete_old_events, self.days), (delete_old_reads, self.reads_days)):
             found = DELETE_BATCH
             while found == DELETE_BATCH and not self._stopping.is_set():
                 with writing_on_new_connection(self.lake) as conn:
-                    found = delete(conn, self.days, DELETE_BATCH)
+                    found = delete(conn, days, DELETE_BATCH)

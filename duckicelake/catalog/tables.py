@@ -50,7 +50,8 @@ class LoadedTable:
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
     `digest` differs whenever `metadata` does; empty if it was not computed. `published` is the state whose snapshots are all there.
-    `is_signed_for`: clients may have their requests to the store signed.
+    `is_signed_for`: clients may have their requests to the store signed. `snapshot_id`: the table's current snapshot, or the one that is
+    scanned.
     """
 
     metadata_location: str | None
@@ -65,6 +66,7 @@ class LoadedTable:
     digest: bytes = b""
     published: PublishedTable | None = None
     is_signed_for: bool = False
+    snapshot_id: int | None = None
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -106,7 +108,7 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
         encoded, digest, shown = encode_metadata(only_refs(published.metadata)), b"", None
     own, uuid = published.metadata.location, table.table_uuid
     parts = location, encoded, dict[str, str](), table.table_id, published.position, local_file, own, uuid
-    return LoadedTable(*parts, digest=digest, published=shown)
+    return LoadedTable(*parts, digest=digest, published=shown, snapshot_id=published.metadata.current_snapshot_id)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None = None) -> tuple[TableRow, PublishedTable]:

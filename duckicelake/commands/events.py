@@ -1,14 +1,17 @@
-"""`duckicelake events tail`: the events of a lake, read from its Postgres without the REST API.
+"""`duckicelake events tail` and `duckicelake reads list`, read from the lake's Postgres without the REST API.
 
-Anyone who may read the lake's Postgres may use it. Each line is one CloudEvent as JSON; a cursor goes to the caller after each page.
+Anyone who may read the lake's Postgres may use them. Each line is one event (CloudEvents) or read as JSON.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from threading import Event
 
 from duckicelake.catalog.events.feed import MOST_EVENTS, parse_cursor, read_events
-from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
+from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read
+from duckicelake.catalog.records.reads import list_reads as read_page
+from duckicelake.catalog.warehouse import Warehouse, close_warehouse, open_warehouse
 from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
@@ -21,18 +24,37 @@ PAUSE_S = 1.0
 
 def tail(settings: Settings, warehouse: str | None, after: str | None, *, follows: bool) -> Iterator[str]:
     """Yield the events after a cursor as lines; `follows`: wait for further ones until the command is stopped."""
+    with opening(settings, warehouse) as opened:
+        cursor = None if after is None else parse_cursor(after)
+        while True:
+            page = read_events(opened, cursor, MOST_EVENTS)
+            yield from (json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in page.events)
+            cursor = parse_cursor(page.cursor)
+            if page.is_last and not follows:
+                return
+            if page.is_last:
+                Event().wait(PAUSE_S)
+
+
+def list_reads(settings: Settings, warehouse: str | None, most: int, name: str | None, principal: str | None) -> Iterator[str]:
+    """Yield audited reads as lines, those that were written last first: all, or those of an object or a principal."""
+    with opening(settings, warehouse) as opened:
+        before: int | None = None
+        while most > 0:
+            page = read_page(opened, min(most, MOST_READS), before, WantedReads(name, principal))
+            yield from (json.dumps(encode_read(read), ensure_ascii=False, separators=(",", ":")) for read in page.reads)
+            before, most = page.before, most - len(page.reads)
+            if before is None:
+                return
+
+
+@contextmanager
+def opening(settings: Settings, warehouse: str | None) -> Generator[Warehouse]:
+    """Yield the warehouse of a lake."""
     with stopping_on_signals():
         lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         opened = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, read_store_settings(lake))
         try:
-            cursor = None if after is None else parse_cursor(after)
-            while True:
-                page = read_events(opened, cursor, MOST_EVENTS)
-                yield from (json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in page.events)
-                cursor = parse_cursor(page.cursor)
-                if page.is_last and not follows:
-                    return
-                if page.is_last:
-                    Event().wait(PAUSE_S)
+            yield opened
         finally:
             close_warehouse(opened)

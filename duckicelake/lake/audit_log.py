@@ -1,12 +1,14 @@
-"""Lines of the audit log, in `iceberg_audit` and in the server's log.
+"""Lines of the audit log, in `iceberg_audit` and in the server's log, and the reads in `iceberg_read`.
 
-A committed change writes its line in its own transaction; lines of denied requests are written in batches; old lines are deleted.
+A committed change writes its line in its own transaction; lines of denied requests and reads are written in batches; old lines are
+deleted.
 """
 
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 import psycopg
 
@@ -117,3 +119,69 @@ def log_line(line: AuditLine) -> None:
         audit_context.request_id,
         extra={"audit": fields},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRead:
+    """Equal reads of some seconds. `request_id`: that of the first. `object_name`: as in `AuditContext`; None if the request names none.
+
+    `principal` None: the server does not require authentication. `snapshot_id`: the table's current snapshot, or the planned one.
+    `keys`: what the answer gave access to in the store: `read`, `read,write` or `sign`; None for nothing.
+    """
+
+    first_at: datetime
+    last_at: datetime
+    read_count: int
+    request_id: str
+    principal: str | None
+    address: str | None
+    operation: str
+    object_name: str | None
+    snapshot_id: int | None
+    keys: str | None
+
+
+INSERT_READS = """
+INSERT INTO iceberg_read
+       (first_at, last_at, read_count, request_id, principal, address, operation, object, snapshot_id, keys)
+SELECT n.first_at, n.last_at, n.read_count, n.request_id, n.principal, n.address, n.operation, n.object_name, n.snapshot_id, n.keys
+  FROM json_to_recordset(%(reads)s::json)
+       AS n(first_at timestamptz, last_at timestamptz, read_count bigint, request_id text, principal text, address text, operation text,
+            object_name text, snapshot_id bigint, keys text)
+"""
+
+SELECT_READS = """
+SELECT r.id, r.first_at, r.last_at, r.read_count, r.request_id, r.principal, r.address, r.operation, r.object, r.snapshot_id, r.keys
+  FROM iceberg_read r
+ WHERE r.id < %(before)s
+   AND (%(object)s::text IS NULL OR r.object = %(object)s)
+   AND (%(principal)s::text IS NULL OR r.principal = %(principal)s)
+ ORDER BY r.id DESC
+ LIMIT %(most)s
+"""
+
+DELETE_OLD_READS = """
+DELETE FROM iceberg_read
+ WHERE id IN (SELECT id FROM iceberg_read WHERE last_at < clock_timestamp() - %(days)s * interval '1 day'
+               -- Skip rows that another server is deleting.
+               LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def write_reads(conn: psycopg.Connection, reads: Sequence[CountedRead]) -> None:
+    """Write reads that were counted."""
+    rows = [asdict(read) | {"first_at": read.first_at.isoformat(), "last_at": read.last_at.isoformat()} for read in reads]
+    conn.execute(INSERT_READS, {"reads": json.dumps(rows).replace("\\u0000", "")})
+
+
+def read_reads(
+    conn: psycopg.Connection, before: int, most: int, object_name: str | None, principal: str | None
+) -> list[tuple[int, CountedRead]]:
+    """Return reads with their numbers, those that were written last first: at most `most` with a number below `before`."""
+    wanted = {"before": before, "most": most, "object": object_name, "principal": principal}
+    return [(number, CountedRead(*row)) for number, *row in conn.execute(SELECT_READS, wanted).fetchall()]
+
+
+def delete_old_reads(conn: psycopg.Connection, days: float, most: int) -> int:
+    """Delete up to `most` reads older than `days`, and return how many were deleted."""
+    return conn.execute(DELETE_OLD_READS, {"days": days, "most": most}).rowcount

@@ -382,6 +382,25 @@ CREATE TABLE IF NOT EXISTS iceberg_audit (
 CREATE INDEX IF NOT EXISTS iceberg_ix_audit ON iceberg_audit USING brin (logged_at);
 CREATE INDEX IF NOT EXISTS iceberg_ix_audit_snapshot ON iceberg_audit (lake_snapshot_id) WHERE lake_snapshot_id IS NOT NULL;
 
+-- Reads over REST: one row for the equal reads of some seconds. The reader roles of DuckDB users and DuckDB itself leave no rows here.
+CREATE TABLE IF NOT EXISTS iceberg_read (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    first_at timestamptz NOT NULL,
+    last_at timestamptz NOT NULL,
+    read_count bigint NOT NULL,
+    request_id text NOT NULL,
+    principal text,
+    address text,
+    operation text NOT NULL,
+    object text,
+    snapshot_id bigint,
+    keys text
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_read ON iceberg_read USING brin (last_at);
+CREATE INDEX IF NOT EXISTS iceberg_ix_read_object ON iceberg_read (object, id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_read_principal ON iceberg_read (principal, id);
+
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import NotServed
-from duckicelake.rest.auth.audit import audit_error
+from duckicelake.rest.auth.audit import audit_error, note_read
 from duckicelake.rest.auth.authentication import AuthenticationLayer
 from duckicelake.rest.auth.delegation import find_permitted_key
 from duckicelake.rest.auth.permissions import check_permission
@@ -31,11 +31,11 @@ from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OP
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
 from duckicelake.rest.routes.branches import BranchRoutes
-from duckicelake.rest.routes.events import EventRoutes
 from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
+from duckicelake.rest.routes.records import RecordRoutes
 from duckicelake.rest.routes.repositories import RepositoryRoutes
 from duckicelake.rest.routes.scans import ScanRoutes
 from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes
@@ -55,10 +55,11 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
     routes = build_routes(context, lifespan)
     context.metrics.add_state(lambda: read_state(context))
     inner = BodyLimit(RawPaths(CommitFastPath(routes, routes, context)), context.body_timeout_s)
+    note = partial(note_read, context) if context.audits_reads else None
     if context.accounts is None:
-        return RequestLog(with_branches(with_routes(LoadFastPath(inner, context), context), context), context.metrics)
-    loads = LoadFastPath(inner, context, find_permitted_key)
-    return RequestLog(AuthenticationLayer(with_branches(with_routes(loads, context), context), context.accounts, context), context.metrics)
+        return RequestLog(with_branches(with_routes(LoadFastPath(inner, context), context), context), context.metrics, note)
+    loads = with_branches(with_routes(LoadFastPath(inner, context, find_permitted_key), context), context)
+    return RequestLog(AuthenticationLayer(loads, context.accounts, context), context.metrics, note)
 
 
 def with_branches(app: ASGIApp, context: ServerContext) -> ASGIApp:
@@ -105,6 +106,7 @@ def read_state(context: ServerContext) -> list[Metric]:
     """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves."""
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
+    unread = {(lake.prefix,): float(lake.audit_log.reads.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     webhooks = {(lake.prefix,): lake.webhook for lake in context.lakes.values() if lake.webhook is not None}
     sent = {name: float(webhook.sent_count) for name, webhook in webhooks.items()}
     unsent = {name: float(webhook.failure_count) for name, webhook in webhooks.items()}
@@ -125,6 +127,7 @@ def read_state(context: ServerContext) -> list[Metric]:
         build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads in the cache.", context.cache.size_bytes),
         build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
         build_counter("duckicelake_audit_dropped", "Denials that are only in the log: too many at a time.", WAREHOUSE, dropped),
+        build_counter("duckicelake_audit_reads_dropped", "Reads that the audit misses.", WAREHOUSE, unread),
         build_counter("duckicelake_webhook_events", "Events that the webhook has acknowledged.", WAREHOUSE, sent),
         build_counter("duckicelake_webhook_failures", "Requests that the webhook did not acknowledge.", WAREHOUSE, unsent),
         build_gauges("duckicelake_webhook_lag", "Lake snapshots that the webhook has not acknowledged.", WAREHOUSE, lags),
@@ -164,7 +167,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context), TableCommitRoutes(context), FunctionRoutes(context))
     routes += (RepositoryRoutes(context), BranchRoutes(context))
-    routes += (UndropRoutes(context), EventRoutes(context))
+    routes += (UndropRoutes(context), RecordRoutes(context))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if context.accounts is None:
         served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}

@@ -13,6 +13,7 @@ from threading import Lock
 
 from starlette.types import Scope
 
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.tables import Position
 from duckicelake.rest.errors import READS
 
@@ -133,14 +134,15 @@ TABLE_PATH_PARTS = 7
 class CachedLoad:
     """A cached response of a table load, with the lake position that it shows.
 
-    `local_file`: the response is valid only while this file exists. `fresh_until_s`: the response holds vended credentials; it is valid
-    until then, and only while no new table could share the location.
+    `read`: what the audit of reads says of it. `local_file`: the response is valid only while this file exists.
+    `fresh_until_s`: the response holds vended credentials; it is valid until then, and only while no new table could share the location.
     """
 
     prefix: str
     table_id: int
     position: Position
     answer: CachedResponse
+    read: ReadAnswer
     local_file: str | None = None
     fresh_until_s: float | None = None
 

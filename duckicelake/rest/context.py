@@ -189,7 +189,7 @@ class ServerContext:
     `accounts` None: no authentication, every request may do everything. `issuers`: external issuers whose tokens are accepted too.
     `rate_limit` None: principals may send as many requests as they like.
     `gateway`: the routes to other catalogs, None if there are none.
-    `branches` None: no branches are served.
+    `branches` None: no branches are served. `audits_reads`: reads are counted for the audit logs of their lakes.
     `body_timeout_s`: how long the body of a request may take to arrive. `turns`: changes of one table follow each other.
     """
 
@@ -203,6 +203,7 @@ class ServerContext:
     gateway: Gateway | None = None
     turns: Turns[Any, Any] = field(default_factory=Turns[Any, Any])
     branches: OpenBranches | None = None
+    audits_reads: bool = False
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.

@@ -110,8 +110,8 @@ UNDROP_OPERATIONS = (
 )
 """Operations on dropped tables and namespaces."""
 
-EVENTS = (Operation("listEvents", "GET", MANAGEMENT_PATH + "/events"),)
-"""What happened in a lake."""
+RECORDS = (Operation("listEvents", "GET", MANAGEMENT_PATH + "/events"), Operation("listReads", "GET", MANAGEMENT_PATH + "/reads"))
+"""What happened in a lake, and who read it."""
 
 LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
 """Lakes and routes; the specification has no list of warehouses."""
@@ -132,7 +132,7 @@ REPOSITORIES = (
 )
 """Operations on a lake with its branches, outside the specification."""
 
-OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_OPERATIONS, *EVENTS, *LIST_WAREHOUSES, *REPOSITORIES)
+OWN_OPERATIONS = (*MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP, *UNDROP_OPERATIONS, *RECORDS, *LIST_WAREHOUSES, *REPOSITORIES)
 ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *OWN_OPERATIONS)
 
 
@@ -144,6 +144,14 @@ CHANGING = frozenset(
     }
 )
 """Operations that change a lake; those on accounts and branches do not."""
+
+READS = frozenset(
+    {
+        *("loadTable", "loadView", "loadFunction", "planTableScan", "fetchPlanningResult", "fetchScanTasks"),
+        *("loadCredentials", "signRequest", "signAnywhere", DUCKLAKE.name),
+    }
+)
+"""Operations that the audit of reads has: their answers show what is in a table, view or function, or give access to files."""
 
 
 @dataclass(frozen=True, slots=True)

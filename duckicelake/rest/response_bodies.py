@@ -137,6 +137,8 @@ class OAuthError(TypedDict):
 
 ListEventsResponse = TypedDict("ListEventsResponse", {"events": list[dict[str, Any]], "cursor": str, "is-last": bool})
 """CloudEvents in order. `cursor`: what the next request sends as `after`. `is-last`: there is nothing newer now."""
+ListReadsResponse = TypedDict("ListReadsResponse", {"reads": list[dict[str, Any]], "next-page-token": str | None})
+"""Equal reads of some seconds are one entry with their `count`."""
 DroppedEntry = TypedDict(
     "DroppedEntry",
     {

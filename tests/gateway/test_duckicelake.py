@@ -148,7 +148,7 @@ def guarded_route(stack: SharedStack) -> Generator[GuardedRoute]:
     """The route's account is `owner` there, who manages the namespace `a` alone; the tests leave the tables there as they are."""
     with make_lake(stack) as lake, make_lake(stack) as other_lake, guard(other_lake, sts_role_arn=ROLE_ARN) as upstream:
         route = {**ROUTE, "uri": upstream.server.uri, "credential": f"owner:{secret_of('owner')}"}
-        with guard(lake, routes={"other": route}) as router:
+        with guard(lake, routes={"other": route}, audit_reads=1.0) as router:
             yield GuardedRoute(router, upstream)
 
 
@@ -213,6 +213,17 @@ def test_what_the_route_does_is_in_the_audit_log(guarded_route: GuardedRoute) ->
             ("reader", "dropTable", ["route:other/a.gone"], "denied", "Forbidden"),
             ("writer", "dropTable", ["route:other/a.gone"], "done", "204"),
         ]
+
+
+def test_reads_over_the_route_are_in_the_audit_of_reads(guarded_route: GuardedRoute) -> None:
+    """With the route's name, in the audit log of the route's lake."""
+    path = "/v1/other/namespaces/a/tables/other"
+    assert guarded_route.router.ask("reader", "GET", path).status == 200
+    assert guarded_route.router.ask("writer", "GET", "/v1/other/namespaces/a/tables/missing").status == 404
+    query = "SELECT principal, operation, read_count FROM iceberg_read WHERE object = 'route:other/a.other'"
+    with guarded_route.router.lake.psycopg() as conn:
+        wait_for(lambda: conn.execute(query).fetchall() == [("reader", "loadTable", 1)], "the read")
+        assert conn.execute("SELECT FROM iceberg_read WHERE object = 'route:other/a.missing'").fetchall() == []
 
 
 def test_a_required_route_decides_about_readiness(lake: FreshLake, other_lake: FreshLake) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.tables import Position
 from duckicelake.config import Settings
 from duckicelake.rest.cached_response import (
@@ -123,7 +124,7 @@ def test_gzip_is_sent_only_to_those_who_take_it(header: bytes, taken: bool) -> N
 
 def make_entry(body: bytes) -> CachedLoad:
     """An entry of one table at one position."""
-    return CachedLoad("lake", 1, Position(1, 0), build_cached_response(body))
+    return CachedLoad("lake", 1, Position(1, 0), build_cached_response(body), ReadAnswer())
 
 
 def test_the_least_recently_used_entry_leaves_first() -> None:
@@ -156,7 +157,7 @@ def test_small_entries_are_bounded_in_bytes_alone() -> None:
     cache = ResponseCache(Settings.model_fields["cache_max_bytes"].default)
     answer = build_cached_response(b"a" * 3000)
     for number in range(10_000):
-        cache.put((b"%d" % number, "all"), CachedLoad("lake", number, Position(1, 0), answer))
+        cache.put((b"%d" % number, "all"), CachedLoad("lake", number, Position(1, 0), answer, ReadAnswer()))
     assert len(cache) == 10_000
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps
 
 from duckicelake.catalog.location_rules import AllowedLocations
@@ -239,4 +239,5 @@ def _plan_part(opened: _ScannedTable, pinned: PinnedScan, scan: Scan, span: Scan
     scan.limits = ScanLimits(scan.limits.tasks, scan.limits.entries, scan.limits.bytes, most)
     found: ScanTasks = scan.plan(span)
     tasks = [format_task(packed, part) for part in found.rest]
-    return PlannedScan(format_plan_id(packed), found.tasks, found.deletes, tasks, opened.loaded)
+    loaded = replace(opened.loaded, snapshot_id=None if pinned.snapshot_id == NO_SNAPSHOT else pinned.snapshot_id)
+    return PlannedScan(format_plan_id(packed), found.tasks, found.deletes, tasks, loaded)

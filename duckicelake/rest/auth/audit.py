@@ -1,4 +1,4 @@
-"""Audit data of a request: principal, operation and object; and the entries for denied requests, in the log and in the lakes.
+"""Audit data of a request: principal, operation and object; the entries for denied requests, in the log and in the lakes; and reads.
 
 The layers call it on the event loop, also for requests that never reach the router. A thread of the audit log writes to Postgres.
 """
@@ -10,13 +10,14 @@ from starlette.types import Scope
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.audit_log import DENIED, HIDDEN, UNPROVEN, AuditContext, AuditLine, log_line
+from duckicelake.catalog.records.reads import ReadAnswer, ReadContext
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED
 from duckicelake.rest.operations import ALL_OPERATIONS, Operation
 from duckicelake.rest.params import decode_segment, split_levels
 
-NAMING = ("{namespace}", "{table}", "{view}")
+NAMING = ("{namespace}", "{table}", "{view}", "{function}")
 TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
 BY_NAME = {operation.name: operation for operation in ALL_OPERATIONS}
 LONGEST_OBJECT, LONGEST_DENIED = 4096, 256
@@ -109,3 +110,28 @@ def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
 def shorten(name: str) -> str:
     """Return a name cut to the length that a denial may have; the ellipsis at the end occurs in no name."""
     return name if len(name) <= LONGEST_DENIED else f"{name[:LONGEST_DENIED]}…"
+
+
+def note_read(context: ServerContext, scope: Scope, principal: str | None, address: str | None) -> None:
+    """Count an answered read for the audit log of its lake. Runs on the event loop, also for cached loads, so it does little."""
+    answer: ReadAnswer | None = scope.get("read_answer")
+    raw_path: bytes = scope.get("raw_path") or b""
+    name = None if answer is None else answer.lake_name
+    lake = context.find_lake(parse_prefix(raw_path) if name is None else name)
+    if lake is None or lake.audit_log is None or not lake.audit_log.reads.is_chosen():
+        return
+    reads, key = lake.audit_log.reads, (scope["method"], raw_path, principal, address, answer)
+    if not reads.count_again(key):
+        reads.count_first(key, describe_read(scope))
+
+
+def describe_read(scope: Scope) -> ReadContext:
+    """Return what is written of a read besides its key."""
+    operation = find_operation(scope)
+    objects = list_objects(scope, operation)
+    return ReadContext(scope["request_id"], UNROUTED if operation is None else operation.name, objects[0] if objects else None)
+
+
+def note_answer(scope: Scope, answer: ReadAnswer) -> None:
+    """Keep what the answer to a request shows, for the audit of reads."""
+    scope["read_answer"] = answer

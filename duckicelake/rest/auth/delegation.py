@@ -22,6 +22,7 @@ from duckicelake.catalog.credentials.table_access import (
     has_signer,
     is_signed,
 )
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, Unsupported
@@ -101,6 +102,21 @@ def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: L
         if not (accepts_signing(scope) and is_signed(warehouse, ident, loaded)):
             raise
         return None
+
+
+def describe_read(scope: Scope, ident: Ident, loaded: LoadedTable, keys: VendedCredentials | None) -> ReadAnswer:
+    """Return what the audit of reads says of a response: the snapshot, and the access to the store that it gives."""
+    session: Session | None = scope.get("session")
+    if keys is None or session is None:
+        signs = session is not None and accepts_signing(scope) and loaded.is_signed_for
+        return ReadAnswer(loaded.snapshot_id, "sign" if signs else None)
+    return ReadAnswer(loaded.snapshot_id, format_keys(session.rights_at(TABLE, ident.namespace, ident.name), keys))
+
+
+def format_keys(rights: Rights, keys: VendedCredentials) -> str:
+    """Return the rights that keys have, as the audit of reads names them."""
+    given = [name for right, name in ((Rights.READ, "read"), (Rights.WRITE, "write")) if right in rights]
+    return "read" if keys.is_narrower else ",".join(given)
 
 
 def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedCredentials | None:

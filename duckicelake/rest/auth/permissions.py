@@ -97,6 +97,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "listWarehouses": OPEN,
     "listDropped": OPEN,
     "listEvents": MANAGE_WAREHOUSE,
+    "listReads": MANAGE_WAREHOUSE,
     "undrop": OPEN,
     "listBranches": OPEN,
     "createBranch": OPEN,

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
 from duckicelake.iceberg.requests.bodies import SUMMARY_HEADER
-from duckicelake.rest.auth.audit import audit_error
+from duckicelake.rest.auth.audit import audit_error, note_answer
 from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.cached_response import CachedLoad, TableKey, find_table_key, read_conditional_headers
 from duckicelake.rest.context import ServerContext, read_target
@@ -53,6 +53,7 @@ class LoadFastPath:
             return
         if entry is not None:
             scope["operation"] = OPERATIONS_SERVED[scope["method"]]
+            note_answer(scope, entry.read)
             await send_ready(entry, scope, send)
         elif scope["method"] == "GET":
             await self._load(key, scope, receive, send)

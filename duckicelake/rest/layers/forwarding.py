@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.catalog.audit_log import DONE, UNKNOWN, AuditLine, log_line
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.errors import (
     BadRequest,
     BadRouteAnswer,
@@ -50,7 +51,7 @@ from duckicelake.gateway.forwarding import (
 )
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import BrokenOff, Caller, ForwardedRequest, Gateway, Upstream, UpstreamAnswer, read_whole
-from duckicelake.rest.auth.audit import audit_error, describe_request
+from duckicelake.rest.auth.audit import audit_error, describe_request, note_answer
 from duckicelake.rest.auth.route_permissions import (
     LISTED_KINDS,
     ForwardedNames,
@@ -69,6 +70,7 @@ from duckicelake.rest.auth.route_permissions import (
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_catalog_error, build_error
 from duckicelake.rest.layers.body_limit import BodyLimit, receive_body
+from duckicelake.rest.operations import READS
 from duckicelake.rest.params import ADVERTISED_SEPARATOR, decode_segment
 
 OWN_PATHS = frozenset({"oauth", "aws"})
@@ -221,6 +223,8 @@ class ForwardingLayer:
         except CommitStateUnknown:
             self._record(scope, call, AuditLine(describe_request(scope), UNKNOWN, reason="RouteStateUnknown"))
             raise
+        if call.names.name in READS:
+            note_answer(scope, ReadAnswer(None, None, upstream.route.lake_name, call.object_text))
         if request.changes and answer.status < 400:
             self._record(scope, call, AuditLine(describe_request(scope), DONE, reason=str(answer.status)))
         try:
@@ -314,12 +318,9 @@ class ForwardingLayer:
 
     def _record(self, scope: Scope, call: "ForwardedCall", line: AuditLine) -> None:
         """Write a change, or one with an unknown outcome, to the log and to the audit log of the route's lake."""
-        route, names = call.routed.upstream.route, call.names
-        path = (*names.levels, *([] if names.object_name is None else [names.object_name]))
-        named = name_object(route, *([format_object(path)] if path else []))
-        line = replace(line, audit_context=replace(line.audit_context, operation=names.name, objects=(named,)))
+        line = replace(line, audit_context=replace(line.audit_context, operation=call.names.name, objects=(call.object_text,)))
         log_line(line)
-        lake = self._context.lakes.get(route.lake_name)
+        lake = self._context.lakes.get(call.routed.upstream.route.lake_name)
         if lake is not None and lake.audit_log is not None:
             lake.audit_log.note(line)
 
@@ -342,6 +343,13 @@ class ForwardedCall:
         if route.vended_keys == "readers":
             return True
         return not route.read_only and (not self.is_partial or may_have_keys(self.session, self.names))
+
+    @property
+    def object_text(self) -> str:
+        """The object of the path, as the audit log names it."""
+        names = self.names
+        path = (*names.levels, *([] if names.object_name is None else [names.object_name]))
+        return name_object(self.routed.upstream.route, *([format_object(path)] if path else []))
 
     @property
     def reads_answer(self) -> bool:

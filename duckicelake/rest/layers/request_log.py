@@ -3,6 +3,7 @@
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from itertools import count
 from time import perf_counter
 
@@ -11,17 +12,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.rest.errors import UNROUTED, build_server_error
 from duckicelake.rest.metrics import Metrics
+from duckicelake.rest.operations import READS
 
 PROBES = frozenset({"healthz", "readyz", "metrics"})
 """Operations that orchestrators and Prometheus call every few seconds: logged at level debug unless they fail."""
+SHOWN = frozenset({200, 304})
+"""The statuses of reads that the audit has."""
+NoteRead = Callable[[Scope, str | None, str | None], None]
+"""Counts an answered read: the request, its principal and the client's address."""
 SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class RequestLog:
     """ASGI layer around the whole application."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, note_read: NoteRead | None = None) -> None:
         self._app = app
+        self._note_read = note_read
         self._metrics = metrics
         self._access = logging.getLogger("duckicelake.access")
         self._errors = logging.getLogger("duckicelake.errors")
@@ -60,6 +67,8 @@ class RequestLog:
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         operation = get_operation_name(scope)
         self._metrics.count_request(operation, status, seconds)
+        if self._note_read is not None and operation in READS and status in SHOWN:
+            self._note_read(scope, find_principal(scope), find_client(scope))
         level = logging.DEBUG if operation in PROBES and status < 400 else logging.INFO
         if self._access.isEnabledFor(level):
             path, ms = scope.get("raw_path", b"").decode("ascii", "backslashreplace"), seconds * 1000

@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request, Response
 
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.scanning.scans import PlannedScan, check_plan, fetch_plan, fetch_tasks, plan_scan
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.scanning.plans import parse_plan_task, parse_scan_request
-from duckicelake.rest.auth.delegation import encode_credentials, find_credentials
+from duckicelake.rest.auth.audit import note_answer
+from duckicelake.rest.auth.delegation import describe_read, encode_credentials, find_credentials
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.openapi import FETCH_TASKS, PLAN_SCAN
 from duckicelake.rest.operations import OperationHandler
@@ -64,15 +66,17 @@ class ScanRoutes:
         check_plan(self._context.get_lake(prefix).warehouse, Ident(levels, name), plan_id)
         return Response(status_code=204)
 
-    def fetch_tasks(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
+    def fetch_tasks(self, request: Request, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
         """Return the file scan tasks of a plan task."""
         planned = fetch_tasks(self._context.get_lake(prefix).warehouse, Ident(levels, name), parse_plan_task(decode_json(body)))
+        note_answer(request.scope, ReadAnswer(planned.loaded.snapshot_id))
         return Response(b"".join([b"{", *list_tasks(planned), b"}"]), media_type="application/json")
 
 
 def answer_plan(request: Request, warehouse: Warehouse, ident: Ident, planned: PlannedScan) -> Response:
     """Return the response of a plan, with credentials if the client requests them."""
     keys = find_credentials(request.scope, warehouse, ident, planned.loaded)
+    note_answer(request.scope, describe_read(request.scope, ident, planned.loaded, keys))
     more = b"" if keys is None else encode_credentials(keys)
     parts = [COMPLETED, json.dumps(planned.plan_id).encode(), b",", *list_tasks(planned), more, b"}"]
     return Response(b"".join(parts), headers=FRESH, media_type="application/json")

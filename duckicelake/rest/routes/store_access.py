@@ -7,14 +7,15 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.access.grants import Rights
+from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.catalog.credentials.ducklake import DucklakeCredentials, DucklakeRequest, get_ducklake_credentials
 from duckicelake.catalog.credentials.table_access import FileRights, UnsignedRequest, find_signed_table, sign_request
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import Forbidden, NotServed
-from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.auth.audit import describe_request, note_answer
 from duckicelake.rest.auth.permissions import check_reads_anything
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import SIGN_REQUEST
@@ -43,8 +44,9 @@ class SignRoutes:
             "signAnywhere": OperationHandler(self.sign_anywhere, responses=SIGNED, body=unsigned),
         }
 
-    def sign_request(self, target: Target, levels: Levels, name: TableName, body: Body) -> Response:
+    def sign_request(self, request: Request, target: Target, levels: Levels, name: TableName, body: Body) -> Response:
         """Sign a request to the object store for a table's files."""
+        note_answer(request.scope, ReadAnswer(keys="sign"))
         return self._sign(target.prefix, target.session, Ident(levels, name), decode_sign(body))
 
     async def sign_anywhere(self, request: Request, body: Body) -> Response:
@@ -57,6 +59,8 @@ class SignRoutes:
             # The path names no warehouse, so the authentication layer has not applied this lake's grants.
             session: Session = bearer.within(lake.prefix, await lake.policies.get())
             if session.rights_at(TABLE, ident.namespace, ident.name) is not Rights.NONE:
+                named = format_object((*ident.namespace, ident.name))
+                note_answer(request.scope, ReadAnswer(None, "sign", lake.prefix, named))
                 return await run_in_threadpool(self._sign, lake.prefix, session, ident, unsigned)
         raise Forbidden(NO_SINGLE_TABLE)
 
@@ -101,6 +105,7 @@ class DucklakeRoutes:
             describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s
         )
         found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
+        note_answer(request.scope, ReadAnswer(keys="read"))
         return Response(json.dumps(encode_ducklake_credentials(found)).encode(), headers=NO_STORE, media_type="application/json")
 
 

@@ -17,20 +17,24 @@ from duckicelake.catalog.cleanup import finish_noted_purges
 from duckicelake.catalog.client_ids import may_be_looked_for, with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext
+from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchTable, NotServed
 from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
 from duckicelake.iceberg.requests.bodies import Identifier, check_name, parse_create_table
+from duckicelake.rest.auth.audit import note_answer
 from duckicelake.rest.auth.delegation import (
     REMOTE_SIGNING,
     add_signing_config,
     build_wanted,
+    describe_read,
     encode_credentials,
     encode_refreshed_credentials,
     find_credentials,
     find_credentials_of_new_table,
+    format_keys,
     wants_credentials,
 )
 from duckicelake.rest.auth.permissions import check_moved, check_rename
@@ -122,15 +126,17 @@ class TableRoutes:
         if keys is None:
             loaded = add_signing_config(request.scope, lake.warehouse, Ident(levels, name), loaded)
         answer = build_cached_response(encode_load_result(loaded, keys), tagged=list_etag_parts(loaded, keys))
+        read = describe_read(request.scope, Ident(levels, name), loaded, keys)._replace(lake_name=lake.prefix)
+        note_answer(request.scope, read)
         key: TableKey | None = request.scope.get("table_key")
         # Credentials that cover less than requested are not cached: no event says when the rest of the location becomes free.
         if key is not None and not (keys is not None and keys.is_narrower) and not is_unanswered:
             fresh_until_s = None if keys is None else keys.fresh_until_s
-            ready = CachedLoad(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file, fresh_until_s)
+            ready = CachedLoad(lake.prefix, loaded.table_id, loaded.position, answer, read, loaded.local_file, fresh_until_s)
             self._context.cache.put(key, ready)
         return build_response(answer, request.scope["headers"])
 
-    def load_credentials(self, target: Target, levels: Levels, name: TableName) -> Response:
+    def load_credentials(self, request: Request, target: Target, levels: Levels, name: TableName) -> Response:
         """Load new storage credentials for a table."""
         warehouse, ident = self._context.get_lake(target.prefix).warehouse, Ident(levels, name)
         if warehouse.vendor is None:
@@ -138,6 +144,8 @@ class TableRoutes:
         loaded = load_table(warehouse, ident, "refs")
         wanted = build_wanted(warehouse, ident, target.session.rights_at(TABLE, levels, name))
         newer = get_credentials(warehouse, ident, loaded, wanted, time.time())
+        rights = target.session.rights_at(TABLE, levels, name)
+        note_answer(request.scope, ReadAnswer(loaded.snapshot_id, format_keys(rights, newer)))
         return Response(encode_refreshed_credentials(newer), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     def check_table(self, prefix: Prefix, levels: Levels, name: TableName) -> Response:
