@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -64,8 +65,13 @@ class S3Bucket:
     def __init__(self, settings: StoreSettings, bucket: str) -> None:
         self._bucket = bucket
         self._endpoint = settings.endpoint or f"s3.{settings.region}.amazonaws.com"
+        self._settings = settings
         self._client = _open_client(settings, bucket, ANSWER_SECONDS)
-        self._probe = _open_client(settings, bucket, PROBE_SECONDS)
+
+    @cached_property
+    def _probe(self) -> S3Store:
+        """The client that only tells whether the store answers. Opened when it is needed: each client reads all root certificates."""
+        return _open_client(self._settings, self._bucket, PROBE_SECONDS)
 
     def read(self, key: str) -> bytes:
         return self.open(key)[1]()

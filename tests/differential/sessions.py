@@ -61,8 +61,6 @@ class Sessions:
         conn = open_duckdb()
         self.opened.callback(conn.close)
         conn.execute(format_secret(format_s3_keys(self.stack.store)))
-        # The tables are tiny, and other processes prove other histories.
-        conn.execute("SET threads = 1")
         return conn
 
 

@@ -4,12 +4,14 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from duckicelake.embedded.object_store import StoreAccess
 from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import (
@@ -174,8 +176,13 @@ def count_deletes(files: Sequence[DataFile]) -> dict[str, str]:
 
 def open_client(server: Server, lake: FreshLake) -> Client:
     """Return a client of a served lake."""
-    keys = lake.store
-    return Client(server, open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key)))
+    return Client(server, open_store(lake.store))
+
+
+@cache
+def open_store(keys: StoreAccess) -> Objects:
+    """Return the objects of the shared store, opened once in each process."""
+    return open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key))
 
 
 def data_file(metadata: Any, name: str, **more: Any) -> DataFile:
