@@ -23,11 +23,21 @@ from duckicelake.lake.locations import (
     list_earlier_locations,
     read_last_version,
 )
-from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
+from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path, read_tags
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.lake.writing.registration import has_uuid
 from duckicelake.store.uris import parse_uri
-from duckicelake.translate.locations import Roots, has_dot_segments, has_empty_part, to_canonical, to_folder_uri, to_uri
+from duckicelake.translate.locations import (
+    NAMESPACE_LOCATION,
+    Roots,
+    has_dot_segments,
+    has_empty_part,
+    location_in_namespace,
+    table_location,
+    to_canonical,
+    to_folder_uri,
+    to_uri,
+)
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import TableTarget
 
@@ -42,12 +52,14 @@ class AllowedLocations:
 
     `lake_folder` is where DuckLake puts its files. `has_data_in` says if the table has data files in another folder: those of a branch may
     lie in the lake's, and those of the lake in a merged branch's. It asks Postgres.
+    `server_roots`: `roots`, also where the client itself may not choose.
     """
 
     locations: Sequence[str] = ()
     roots: Roots = field(default_factory=Roots)
     lake_folder: Roots = field(default_factory=Roots)
     has_data_in: Callable[[str], bool] = field(default=lambda _: False, compare=False)
+    server_roots: Roots = field(default_factory=Roots)
 
     def is_own(self, uri: str) -> bool:
         """Return True if an object lies in one of the table's own locations."""
@@ -98,28 +110,57 @@ def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, pl
         raise AlreadyExists(f"Cannot rename {source} to {target}. View already exists")
 
 
+def read_default_location(conn: psycopg.Connection, place: TableTarget, uuid: UUID) -> str:
+    """Return where a new table or view lies if the client names no location: in its namespace's location, else in ICEBERG_PATH."""
+    home = find_namespace_location(conn, place.schema_id)
+    if home is None:
+        return table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
+    return location_in_namespace(home, uuid, place.table_name)
+
+
+def find_namespace_location(conn: psycopg.Connection, schema_id: int) -> str | None:
+    """Return the property `location` of a namespace, or None. Namespaces that are nested in it do not inherit it."""
+    return next((tag.value for tag in read_tags(conn, schema_id) if tag.key == NAMESPACE_LOCATION), None)
+
+
+def check_may_hold_new(conn: psycopg.Connection, schema_id: int, roots: Roots) -> None:
+    """Raise BadRequest if a namespace has a location in which its new tables and views may not lie. `roots`: the server's."""
+    location = find_namespace_location(conn, schema_id)
+    if location is not None:
+        check_namespace_location(conn, location, roots)
+
+
+def check_namespace_location(conn: psycopg.Connection, location: str, roots: Roots) -> None:
+    """Raise what `check_location` does for tables in a namespace's location. The location itself may hold other tables."""
+    _check_place(conn, f"{location.rstrip('/')}/{UUID(int=0)}", roots, f"The namespace's location {location!r}", NO_TABLE)
+
+
 def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
     """Return a location in the spelling that is stored, without its trailing slash. That of a dropped table may be taken over.
 
     Raises: Forbidden: the client may not choose one. BadRequest: it holds ? or #, lies outside of ICEBERG_PATH and the server's roots,
     or under DATA_PATH, or in another table's location, or holds one
     """
+    return _check_place(conn, location, roots, f"The location {location!r}", table_id)
+
+
+def _check_place(conn: psycopg.Connection, location: str, roots: Roots, what: str, table_id: int) -> str:
     kept = to_uri(location.rstrip("/"))
     if not roots.free:
-        raise Forbidden(f"Where tables and views lie is chosen by the catalog, or by principals with all rights: leave {location!r} out.")
+        raise Forbidden(f"{what} may not be named: the catalog, or a principal with all rights, chooses where tables lie. Leave it out.")
     if "?" in kept or "#" in kept:
-        raise BadRequest(f"The location {location!r} holds '?' or '#', where clients take a path to end; choose another.")
+        raise BadRequest(f"{what} holds '?' or '#', where clients take a path to end; choose another.")
     home = read_iceberg_path(conn)
     allowed = Roots((*roots.folders, to_folder_uri(home)), roots.anywhere)
     if not allowed.holds(kept) or "" in to_canonical(kept).partition("://")[2].lstrip("/").split("/"):
         raise BadRequest(
-            f"The location {location!r} does not lie under {to_uri(home)!r}, where this catalog keeps its tables, "
+            f"{what} does not lie under {to_uri(home)!r}, where this catalog keeps its tables, "
             "nor under one of the server's allowed_locations."
         )
-    _check_outside_data(conn, kept, f"The location {location!r}")
+    _check_outside_data(conn, kept, what)
     other = find_overlapping_table(conn, table_id, to_canonical(kept))
     if other is not None:
-        raise BadRequest(f"The location {location!r} lies in another table's, or holds one: {other!r}.")
+        raise BadRequest(f"{what} lies in another table's, or holds one: {other!r}.")
     return kept
 
 
@@ -174,7 +215,8 @@ def check_new_location(conn: psycopg.Connection, location: str, default: str, ro
         return check_table_location(conn, location, roots)
     if get_last_version(conn, location):
         raise Forbidden(f"The location {location!r} was another table's; stage the table again.")
-    return check_table_location(conn, location, Roots())
+    # The default may lie in its namespace's location, outside of ICEBERG_PATH.
+    return check_table_location(conn, location, Roots((to_folder_uri(default.rpartition("/")[0]),)))
 
 
 def get_last_version(conn: psycopg.Connection, location: str) -> int:

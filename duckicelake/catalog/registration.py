@@ -13,7 +13,6 @@ import psycopg
 from duckicelake.catalog.commits.plan import FileWriter, PlannedTable
 from duckicelake.catalog.dropped.protection import check_may_drop_table
 from duckicelake.catalog.external_metadata import ExternalTable, prepare_external_table, read_metadata_file
-from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.delete_resolution import SequencedFile
 from duckicelake.catalog.location_rules import (
     NO_TABLE,
@@ -81,7 +80,15 @@ from duckicelake.translate.to_ducklake.refs import (
     keep_earlier_snapshots,
     list_former_columns,
 )
-from duckicelake.translate.to_ducklake.tables import TableStep, changed_note, create_table, drop_table, revive_table
+from duckicelake.translate.to_ducklake.tables import (
+    IdAllocator,
+    TableStep,
+    changed_note,
+    create_table,
+    drop_table,
+    revive_table,
+    to_lake_steps,
+)
 from duckicelake.translate.unreadable_columns import HIDE, PROPERTY
 
 METADATA_FILE = re.compile(r"(.+)/metadata/v([1-9]\d{0,17})\.metadata\.json")

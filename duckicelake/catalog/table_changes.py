@@ -15,17 +15,19 @@ import psycopg
 from duckicelake.catalog.cleanup import list_table_objects, purge_objects
 from duckicelake.catalog.credentials.scopes import check_exclusive
 from duckicelake.catalog.dropped.protection import check_may_drop_table, check_may_move_table
-from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.location_rules import (
     NO_TABLE,
     AllowedLocations,
     check_free,
+    check_may_hold_new,
     check_path_properties,
     check_store,
     check_table_location,
     check_target_free,
+    find_namespace_location,
     get_last_version,
     get_place,
+    read_default_location,
 )
 from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table, load_table, publish_table
 from duckicelake.catalog.warehouse import Warehouse
@@ -41,17 +43,18 @@ from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import is_touched
 from duckicelake.lake.writing.registration import find_live_table_name, write_purge
 from duckicelake.lake.writing.transaction import committing
-from duckicelake.translate.locations import Roots, named_location, table_folder, table_location, to_canonical, to_uri
+from duckicelake.translate.locations import Roots, named_location, table_folder, to_canonical, to_uri
 from duckicelake.translate.namespaces import to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import tables as rows
-from duckicelake.translate.to_ducklake.tables import TableTarget
+from duckicelake.translate.to_ducklake.tables import IdAllocator, TableTarget, to_lake_steps
 
 
 @dataclass(frozen=True, slots=True)
 class _LocationRules:
-    """The rules for the location of a new table. `needs_alone`: it must be exclusive."""
+    """The rules for the location of a new table. `needs_alone`: it must be exclusive. `server_roots`: where namespaces may have theirs."""
 
     roots: Roots
+    server_roots: Roots
     needs_alone: bool = False
     neighbours: Sequence[str] = ()
 
@@ -93,14 +96,14 @@ def _get_location_rules(warehouse: Warehouse, ident: Ident, asked: CreateTable, 
     Raises: Forbidden: something is there
     """
     if asked.location is None:
-        return _LocationRules(warehouse.roots)
+        return _LocationRules(warehouse.roots, warehouse.server_roots, needs_keys, warehouse.neighbours.find() if needs_keys else ())
     roots = warehouse.roots
     if not roots.free and not asked.stage_create and _is_named(warehouse, ident, asked.location):
         if next(warehouse.objects.list_under(f"{to_uri(asked.location.rstrip('/'))}/"), None) is not None:
             raise Forbidden(f"The location {asked.location!r} has objects in it, so only a principal with all rights may name it.")
-        return _LocationRules(Roots(), True, warehouse.neighbours.find())
+        return _LocationRules(Roots(), warehouse.server_roots, True, warehouse.neighbours.find())
     check_store(warehouse, asked.location)
-    return _LocationRules(roots, needs_keys, warehouse.neighbours.find() if needs_keys else ())
+    return _LocationRules(roots, warehouse.server_roots, needs_keys, warehouse.neighbours.find() if needs_keys else ())
 
 
 def _is_named(warehouse: Warehouse, ident: Ident, location: str) -> bool:
@@ -114,11 +117,13 @@ def _describe(conn: psycopg.Connection, place: TableTarget, asked: CreateTable, 
     """Return the metadata of the table that is asked for."""
     uuid = uuid4()
     new = build_new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
-    location = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
-    if asked.location is not None:
+    if asked.location is None:
+        check_may_hold_new(conn, place.schema_id, choice.server_roots)
+        location = read_default_location(conn, place, uuid)
+    else:
         location = check_table_location(conn, asked.location, choice.roots)
-        if choice.needs_alone:
-            check_exclusive(conn, location, choice.neighbours)
+    if choice.needs_alone and (asked.location is not None or find_namespace_location(conn, place.schema_id) is not None):
+        check_exclusive(conn, location, choice.neighbours)
     check_path_properties(conn, NO_TABLE, AllowedLocations((location,), choice.roots), new.properties, {})
     return replace(new, location=location)
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from duckicelake.catalog.location_rules import check_location, check_store, get_place
+from duckicelake.catalog.location_rules import check_location, check_may_hold_new, check_store, get_place, read_default_location
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import FoundView, LoadedView, get_view, load_committed_view, read_view
 from duckicelake.catalog.warehouse import Warehouse
@@ -24,12 +24,12 @@ from duckicelake.iceberg.requests.view_changes import apply_view_updates, build_
 from duckicelake.iceberg.view_metadata import ViewMetadata, encode_view, get_current_version, parse_view
 from duckicelake.lake.connect import read_format, reading
 from duckicelake.lake.note_rows import DroppedView, LiveView
-from duckicelake.lake.read import find_table, read_iceberg_path
+from duckicelake.lake.read import find_table
 from duckicelake.lake.read_views import find_view, find_view_name, find_view_note, write_view_note
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
-from duckicelake.translate.locations import Roots, table_location
+from duckicelake.translate.locations import Roots
 from duckicelake.translate.namespaces import change_tags, to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import views as rows
 from duckicelake.translate.to_ducklake.views import PlannedView
@@ -54,8 +54,11 @@ def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> Loaded
     uuid = uuid4()
     with reading(warehouse.lake) as conn:
         place = get_place(conn, ident)
-        default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
-        location = default if asked.location is None else check_location(conn, asked.location, warehouse.roots)
+        if asked.location is None:
+            check_may_hold_new(conn, place.schema_id, warehouse.server_roots)
+            location = read_default_location(conn, place, uuid)
+        else:
+            location = check_location(conn, asked.location, warehouse.roots)
     if asked.location is not None:
         check_store(warehouse, location, None)
     _create(warehouse, ident, build_new_view(asked, NewIdentity(str(uuid), location, _now_ms())), None)

@@ -64,6 +64,7 @@ class Warehouse:
     `roots` are where clients may put files, in addition to ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
     `signer` None: nothing is signed. `repository`: the metadata schema of the lake if this is a branch of it. `neighbours`: the other
     lakes that are served, in whose DATA_PATH no folder is a table's alone.
+    `server_roots`: `roots`, also for principals that may not choose a location: where namespaces may have theirs.
     `purge_grace_hours`: how long the files of a table that was dropped with them stay.
     """
 
@@ -82,6 +83,7 @@ class Warehouse:
     plans: PlanCache = field(default_factory=PlanCache)
     binder: FunctionBinder = field(default_factory=FunctionBinder)
     purge_grace_hours: int = 0
+    server_roots: Roots = NO_ROOTS
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: WarehouseLimits | None = None) -> Warehouse:
@@ -94,7 +96,8 @@ def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettin
 
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:
     """Return the warehouse with these folders open to clients, as settings name them."""
-    return replace(warehouse, roots=parse_roots(paths))
+    roots = parse_roots(paths)
+    return replace(warehouse, roots=roots, server_roots=roots)
 
 
 def with_vendor(warehouse: Warehouse, store: StoreSettings, sts: StsSettings) -> Warehouse:

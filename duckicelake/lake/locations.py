@@ -201,6 +201,19 @@ def list_folder_names(locations: Sequence[str]) -> list[str]:
     return [location.rstrip("/").rpartition("/")[2] for location in locations]
 
 
+SELECT_NAMESPACE_LOCATIONS = """
+SELECT t.value
+  FROM ducklake_tag t
+  JOIN ducklake_schema s ON s.schema_id = t.object_id AND s.end_snapshot IS NULL
+ WHERE t.key = 'location' AND t.end_snapshot IS NULL AND t.value IS NOT NULL
+"""
+
+
+def list_namespace_locations(conn: psycopg.Connection) -> list[str]:
+    """Return the properties `location` of all namespaces."""
+    return [row[0] for row in conn.execute(SELECT_NAMESPACE_LOCATIONS)]
+
+
 @dataclass(frozen=True, slots=True)
 class StagedLocation:
     """`iceberg_staged`: the location of a staged create whose commit has not been seen."""

@@ -15,6 +15,8 @@ from duckicelake.lake.rows import TableRow
 S3_SCHEMES = ("s3a://", "s3n://")
 SLASHES = re.compile("/{2,}")
 SCHEME = re.compile("^[a-z0-9]+:(//)?")
+NAMESPACE_LOCATION = "location"
+"""The property of a namespace that says where its new tables and views lie; the name is that of Iceberg's catalogs."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -117,6 +119,11 @@ def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_
     namespace = [schema_name] if PLAIN_NAME.fullmatch(schema_name) else []
     name = f"{table_name}-{table_uuid}" if PLAIN_NAME.fullmatch(table_name) else str(table_uuid)
     return to_uri(iceberg_path) + "/".join([*namespace, name])
+
+
+def location_in_namespace(namespace_location: str, table_uuid: UUID, table_name: str) -> str:
+    """Return a new table's Iceberg location in its namespace's, without trailing slash."""
+    return table_location(f"{namespace_location.rstrip('/')}/", table_uuid, "", table_name)
 
 
 def named_location(iceberg_path: str, levels: Sequence[str], table_name: str) -> str | None:

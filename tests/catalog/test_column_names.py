@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from duckicelake.catalog.id_allocation import IdAllocator
 from duckicelake.catalog.incoming import column_names as module
 from duckicelake.catalog.incoming.column_names import ColumnNames
 from duckicelake.errors import BadRequest, CommitFailed
@@ -18,6 +17,7 @@ from duckicelake.lake.note_rows import MappedFile, MappedName, NewMapping
 from duckicelake.translate.name_mapping import PROPERTY, FileColumns
 from duckicelake.translate.to_ducklake.files import AddedFile
 from duckicelake.translate.to_ducklake.mapped_files import NamedFile
+from duckicelake.translate.to_ducklake.tables import IdAllocator
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
 TABLE = TableMetadata(2, "", "s3://b/t", 0, 0, 2, (SCHEMA,), 0, (UNPARTITIONED,), 0, 999)

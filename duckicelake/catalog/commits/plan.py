@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 from duckicelake.catalog.commits.lock import Locked, LockedTable
 from duckicelake.catalog.commits.prepare import Prepared, SnapshotFiles
 from duckicelake.catalog.commits.requests import TableCommit, build_id_translator, check_still_required, check_uuids, list_own_ids
-from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.incoming.branch_snapshots import WITHOUT_INHERITANCE, BranchSnapshot, LakeNumbers, to_kept_snapshot, write_lake_ids
 from duckicelake.catalog.incoming.column_names import ColumnNames, build_column_names
 from duckicelake.catalog.incoming.file_changes import FIRST_LINEAGE_FORMAT, FileChange, PreparedDeletes, renumber_specs, take_files
@@ -21,12 +20,14 @@ from duckicelake.catalog.location_rules import (
     AllowedLocations,
     check_files,
     check_free,
+    check_may_hold_new,
     check_new_location,
     check_new_uuid,
     check_path_properties,
     check_table_location,
     get_last_version,
     get_place,
+    read_default_location,
 )
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
@@ -39,7 +40,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.changes import NOTES_KIND
 from duckicelake.lake.note_rows import FormerLocation, NewKeptFile, NewMove, NewRoot, RefNotes, ReservedRowIds, ReturnedFile
-from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import (
     FileOrigin,
@@ -68,7 +69,6 @@ from duckicelake.translate.locations import (
     list_paths,
     list_spellings,
     table_folder,
-    table_location,
     to_canonical,
     to_folder_uri,
 )
@@ -82,7 +82,15 @@ from duckicelake.translate.to_ducklake.commits import (
 )
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
-from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
+from duckicelake.translate.to_ducklake.tables import (
+    IdAllocator,
+    LiveTable,
+    TableStep,
+    change_table,
+    changed_note,
+    create_table,
+    to_lake_steps,
+)
 from duckicelake.translate.unreadable_columns import ColumnHistory, build_rewrite_refusal, check_appendable, list_unseen
 
 
@@ -510,7 +518,8 @@ def _plan_creation(commit: Commit, applied: _Applied, ids: IdAllocator) -> Table
     check_free(commit.conn, request.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     check_new_uuid(commit.conn, uuid)
-    default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
+    check_may_hold_new(commit.conn, place.schema_id, base.allowed.server_roots)
+    default = read_default_location(commit.conn, place, uuid)
     location = check_new_location(commit.conn, new.location, default, base.allowed.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
     check_path_properties(commit.conn, NO_TABLE, AllowedLocations((location,), base.allowed.roots), new.properties, {})

@@ -43,7 +43,15 @@ from duckicelake.catalog.incoming.file_changes import (
     list_client_written,
 )
 from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, SnapshotChange, choose_new, list_waiting, with_file_copies
-from duckicelake.catalog.location_rules import NO_TABLE, AllowedLocations, check_files, check_given_location, check_store, get_place
+from duckicelake.catalog.location_rules import (
+    NO_TABLE,
+    AllowedLocations,
+    check_files,
+    check_given_location,
+    check_store,
+    get_place,
+    read_default_location,
+)
 from duckicelake.catalog.table_cache import PublishedTable
 from duckicelake.catalog.tables import publish_table
 from duckicelake.catalog.warehouse import Warehouse
@@ -54,7 +62,7 @@ from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSn
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.branches.ancestors import list_used_folders
 from duckicelake.lake.connect import query_once, reading
-from duckicelake.lake.read import TableAtPosition, read_data_path, read_iceberg_path
+from duckicelake.lake.read import TableAtPosition, read_data_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import ReplayCheck, is_any_named, read_client_snapshots, read_replay_check
 from duckicelake.translate.locations import (
@@ -62,7 +70,6 @@ from duckicelake.translate.locations import (
     find_inlined_snapshot,
     list_spellings,
     table_folder,
-    table_location,
     to_canonical,
     to_folder_uri,
 )
@@ -220,7 +227,7 @@ def _read_base(warehouse: Warehouse, request: TableCommit, past: ReplayCheck) ->
     metadata = None if published is None else published.metadata
     _check_requested_locations(warehouse, request, metadata, table)
     locations = (*past.earlier, *_list_locations(request, metadata))
-    return BaseTable(table, published, replace(allowed, locations=locations, roots=warehouse.roots))
+    return BaseTable(table, published, replace(allowed, locations=locations, roots=warehouse.roots, server_roots=warehouse.server_roots))
 
 
 def _has_data_in(warehouse: Warehouse, table_id: int, folder: str) -> bool:
@@ -478,7 +485,7 @@ def _check_requested_locations(warehouse: Warehouse, request: TableCommit, metad
         uuids = [update.uuid for update in request.updates if isinstance(update, AssignUuid)]
         with reading(warehouse.lake) as conn:
             place = get_place(conn, request.ident)
-            given = table_location(read_iceberg_path(conn), UUID(uuids[-1]), place.schema_name, place.table_name) if uuids else ""
+            given = read_default_location(conn, place, UUID(uuids[-1])) if uuids else ""
     for location in told:
         check_given_location(location, given)
 

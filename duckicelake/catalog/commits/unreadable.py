@@ -9,7 +9,6 @@ from dataclasses import replace
 import psycopg
 
 from duckicelake.catalog.commits.requests import TableCommit
-from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.publish import build_draft
 from duckicelake.catalog.snapshot_building import read_state
 from duckicelake.catalog.table_cache import TableCache
@@ -27,7 +26,7 @@ from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import is_touched, to_live_rows
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.namespaces import change_tags
-from duckicelake.translate.to_ducklake.tables import TableStep
+from duckicelake.translate.to_ducklake.tables import IdAllocator, TableStep, to_lake_steps
 from duckicelake.translate.unreadable_columns import HIDE, PROPERTY
 
 

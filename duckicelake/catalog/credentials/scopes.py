@@ -11,18 +11,33 @@ from uuid import UUID
 
 import psycopg
 
-from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_new_location, get_place
+from duckicelake.catalog.location_rules import (
+    NO_TABLE,
+    check_free,
+    check_new_location,
+    find_namespace_location,
+    get_place,
+    read_default_location,
+)
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import NoSuchTable, Unsupported
 from duckicelake.lake.branches.ancestors import in_schema, is_always_in, list_ancestors, list_used_folders
 from duckicelake.lake.connect import reading
-from duckicelake.lake.locations import TableLocation, has_path, list_live_table_names, list_outside_paths, list_table_locations
+from duckicelake.lake.locations import (
+    TableLocation,
+    has_path,
+    list_live_table_names,
+    list_namespace_locations,
+    list_outside_paths,
+    list_table_locations,
+)
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.credentials.vending import CredentialScope
-from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, table_location, to_canonical, to_folder_uri
+from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_levels
+from duckicelake.translate.to_ducklake.tables import TableTarget
 
 ZERO_UUID = UUID(int=0)
 STAGED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.")
@@ -87,10 +102,9 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> Cred
     place = get_place(conn, ident)
     check_free(conn, ident, place)
     iceberg_path = read_iceberg_path(conn)
-    start = to_canonical(table_location(iceberg_path, ZERO_UUID, place.schema_name, place.table_name)).removesuffix(str(ZERO_UUID))
+    start = to_canonical(read_default_location(conn, place, ZERO_UUID)).removesuffix(str(ZERO_UUID))
     found = STAGED.match(uri.removeprefix(start)) if uri.startswith(start) else None
-    # without the name in it, a location could be another staged table's
-    if found is None or not PLAIN_NAME.fullmatch(place.table_name) or not PLAIN_NAME.fullmatch(place.schema_name):
+    if found is None or not _has_names(conn, place):
         raise NoSuchTable(f"Table does not exist: {ident}")
     location = start + found[1]
     check_new_location(conn, location, location, FIXED_LOCATIONS)
@@ -98,6 +112,15 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> Cred
     if not is_exclusive(location + "/", _list_others(list_table_locations(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
         raise NoSuchTable(f"Table does not exist: {ident}")
     return CredentialScope((location + "/",), (), (location + "/",))
+
+
+def _has_names(conn: psycopg.Connection, place: TableTarget) -> bool:
+    """Return True if the default locations of new tables of that name cannot be those of a staged table of another name or namespace."""
+    home = find_namespace_location(conn, place.schema_id)
+    if home is None:
+        return all(PLAIN_NAME.fullmatch(name) for name in (place.table_name, place.schema_name))
+    sharing = [found for found in list_namespace_locations(conn) if to_folder_uri(found) == to_folder_uri(home)]
+    return PLAIN_NAME.fullmatch(place.table_name) is not None and len(sharing) == 1
 
 
 def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import psycopg
 
 from duckicelake.access.grants import format_name, format_object
-from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
 from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_still_own, get_place
 from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
@@ -37,7 +36,7 @@ from duckicelake.lake.writing.registration import find_live_table_name, find_sch
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import metadata_uri, table_folder
 from duckicelake.translate.namespaces import Levels, ParentSchema, SchemaToRestore, fold_name, restore_schema, to_levels, to_schema_name
-from duckicelake.translate.to_ducklake.tables import TableStep, TableTarget, revive_table
+from duckicelake.translate.to_ducklake.tables import IdAllocator, TableStep, TableTarget, revive_table, to_lake_steps
 
 DROP = frozenset({"dropped_table"})
 

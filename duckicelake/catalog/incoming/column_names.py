@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.id_allocation import IdAllocator
 from duckicelake.catalog.incoming.file_changes import FileChange
 from duckicelake.catalog.location_rules import NO_TABLE, AllowedLocations, check_files
 from duckicelake.catalog.warehouse import Warehouse
@@ -32,6 +31,7 @@ from duckicelake.translate.to_ducklake.mapped_files import (
     list_partition_folders,
     list_partition_only,
 )
+from duckicelake.translate.to_ducklake.tables import IdAllocator
 
 MAX_FILES = 10_000
 MAX_COLUMNS = 1_000_000

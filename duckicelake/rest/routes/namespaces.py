@@ -8,15 +8,8 @@ from fastapi import Query, Response
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.idempotency import run_once
-from duckicelake.catalog.namespaces import (
-    ChangedProperties,
-    check_namespace_exists,
-    create_namespace,
-    drop_namespace,
-    list_namespaces,
-    load_namespace,
-    update_properties,
-)
+from duckicelake.catalog.namespace_changes import ChangedProperties, create_namespace, drop_namespace, update_properties
+from duckicelake.catalog.namespaces import check_namespace_exists, list_namespaces, load_namespace
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchNamespace
 from duckicelake.rest.auth.permissions import check_creates_namespace, deny
@@ -115,7 +108,7 @@ class NamespaceChangeRoutes:
         asked = decode_create_namespace(body)
         check_creates_namespace(target.session, asked.levels)
         made = run_once(
-            self._context.get_lake(target.prefix).warehouse,
+            self._context.get_warehouse(target),
             key.about(format_object(asked.levels)),
             lambda w: create_namespace(w, asked.levels, asked.properties),
             lambda w, _: load_namespace(w, asked.levels),
@@ -127,10 +120,10 @@ class NamespaceChangeRoutes:
         run_once(self._context.get_lake(prefix).warehouse, key, lambda w: drop_namespace(w, levels), lambda _, __: None)
         return Response(status_code=204)
 
-    def update_properties(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> UpdatePropertiesResponse:
+    def update_properties(self, target: Target, levels: Levels, body: Body, key: Key) -> UpdatePropertiesResponse:
         """Set and remove properties of a namespace."""
         asked = decode_update_properties(body)
-        warehouse = self._context.get_lake(prefix).warehouse
+        warehouse = self._context.get_warehouse(target)
         done = run_once(
             warehouse,
             key,

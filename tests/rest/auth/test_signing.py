@@ -377,6 +377,28 @@ def test_a_staged_table_is_written_where_it_was_given_a_place(lake: FreshLake) -
         assert sign_as(guarded, "writer", "namespaces/a/tables/v").ask("GET", to_path(f"{view}/metadata/x")).status == 409
 
 
+def test_a_staged_table_in_the_location_of_its_namespace(lake: FreshLake) -> None:
+    """Keys and signatures open its own location alone; signatures need a location that no other namespace has too."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        place = f"{lake.iceberg_path}placed"
+        properties = "namespaces/a/properties"
+        chosen = guarded.ask("owner", "POST", properties, {"updates": {"location": place}})
+        assert chosen.error == (403, "NotAuthorizedException")
+        assert guarded.ask("admin", "POST", properties, {"updates": {"location": place}}).status == 200
+        body = {**NEW_TABLE, "name": "made", "stage-create": True}
+        vended = guarded.ask("writer", "POST", "namespaces/a/tables", body, X_Iceberg_Access_Delegation="vended-credentials").json
+        bucket, key = split(vended["metadata"]["location"])
+        assert key.startswith(f"{split(place)[1]}/made-")
+        s3 = open_vended(vended["config"])
+        s3.put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        assert is_refused(s3.put_object, Bucket=bucket, Key=f"{split(place)[1]}/x", Body=b"x")
+        signed = sign_as(guarded, "writer", "namespaces/a/tables/made")
+        assert signed.send("PUT", f"{to_path(key)}/data/y", b"y")[0] == 200
+        assert sign_as(guarded, "writer", "namespaces/a/tables/mad").ask("PUT", f"{to_path(key)}/data/y").status in {403, 404}
+        assert guarded.ask("admin", "POST", "namespaces/b/properties", {"updates": {"location": f"{place}/"}}).status == 200
+        assert signed.ask("PUT", f"{to_path(key)}/data/y").status == 404
+
+
 def test_a_folder_on_disk_is_not_signed_for(local_lake: FreshLake) -> None:
     """A load says nothing of signing."""
     with guard(local_lake) as guarded:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.rest.auth.test_permissions import VIEW
-from tests.rest.serving import Server, make_settings, serve
+from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, assert_main, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
 
@@ -208,3 +208,77 @@ def test_a_location_in_a_bucket_that_is_not_there_is_refused_before_anything_is_
         assert all("no-such-bucket" in answer.json["error"]["message"] for answer in answers.values())
         assert read_rows(lake) == rows
         assert client.load()["location"] == base["location"]
+
+
+def place_namespace(client: Client, name: str, location: str) -> Answer:
+    """Create a namespace with a location."""
+    return client.post("namespaces", {"namespace": [name], "properties": {"location": location}})
+
+
+def create_in(client: Client, namespace: str, name: str, **more: Any) -> Answer:
+    """Create a table in a namespace."""
+    return client.post(f"namespaces/{namespace}/tables", {"name": name, "schema": COLUMNS, **more})
+
+
+def test_new_tables_lie_in_the_location_of_their_namespace(opened: Client, lake: FreshLake) -> None:
+    """Created at once, by a staged commit, and views; what DuckDB creates, and nested namespaces, stay under ICEBERG_PATH."""
+    place = f"{other_folder(lake)}/sales"
+    assert place_namespace(opened, "sales", f"{place}/").json["properties"] == {"location": f"{place}/"}
+    made = create_in(opened, "sales", "t").json["metadata"]
+    assert made["location"] == f"{place}/t-{made['table-uuid']}"
+    staged = create_in(opened, "sales", "staged", **{"stage-create": True}).json["metadata"]
+    assert staged["location"].startswith(f"{place}/staged-")
+    updates = [
+        {"action": "assign-uuid", "uuid": staged["table-uuid"]},
+        {"action": "set-location", "location": staged["location"]},
+        {"action": "add-schema", "schema": COLUMNS},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+    done = opened.post("namespaces/sales/tables/staged", {"requirements": [{"type": "assert-create"}], "updates": updates})
+    assert done.json["metadata"]["location"] == staged["location"]
+    view = opened.post("namespaces/sales/views", {**VIEW, "name": "v"}).json["metadata"]
+    assert view["location"] == f"{place}/v-{view['view-uuid']}"
+    lake.duckdb().execute("CREATE TABLE sales.d AS SELECT 1::BIGINT AS id")
+    assert opened.server.get("namespaces/sales/tables/d").json["metadata"]["location"].startswith(lake.iceberg_path)
+    assert opened.post("namespaces", {"namespace": ["sales", "eu"], "properties": {}}).status == 200
+    assert create_in(opened, "sales%1Feu", "t").json["metadata"]["location"].startswith(lake.iceberg_path)
+
+
+def test_without_its_location_a_namespace_has_new_tables_under_iceberg_path(opened: Client, lake: FreshLake) -> None:
+    """The property is removed: tables stay where they are, and the next one lies under ICEBERG_PATH."""
+    place_namespace(opened, "sales", f"{other_folder(lake)}/sales")
+    before = create_in(opened, "sales", "t").json["metadata"]["location"]
+    assert opened.post("namespaces/sales/properties", {"removals": ["location"]}).json["removed"] == ["location"]
+    assert create_in(opened, "sales", "u").json["metadata"]["location"].startswith(f"{lake.iceberg_path}sales/u-")
+    assert opened.server.get("namespaces/sales/tables/t").json["metadata"]["location"] == before
+
+
+def test_a_namespace_lies_where_its_tables_may(opened: Client, lake: FreshLake) -> None:
+    """A location outside of ICEBERG_PATH and allowed_locations, under DATA_PATH or in a table's is refused; nothing is made."""
+    table = opened.create(location=f"{other_folder(lake)}/t").json["metadata"]["location"]
+    rows = read_rows(lake)
+    outside = lake.iceberg_path.removesuffix("/").rpartition("/")[0] + "/elsewhere"
+    for location in (outside, f"{lake.data_path}x", f"{table}/below", "s3://not-there-at-all/x", f"{other_folder(lake)}/a?b", "", "x"):
+        assert place_namespace(opened, "sales", location).error == (400, "BadRequestException"), location
+        told = opened.post("namespaces/main/properties", {"updates": {"location": location}})
+        assert told.error == (400, "BadRequestException"), location
+        assert repr(location) in told.json["error"]["message"]
+    assert read_rows(lake) == rows
+    assert opened.server.get("namespaces/sales").status == 404
+
+
+def test_a_location_that_is_not_allowed_any_more_takes_no_new_tables(opened: Client, lake: FreshLake) -> None:
+    """The setting is gone, or a table was made around it: creates say so; the tables that are there are served on."""
+    place = f"{other_folder(lake)}/sales"
+    place_namespace(opened, "sales", place)
+    made = create_in(opened, "sales", "t").json["metadata"]["location"]
+    with serve(make_settings(lake)) as server:
+        client = open_client(server, lake)
+        assert server.get("namespaces/sales/tables/t").json["metadata"]["location"] == made
+        for more in ({}, {"stage-create": True}):
+            refused = create_in(client, "sales", "u", **more)
+            assert refused.error == (400, "BadRequestException")
+            assert f"The namespace's location '{place}' does not lie under" in refused.json["error"]["message"]
+        assert client.post("namespaces/sales/views", {**VIEW, "name": "v"}).error == (400, "BadRequestException")
+        body = {"requirements": [{"type": "assert-create"}], "updates": [{"action": "add-schema", "schema": COLUMNS}]}
+        assert client.post("namespaces/sales/tables/u", body).error == (400, "BadRequestException")
