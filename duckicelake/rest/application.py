@@ -21,6 +21,7 @@ from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_error_handlers
+from duckicelake.rest.layers.addresses import BasePathLayer, BranchNameLayer
 from duckicelake.rest.layers.body_limit import BodyLimit
 from duckicelake.rest.layers.branches import BranchLayer
 from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
@@ -57,9 +58,11 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
     inner = BodyLimit(RawPaths(CommitFastPath(routes, routes, context)), context.body_timeout_s)
     note = partial(note_read, context) if context.audits_reads else None
     if context.accounts is None:
-        return RequestLog(with_branches(with_routes(LoadFastPath(inner, context), context), context), context.metrics, note)
-    loads = with_branches(with_routes(LoadFastPath(inner, context, find_permitted_key), context), context)
-    return RequestLog(AuthenticationLayer(loads, context.accounts, context), context.metrics, note)
+        served = BranchNameLayer(with_branches(with_routes(LoadFastPath(inner, context), context), context), context)
+    else:
+        loads = with_branches(with_routes(LoadFastPath(inner, context, find_permitted_key), context), context)
+        served = AuthenticationLayer(loads, context.accounts, context)
+    return RequestLog(BasePathLayer(served, context), context.metrics, note)
 
 
 def with_branches(app: ASGIApp, context: ServerContext) -> ASGIApp:

@@ -114,6 +114,7 @@ def shorten(name: str) -> str:
 
 def note_read(context: ServerContext, scope: Scope, principal: str | None, address: str | None) -> None:
     """Count an answered read for the audit log of its lake. Runs on the event loop, also for cached loads, so it does little."""
+    scope = {**scope, **scope["served"]} if "served" in scope else scope
     answer: ReadAnswer | None = scope.get("read_answer")
     raw_path: bytes = scope.get("raw_path") or b""
     name = None if answer is None else answer.lake_name

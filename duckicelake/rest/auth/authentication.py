@@ -14,6 +14,7 @@ from duckicelake.rest.auth.audit import audit_error, find_operation, parse_prefi
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
+from duckicelake.rest.layers.addresses import BranchNameLayer
 from duckicelake.rest.layers.body_limit import BodyLimit
 
 BEARER = b"bearer "
@@ -24,7 +25,8 @@ class AuthenticationLayer:
 
     def __init__(self, app: ASGIApp, accounts: Accounts, context: ServerContext) -> None:
         self._app = app
-        self._bodies = BodyLimit(self._authorize, context.body_timeout_s)
+        # Rights are decided on the branch that a request means, so names of branches are read before.
+        self._bodies = BodyLimit(BranchNameLayer(self._authorize, context), context.body_timeout_s)
         self._accounts = accounts
         self._context = context
 
