@@ -3,6 +3,7 @@
 `commands.serve` calls `build_app` in each worker process.
 """
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -217,6 +218,8 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                     start_object_checks(settings.object_check_s, context, lake.name, opened)
             if isinstance(context.branches, BranchLakes):
                 opened.push_async_callback(context.branches.close)
+                watching = asyncio.create_task(context.branches.watch())
+                opened.callback(watching.cancel)
             yield
         context.lakes.clear()
 
@@ -257,7 +260,10 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
     found = await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=settings.require_auth)
     repository, neighbours = parent.warehouse.lake.metadata_schema, parent.warehouse.neighbours
     found = replace(found, warehouse=replace(found.warehouse, repository=repository, neighbours=neighbours), repository=parent.prefix)
-    if branch.is_tag:
+    if branch.is_automatic:
+        said = f"Snapshot {branch.name} of the lake is read-only: make a branch of it to work on its tables."
+        found = replace(found, read_only=said, is_untagged=True)
+    elif branch.is_tag:
         found = replace(found, read_only=f"{branch.name!r} is a tag, which is read-only: make a branch of it to work on its tables.")
     audited = replace(found, audit_log=start_audit_log(settings, found, opened))
     if parent.policies is None:

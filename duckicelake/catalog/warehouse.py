@@ -8,7 +8,7 @@ from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.avro.reader import ReaderPool
-from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of, is_installed
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
@@ -26,6 +26,7 @@ __all__ = [
     "Warehouse",
     "close_warehouse",
     "find_served_branch",
+    "is_snapshot_id",
     "open_warehouse",
     "to_client_properties",
     "with_roots",
@@ -115,14 +116,21 @@ def close_warehouse(warehouse: Warehouse) -> None:
     close_lake(warehouse.lake)
 
 
+def is_snapshot_id(name: str) -> bool:
+    """Return True if the name of a branch is the id of a lake snapshot."""
+    return name.isascii() and name.isdigit() and len(name) < len(str(2**63))
+
+
 def find_served_branch(warehouse: Warehouse, name: str) -> Branch | None:
-    """Return the branch or tag of a lake with exactly that name, or the tag of the snapshot with that id; None if there is none.
+    """Return the branch or tag of a lake with exactly that name, or a tag of the snapshot with that id; None if there is none.
 
     Raises: Unsupported: another version of DuckIceLake made it
     """
     with reading(warehouse.lake) as conn:
-        if name.isascii() and name.isdigit():
+        if is_snapshot_id(name):
             branch = find_tag_of(conn, warehouse.lake.metadata_schema, int(name))
+            if branch is not None and branch.is_automatic and not is_installed(conn, branch):
+                return None
         else:
             branch = find_branch(conn, name)
             branch = None if branch is None or branch.name != name else branch

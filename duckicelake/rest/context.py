@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.policy import LakePolicy
 from duckicelake.access.rate_limit import RateLimit
-from duckicelake.access.sessions import ANONYMOUS, Session
+from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
@@ -150,7 +150,8 @@ class OpenLake:
 
     `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
     `webhook` None: events are not sent. `repository`: the prefix of the lake if this is a branch of it.
-    `read_only`: why it is never changed, empty if it is.
+    `read_only`: why it is never changed, empty if it is. `is_untagged`: it is a snapshot without a tag, which only principals that may
+    manage the warehouse read: it shows what was there then by the grants of today.
     """
 
     prefix: str
@@ -163,6 +164,7 @@ class OpenLake:
     server_turns: ServerTurns | None = None
     repository: str = ""
     read_only: str = ""
+    is_untagged: bool = False
 
     @property
     def restricted_warehouse(self) -> Warehouse:
@@ -173,8 +175,11 @@ class OpenLake:
 class OpenBranches(Protocol):
     """The branches that are open (`rest.branch_lakes`). Used on the event loop only."""
 
-    async def check(self, parent: OpenLake, prefix: str) -> None:
-        """Open the branch that a prefix names, unless it is open. Raises: NoSuchWarehouse, Unsupported, ServiceUnavailable."""
+    async def check(self, parent: OpenLake, prefix: str, *, opens_snapshots: bool = True) -> None:
+        """Open the branch that a prefix names, unless it is open; a snapshot without a tag only with `opens_snapshots`.
+
+        Raises: NoSuchWarehouse, BadRequest, Unsupported, ServiceUnavailable
+        """
         ...
 
     def find(self, prefix: str) -> OpenLake | None:
@@ -232,16 +237,17 @@ class ServerContext:
         lake = self.lakes.get(name)
         return lake if lake is not None or self.branches is None else self.branches.find(name)
 
-    async def find_member(self, name: str) -> OpenLake | None:
+    async def find_member(self, name: str, *, opens_snapshots: bool = True) -> OpenLake | None:
         """Return the lake of that prefix, or the branch, which is opened if need be; None if there is no such lake.
 
-        Raises: NoSuchWarehouse: the lake has no such branch. Unsupported, ServiceUnavailable
+        A snapshot without a tag is opened only with `opens_snapshots`.
+        Raises: NoSuchWarehouse: the lake has no such branch. BadRequest, Unsupported, ServiceUnavailable
         """
         if name in self.lakes or self.branches is None:
             return self.lakes.get(name)
         parent = self.lakes.get(name.partition("@")[0]) if "@" in name else None
         if parent is not None:
-            await self.branches.check(parent, name)
+            await self.branches.check(parent, name, opens_snapshots=opens_snapshots)
         return self.branches.find(name)
 
     def check_writable(self, operation: str, prefix: str) -> None:
@@ -259,6 +265,14 @@ class ServerContext:
         if lake.repository:
             raise BadRequest(f"Accounts and grants are those of the lake: use the warehouse {lake.repository!r}, not its branch.")
         return lake
+
+
+async def may_read_untagged(context: ServerContext, bearer: Bearer | None, name: str) -> bool:
+    """Return True if a principal may read snapshots of a lake that have no tag. `name`: the prefix of the lake, or of a branch."""
+    lake = context.lakes.get(name.partition("@")[0])
+    if lake is None or lake.policies is None:
+        return True
+    return bearer is not None and bearer.within(lake.prefix, await lake.policies.get()).may_choose_locations
 
 
 async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:

@@ -2,17 +2,28 @@
 
 Runs on a thread of the pool, on a connection of its own."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import psycopg
 
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import NotFound
+from duckicelake.errors import AlreadyExists, BadRequest, NotFound
 from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import MAIN, Branch, check_name, find_branch, get_branch, list_branches, rename_branch
+from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots
+from duckicelake.lake.branches.registry import (
+    MAIN,
+    Branch,
+    check_name,
+    find_branch,
+    get_branch,
+    has_snapshot,
+    is_installed,
+    list_branches,
+    rename_branch,
+)
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.connect import connecting, reading
 
@@ -92,3 +103,32 @@ def parse_at(at: object) -> int | datetime | None:
         return int(at)
     time = datetime.fromisoformat(at)
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
+    """Make a tag of a lake snapshot, for as long as a server shows it, and return it. None: the lake has no such snapshot.
+
+    Raises: BadRequest: a flush or merge has put its rows into files with newer ones. Forbidden: the role may not create schemas
+    """
+    lake_schema = warehouse.lake.metadata_schema
+    with connecting(warehouse.lake) as conn:
+        if not has_snapshot(conn, snapshot_id):
+            return None
+        delete_left_snapshots(conn, lake_schema)
+        left = find_branch(conn, str(snapshot_id))
+        if left is not None and not is_installed(conn, left):
+            delete_branch(conn, lake_schema, left.name, is_tag=True)
+        try:
+            return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True))
+        except AlreadyExists:
+            # Another server shows it, too.
+            return find_branch(conn, str(snapshot_id))
+
+
+def close_snapshot(warehouse: Warehouse, name: str) -> None:
+    """Delete the tag of a snapshot that is not shown any more; nothing is done if another server has done so."""
+    with connecting(warehouse.lake) as conn:
+        found = find_branch(conn, name)
+        if found is not None and found.is_automatic:
+            with suppress(BadRequest):
+                delete_branch(conn, warehouse.lake.metadata_schema, name, is_tag=True)

@@ -62,6 +62,11 @@ class BranchRequest:
     at: int | datetime | None = None
     is_tag: bool = False
 
+    @property
+    def is_automatic(self) -> bool:
+        """True for the tag that a server makes to show a snapshot: its name is the snapshot's number."""
+        return self.is_tag and self.parent == MAIN and self.name == str(self.at)
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:
@@ -80,7 +85,8 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
     Raises: AlreadyExists: there is a branch of that name. BadRequest: the name, the parent or the snapshot cannot be used
             ServiceUnavailable: the lake is never idle
     """
-    check_name(request.name, lake_schema)
+    if not request.is_automatic:
+        check_name(request.name, lake_schema)
     _install_repository(conn, lake_schema, tries)
     drop_deleted(conn, lake_schema)
     conn.execute(format_search_path(lake_schema))
@@ -198,7 +204,8 @@ class _Claim:
             raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
         number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
-        schemas = Schemas(lake_schema, choose_schema(conn, lake_schema, request.name, number))
+        wanted = f"snapshot-{request.name}" if request.is_automatic else request.name
+        schemas = Schemas(lake_schema, choose_schema(conn, lake_schema, wanted, number))
         paths = {"lake_data_path": paths_row[0], "lake_iceberg_path": paths_row[1]}
         paths |= {"data_path": build_branch_path(paths_row[0], number), "iceberg_path": build_branch_path(paths_row[1], number)}
         paths["source_iceberg_path"] = paths_row[1] if parent is None else parent.iceberg_path

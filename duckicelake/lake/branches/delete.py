@@ -1,12 +1,13 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest
-from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository, lock_branch
+from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository, list_branches, lock_branch
 from duckicelake.lake.install import format_search_path
 
 UPDATE_DELETED = sql.SQL("""
@@ -80,3 +81,14 @@ def _schedule(conn: psycopg.Connection, branch: Branch) -> None:
     conn.execute(UPDATE_DELETED.format(number=sql.Literal(branch.number)))
     conn.execute(SCHEDULE_OWN.format(**names))
     conn.execute(RELEASE_KEPT)
+
+
+LEFT_OVER = timedelta(days=1)
+
+
+def delete_left_snapshots(conn: psycopg.Connection, lake_schema: str) -> None:
+    """Delete the automatic tags that are a day old: servers that were killed left them. One that is in use is made again."""
+    conn.execute(format_search_path(lake_schema))
+    for branch in list_branches(conn):
+        if branch.is_automatic and branch.created_at < datetime.now(UTC) - LEFT_OVER:
+            delete_branch(conn, lake_schema, branch.name, is_tag=True)

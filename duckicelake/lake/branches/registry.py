@@ -35,6 +35,11 @@ class Branch:
     created_at: datetime
     is_tag: bool = False
 
+    @property
+    def is_automatic(self) -> bool:
+        """True for a tag that a server made to show the snapshot whose number is its name. No other branch or tag is called by a number."""
+        return self.is_tag and self.name.isdigit()
+
 
 SELECT_HAS_REPOSITORY = """
 SELECT to_regclass('iceberg_branch') IS NOT NULL
@@ -83,10 +88,25 @@ def get_branch(conn: psycopg.Connection, name: str) -> Branch:
     return branch
 
 
+def _is_automatic(branch: Branch) -> bool:
+    return branch.is_automatic
+
+
 def find_tag_of(conn: psycopg.Connection, lake_schema: str, snapshot_id: int) -> Branch | None:
-    """Return the oldest tag of that snapshot of the lake, or None."""
-    shown = (branch for branch in list_branches(conn) if branch.is_tag and branch.parent == lake_schema)
+    """Return the oldest tag of that snapshot of the lake, an automatic one only if there is no other, or None."""
+    shown = sorted((branch for branch in list_branches(conn) if branch.is_tag and branch.parent == lake_schema), key=_is_automatic)
     return next((tag for tag in shown if tag.fork_snapshot_id == snapshot_id), None)
+
+
+SELECT_HAS_SNAPSHOT = """
+SELECT EXISTS (SELECT FROM ducklake_snapshot WHERE snapshot_id = %(snapshot_id)s)
+"""
+
+
+def has_snapshot(conn: psycopg.Connection, snapshot_id: int) -> bool:
+    """Return True if the lake has a snapshot of that id."""
+    row = conn.execute(SELECT_HAS_SNAPSHOT, {"snapshot_id": snapshot_id}).fetchone()
+    return bool(row and row[0])
 
 
 LOCK_BRANCH = sql.SQL("SELECT number FROM iceberg_branch WHERE schema_name = {schema} AND NOT is_deleted FOR UPDATE")
@@ -192,10 +212,15 @@ def compute_maker() -> str:
     return digest.hexdigest()
 
 
+def is_installed(conn: psycopg.Connection, branch: Branch) -> bool:
+    """Return True if this version of DuckIceLake made the branch."""
+    row = conn.execute(SELECT_MADE_BY.format(sql.Identifier(branch.schema_name))).fetchone()
+    return row is not None and row[0] == compute_maker()
+
+
 def check_installed(conn: psycopg.Connection, branch: Branch) -> None:
     """Raise Unsupported if another version of DuckIceLake made the branch: it may lack what this version needs."""
-    row = conn.execute(SELECT_MADE_BY.format(sql.Identifier(branch.schema_name))).fetchone()
-    if row is None or row[0] != compute_maker():
+    if not is_installed(conn, branch):
         raise Unsupported(
             f"Branch {branch.name!r} was made by another version of DuckIceLake. "
             "Serve, merge or reset it with that version, or delete it and make it again."

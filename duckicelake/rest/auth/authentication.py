@@ -9,10 +9,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duckicelake.access.policy import LakePolicy
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.access.token_endpoint import UNKNOWN_CLIENT, Accounts
-from duckicelake.errors import CatalogError, NotAuthorized, TooManyRequests
+from duckicelake.catalog.warehouse import is_snapshot_id
+from duckicelake.errors import CatalogError, Forbidden, NotAuthorized, TooManyRequests
 from duckicelake.rest.auth.audit import audit_error, find_operation, parse_prefix
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
-from duckicelake.rest.context import ServerContext
+from duckicelake.rest.context import ServerContext, may_read_untagged
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
 from duckicelake.rest.layers.addresses import BranchNameLayer
 from duckicelake.rest.layers.body_limit import BodyLimit
@@ -59,7 +60,10 @@ class AuthenticationLayer:
         if time.time() >= bearer.session.expires_at_s:
             scope["bearer"] = bearer = await self._authenticate(scope)
         prefix = parse_prefix(scope["raw_path"])
-        lake = await self._context.find_member(prefix)
+        may_read_untagged = "@" not in prefix or await self._may_read_untagged(bearer, prefix)
+        lake = await self._context.find_member(prefix, opens_snapshots=may_read_untagged)
+        if lake is not None and lake.is_untagged and not may_read_untagged:
+            raise Forbidden(f"Snapshots without a tag are read with `manage` on the warehouse: have a tag made for {prefix[:64]!r}.")
         # `find_member` looked for the branch in Postgres, so `BranchLayer` need not look again.
         scope["has_branch"] = lake is not None and bool(lake.repository)
         policy = None if lake is None or lake.policies is None else await lake.policies.get()
@@ -75,6 +79,9 @@ class AuthenticationLayer:
         assert lake is not None
         session = bearer.within(prefix, policy, lake.repository)
         return replace(session, read_only=lake.read_only, decided={}) if lake.read_only else session
+
+    async def _may_read_untagged(self, bearer: Bearer, prefix: str) -> bool:
+        return not is_snapshot_id(prefix.partition("@")[2]) or await may_read_untagged(self._context, bearer, prefix)
 
     async def _find_policy(self, lake_name: str) -> LakePolicy | None:
         """Return the current policy of a lake, None if no lake of that name is served."""

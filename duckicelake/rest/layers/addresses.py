@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duckicelake.catalog.repositories.branches import MAIN
 from duckicelake.catalog.tables import Ident, check_table_exists
-from duckicelake.catalog.warehouse import Warehouse, find_served_branch
+from duckicelake.catalog.warehouse import Warehouse, find_served_branch, is_snapshot_id
 from duckicelake.errors import BadRequest, CatalogError, NoSuchNamespace, NoSuchTable, NoSuchWarehouse
 from duckicelake.iceberg.json_reader import as_list, as_object, decode_json
 from duckicelake.rest.auth.audit import find_operation
@@ -332,13 +332,14 @@ class TableNames:
         lake = self._context.lakes.get(table.warehouse.partition("@")[0])
         if not plain or not ref or lake is None:
             return None
-        member = lake if table.warehouse == lake.prefix else await self._context.find_member(table.warehouse)
+        member = lake if table.warehouse == lake.prefix else await self._context.find_member(table.warehouse, opens_snapshots=False)
         if member is None or await run_in_threadpool(has_table, member.warehouse, Ident(table.levels, table.name)):
             return None
         if ref == MAIN:
             return TableName(lake.prefix, table.levels, plain)
-        branch = await run_in_threadpool(find_served_branch, lake.warehouse, ref)
-        return None if branch is None else TableName(f"{lake.prefix}@{ref}", table.levels, plain)
+        if not is_snapshot_id(ref) and await run_in_threadpool(find_served_branch, lake.warehouse, ref) is None:
+            return None
+        return TableName(f"{lake.prefix}@{ref}", table.levels, plain)
 
 
 def has_table(warehouse: Warehouse, ident: Ident) -> bool:

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duckicelake.errors import CatalogError
 from duckicelake.rest.auth.audit import find_operation, parse_prefix
 from duckicelake.rest.branch_lakes import SEPARATOR, BranchLakes
-from duckicelake.rest.context import ServerContext
+from duckicelake.rest.context import ServerContext, may_read_untagged
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
 
 CONFIG = b"/v1/config"
@@ -32,7 +32,10 @@ class BranchLayer:
             return
         async with AsyncExitStack() as using:
             try:
-                await using.enter_async_context(self._branches.using(parent, name, is_checked=bool(scope.get("has_branch"))))
+                if not scope.get("has_branch"):
+                    may_open = await may_read_untagged(self._context, scope.get("bearer"), name)
+                    await self._branches.check(parent, name, opens_snapshots=may_open)
+                await using.enter_async_context(self._branches.using(name))
             except CatalogError as error:
                 operation = find_operation(scope)
                 scope["operation"] = UNROUTED if operation is None else operation.name

@@ -1,22 +1,30 @@
 """Tags of a whole lake: snapshots that stay, served read-only as `lake@tag` and `lake@<snapshot id>`."""
 
-from contextlib import closing
+import asyncio
+from contextlib import AsyncExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 
-from duckicelake.errors import AlreadyExists, BadRequest
+from duckicelake.app import open_branch, open_lake, read_limits
+from duckicelake.embedded.object_store import ROLE_ARN
+from duckicelake.errors import AlreadyExists, BadRequest, NoSuchWarehouse
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.registry import list_branches
+from duckicelake.rest.branch_lakes import BranchLakes
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
-from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
+from tests.lake.branches.repository import as_lake, fill, maintain, make_branch, read_head, read_rows
+from tests.rest.auth.escapes.ground import BUCKET
 from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed
+from tests.rest.auth.vended import is_refused, load_with_keys, split
 from tests.rest.branches.test_rights import DENIED, NEW_TABLE, PROPERTY
-from tests.rest.branches.test_served import IDENT, make_rows, open_catalog, read_ids
+from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 
@@ -119,7 +127,7 @@ def test_iceberg_clients_read_a_tag_by_its_name_and_by_its_snapshot(lake: FreshL
                 with pytest.raises(ForbiddenError, match="make a branch of it"):
                     change()
             assert read_ids(tag) == list(range(100))
-        assert server.get(f"/v1/config?warehouse=lake%40{head - 1}").error == (404, "NoSuchWarehouseException")
+        assert server.get(f"/v1/config?warehouse=lake%40{head + 1000}").error == (404, "NoSuchWarehouseException")
         assert read_ids(main) == list(range(500, 510))
 
 
@@ -153,3 +161,98 @@ def test_tags_are_made_listed_and_deleted(lake: FreshLake, tmp_path: Path, monke
         assert f"tag {name} is deleted" in ask(settings, "tag", "delete", name, *home)
     with pytest.raises(BadRequest, match="does not exist"):
         ask(settings, "tag", "delete", "v1", *home)
+
+
+def list_tags(lake: FreshLake) -> list[str]:
+    """The names of the tags that Postgres has."""
+    return [branch.name for branch in list_branches(lake.psycopg())]
+
+
+def test_snapshots_without_a_tag_are_read(lake: FreshLake) -> None:
+    """By their ids, as of then: tables, scan plans, `t@17`. Commits are 403, and what shows the snapshot goes with the server."""
+    session = lake.duckdb()
+    session.execute("CALL lake.set_option('data_inlining_row_limit', 0)")
+    session.execute("CREATE TABLE t AS SELECT range AS id FROM range(3)")
+    session.execute("CREATE TABLE gone AS SELECT 7 AS id")
+    then = read_head(lake)
+    session.execute("DROP TABLE gone")
+    session.execute("ALTER TABLE t ADD COLUMN more INTEGER")
+    session.execute("INSERT INTO t VALUES (100, 1)")
+    with serve(make_settings(lake)) as server:
+        path = f"/v1/lake%40{then}/namespaces/main/tables"
+        assert [each["name"] for each in server.get(path).json["identifiers"]] == ["gone", "t"]
+        shown = open_catalog(server, lake, f"lake@{then}")
+        assert sorted(shown.load_table(("main", "t")).scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
+        assert shown.load_table(("main", "gone")).scan().to_arrow()["id"].to_pylist() == [7]
+        plan = server.ask("POST", f"{path}/t/plan", {"Content-Type": "application/json"}, b"{}").json
+        assert plan["status"] == "completed" and len(plan["file-scan-tasks"]) == 1
+        main = open_catalog(server, lake, "lake")
+        assert len(main.load_table(("main", f"t@{then}")).scan().to_arrow()) == 3
+        assert server.get(f"/v1/lakefs/namespaces/{then}%1Fmain/tables/gone").status == 200
+        for change in (
+            lambda: shown.load_table(("main", "t")).delete("id = 1"),
+            lambda: shown.drop_table(("main", "t")),
+            lambda: main.drop_table(("main", f"t@{then}")),
+        ):
+            with pytest.raises(ForbiddenError, match=f"Snapshot {then} of the lake is read-only"):
+                change()
+        with pytest.raises(duckdb.Error, match="a tag is read-only"):
+            as_lake(lake, list_branches(lake.psycopg())[0]).duckdb().execute("INSERT INTO t VALUES (1)")
+        # What is read stays, also through an expiry of everything.
+        maintain(lake)
+        assert len(shown.load_table(("main", "t")).scan().to_arrow()) == 3
+        assert list_tags(lake) == [str(then)]
+        for none in ("99999999", str(2**63), "0" * 30):
+            assert server.get(f"/v1/config?warehouse=lake%40{none}").error == (404, "NoSuchWarehouseException")
+    assert list_tags(lake) == []
+    assert list_ids(lake, "t") == [0, 1, 2, 100]
+
+
+def test_snapshots_that_are_not_read_are_closed(lake: FreshLake) -> None:
+    """At once if too many others are read, the one that was not asked for longest first; and after a while."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE t (id INTEGER)")
+    settings = make_settings(lake)
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            [told] = settings.lakes()
+            parent = await open_lake(told, read_limits(settings), opened, vends=False)
+            branches = BranchLakes(partial(open_branch, settings))
+            opened.push_async_callback(branches.close)
+            for snapshot_id in (1, 0):
+                await branches.check(parent, f"lake@{snapshot_id}")
+            await branches.check(parent, "lake@1")
+            await branches.close_idle(1000)
+            assert list_tags(lake) == ["1", "0"]
+            async with branches.using("lake@1"):
+                await branches.close_idle(0)
+                assert list_tags(lake) == ["1"] and branches.find("lake@1") is not None
+            with pytest.raises(NoSuchWarehouse):
+                await branches.check(parent, "lake@0", opens_snapshots=False)
+            # The tag that somebody makes is taken instead.
+            make_branch(lake, BranchRequest("v1", at=1, is_tag=True))
+            await branches.check(parent, "lake@1")
+            assert list_tags(lake) == ["1", "v1"]
+
+    asyncio.run(read())
+    assert list_tags(lake) == ["1", "v1"]
+
+
+def test_only_managers_read_snapshots_without_a_tag(lake: FreshLake) -> None:
+    """They show what was there then by the grants of today. With a tag, the grants alone decide."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        head = read_head(lake)
+        lake.duckdb().execute("INSERT INTO a.t VALUES (1)")
+        path, config = f"/v1/lake%40{head}/namespaces/a/tables/t", f"/v1/config?warehouse=lake%40{head}"
+        for asked in (path, config, f"/v1/lake/namespaces/a/tables/t%40{head}"):
+            assert guarded.get("reader", asked).status == 404
+        assert list_tags(lake) == []
+        assert guarded.get("admin", config).status == guarded.get("admin", path).status == 200
+        assert list_tags(lake) == [str(head)]
+        keys = load_with_keys(guarded, "admin", path)
+        assert is_refused(keys.s3.put_object, Bucket=BUCKET, Key=f"{split(keys.metadata['location'])[1]}/data/new.parquet", Body=b"x")
+        assert guarded.get("reader", path).error == DENIED
+        make_branch(lake, BranchRequest("v1", at=head, is_tag=True))
+        assert guarded.get("reader", path).status == 200
+        assert guarded.get("stranger", path).status == 404
