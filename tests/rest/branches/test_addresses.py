@@ -213,7 +213,7 @@ def test_bodies_name_branches(lake: FreshLake) -> None:
 
 def test_rights_are_those_of_the_branch(lake: FreshLake) -> None:
     """The token comes from below the base path; refusals and records are those of the ordinary address."""
-    with guard(lake) as guarded:
+    with guard(lake, audit_reads=1.0) as guarded:
         managed, server = Managed(guarded), guarded.server
         managed.add("ann")
         managed.give("read", "namespace:a", "ann")
@@ -238,6 +238,8 @@ def test_rights_are_those_of_the_branch(lake: FreshLake) -> None:
         assert dev.psycopg().execute(select).fetchall() == [("ann", "updateTable", ["a.t"])]
         assert lake.psycopg().execute(select).fetchall() == []
         catalog.close()
+    reads = "SELECT DISTINCT principal, operation, object FROM iceberg_read"
+    assert dev.psycopg().execute(reads).fetchall() == [("ann", "loadTable", "a.t")]
 
 
 def test_a_table_is_named_with_its_branch(lake: FreshLake) -> None:
