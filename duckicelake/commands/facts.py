@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.commands.command_line import format_command
-from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.commands.prepare import connect_postgres, find_version, read_paths
 from duckicelake.config import LakeSettings, Settings, SettingsError, read_secret_file
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.embedded.home import Home, read_json, write_json
@@ -32,7 +32,10 @@ ACCOUNT_PLACEHOLDER = "ID:SECRET"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The connection facts of one lake. The field names follow the JSON form (`s3.endpoint`)."""
+    """The connection facts of one lake. The field names follow the JSON form (`s3.endpoint`).
+
+    `ducklake_version`: DuckLake's version of the lake, None if its Postgres does not answer.
+    """
 
     catalog_uri: str
     warehouse: str
@@ -47,6 +50,7 @@ class Facts:
     s3_region: str
     s3_access_key_id: str | None
     s3_secret_access_key: str | None
+    ducklake_version: str | None = None
 
     @property
     def token_uri(self) -> str:
@@ -76,7 +80,7 @@ class Facts:
 
     def format_json(self) -> dict[str, Any]:
         """Return the facts by dotted name (`s3.endpoint`); facts with a dot also as nested objects (`s3` → `endpoint`)."""
-        flat = {_dotted(name): getattr(self, name) for name in Facts.__slots__}
+        flat = {_dotted(name): getattr(self, name) for name in Facts.__slots__ if name != "ducklake_version"}
         groups = {"ducklake": dict[str, Any](), "s3": dict[str, Any]()}
         for name, fact in flat.items():
             group, dot, rest = name.partition(".")
@@ -97,7 +101,7 @@ def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> F
     if lake.data_path is None or lake.iceberg_path is None:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
-    return replace(format_facts(lake, get_catalog_uri(settings, home)), credential=read_credential(settings))
+    return replace(read_facts(lake, get_catalog_uri(settings, home)), credential=read_credential(settings))
 
 
 def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
@@ -145,6 +149,11 @@ def build_route_facts(name: str, catalog_uri: str) -> Facts:
     lake = dict.fromkeys(("iceberg_path", "ducklake_attach", "ducklake_dsn", "ducklake_data_path", "ducklake_metadata_schema"), "")
     no_keys = dict.fromkeys(("credential", "s3_endpoint", "s3_access_key_id", "s3_secret_access_key"))
     return Facts(catalog_uri=catalog_uri, warehouse=name, prefix=quote(name, safe=""), s3_region="us-east-1", **lake, **no_keys)
+
+
+def read_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
+    """Return the facts of a lake whose paths are known, with the version that its Postgres has of it."""
+    return replace(format_facts(lake, catalog_uri), ducklake_version=find_version(lake))
 
 
 def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:

@@ -5,6 +5,7 @@ does, or only prints what it would do.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -17,7 +18,7 @@ from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.branches.remove import remove_repository
-from duckicelake.lake.connect import CONNECT_OPTIONS
+from duckicelake.lake.connect import CONNECT_OPTIONS, SELECT_VERSION
 from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_all_roles
@@ -57,6 +58,15 @@ def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
         raise SettingsError(f"Lake {lake.name!r}: postgres_dsn is not a connection string that Postgres understands.") from error
     except psycopg.OperationalError as error:
         raise ServiceUnavailable(f"Lake {lake.name!r}: its Postgres does not let us in: {error}") from error
+
+
+def find_version(lake: LakeSettings) -> str | None:
+    """Return DuckLake's version of a lake; None if its Postgres does not answer, or there is no lake."""
+    with suppress(ServiceUnavailable), connect_postgres(lake) as conn:
+        if _has_table(conn, lake, "ducklake_metadata"):
+            conn.execute(format_search_path(lake.metadata_schema))
+            return _get_text(conn, SELECT_VERSION)
+    return None
 
 
 def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> LakeSettings:

@@ -36,7 +36,7 @@ from uvicorn.supervisors import Multiprocess
 
 from duckicelake.app import build_app, open_accounts, open_worker_metrics
 from duckicelake.commands.embedded import BACKENDS_PURPOSE, is_embedded, join_home, plan_stack
-from duckicelake.commands.facts import build_shown_facts, forget_server, format_catalog_uri, format_facts, remember_server
+from duckicelake.commands.facts import build_shown_facts, forget_server, format_catalog_uri, read_facts, remember_server
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_welcome
@@ -412,5 +412,5 @@ def _announce(settings: Settings, home: Home, lakes: list[LakeSettings], console
     uri = format_catalog_uri(settings)
     remember_server(home, uri)
     # Without a terminal the output is a log, which must not hold secrets.
-    shown = [build_shown_facts(format_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
+    shown = [build_shown_facts(read_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
     console.print(format_welcome(shown), highlight=False, markup=False, soft_wrap=True)

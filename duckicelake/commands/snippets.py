@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duckicelake.commands.command_line import format_command
 from duckicelake.commands.facts import CREDENTIAL_SOURCES, HIDDEN, Facts
 from duckicelake.config import SettingsError
-from duckicelake.embedded.ducklake import format_secret, quote
+from duckicelake.embedded.ducklake import ATTACHED_VERSION, format_secret, quote
 from duckicelake.errors import NotAuthorized, ServiceUnavailable
 
 Client = Literal["pyiceberg", "spark", "trino", "duckdb", "ducklake"]
@@ -24,6 +24,7 @@ DUCKDB_NOTE = (
     f"-- DuckDB {duckdb.__version__} (pip install duckdb=={duckdb.__version__}), whose ducklake extension has DuckLake 1.0, "
     "is what this server works with\n"
 )
+NEWER_NOTE = "-- The lake has DuckLake {}: attach it with DuckDB 2.0 or newer, because DuckDB 1.5 cannot\n"
 SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 
 
@@ -194,7 +195,9 @@ def format_duckdb(facts: Facts) -> str:
 
 def format_ducklake(facts: Facts) -> str:
     """Return SQL that attaches the lake with DuckDB's ducklake extension."""
-    start = DUCKDB_NOTE + "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
+    is_newer = facts.ducklake_version not in (None, ATTACHED_VERSION)
+    note = NEWER_NOTE.format(facts.ducklake_version) if is_newer else DUCKDB_NOTE
+    start = note + "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
     return start + _secret(facts) + facts.ducklake_attach + ";\nUSE lake;\n"
 
 

@@ -53,6 +53,8 @@ def test_a_lake_is_migrated_once(lake: FreshLake, tmp_path: Path) -> None:
         "DUCKICELAKE_S3_ENDPOINT": lake.store.endpoint,
         "DUCKICELAKE_HOME": str(tmp_path / "home"),
     }
+    done = CliRunner().invoke(build_cli(), ["connect", "--client", "ducklake"], env=environment)
+    assert done.stdout.startswith("-- The lake has DuckLake 1.1: attach it with DuckDB 2.0 or newer")
     done = CliRunner().invoke(build_cli(), ["duckdb", "SELECT 1"], env=environment)
     assert "which has DuckLake 1.1: use a DuckDB from 2.0 on" in str(done.exception)
 
