@@ -19,7 +19,7 @@ from duckicelake.iceberg.metadata import add_encoded_snapshots, find_snapshot
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import build_alias
-from duckicelake.translate.locations import format_digest, manifest_list_uri
+from duckicelake.translate.locations import format_manifest_name, manifest_list_uri
 
 ASKED_MS = 3_600_000
 """How long after its commit an author may look for its snapshot: twice as long as Iceberg's Java library does by default."""
@@ -64,7 +64,7 @@ def _write_alias(objects: Objects, published: PublishedTable, snapshot: Snapshot
     version = 2 if snapshot.first_row_id is None else 3
     header = ManifestListHeader(client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id)
     content = encode_manifest_list(header, _read_manifests(objects, published, snapshot))
-    uri = manifest_list_uri(published.metadata.location, client_snapshot_id, format_digest(content))
+    uri = manifest_list_uri(published.metadata.location, client_snapshot_id, format_manifest_name(content))
     objects.put_new(uri, content)
     return build_alias(snapshot, client_snapshot_id, uri)
 

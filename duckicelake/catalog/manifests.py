@@ -26,7 +26,7 @@ from duckicelake.translate.bulk.submissions import ParsedManifest
 from duckicelake.translate.client_snapshots import with_client_summary
 from duckicelake.translate.files import check_hive_columns
 from duckicelake.translate.history import SnapshotStep
-from duckicelake.translate.locations import format_digest, manifest_list_uri
+from duckicelake.translate.locations import format_manifest_name, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
@@ -318,7 +318,7 @@ class ManifestWriter:
 
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = self.encode_list(header, files)
-        uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
+        uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_manifest_name(content))
         if not self.deriver.uploads.is_holding:
             self.deriver.uploads.add(uri, content)
         return uri

@@ -137,6 +137,14 @@ def format_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
+def format_manifest_name(content: bytes) -> str:
+    """Return the digest by which a manifest or a manifest list is named, written as a UUID.
+
+    Readers keep such objects over several scans if their names have a UUID, as those of other writers have (Polars does).
+    """
+    return str(UUID(format_digest(content)))
+
+
 @lru_cache(maxsize=4096)
 def metadata_uri(location: str, metadata_version: int) -> str:
     """Return the URI of a metadata version, named as Hadoop tables name it."""
@@ -164,14 +172,14 @@ def version_hint_uri(location: str) -> str:
     return f"{location}/metadata/version-hint.text"
 
 
-def manifest_uri(location: str, digest: str) -> str:
-    """Return the URI of a manifest by the digest of its bytes."""
-    return f"{location}/metadata/{digest}-m0.avro"
+def manifest_uri(location: str, name: str) -> str:
+    """Return the URI of a manifest by its name."""
+    return f"{location}/metadata/{name}-m0.avro"
 
 
-def manifest_list_uri(location: str, snapshot_id: int, digest: str) -> str:
-    """Return the URI of a snapshot's manifest list by the digest of its bytes."""
-    return f"{location}/metadata/snap-{snapshot_id}-{digest}.avro"
+def manifest_list_uri(location: str, snapshot_id: int, name: str) -> str:
+    """Return the URI of a snapshot's manifest list by its name."""
+    return f"{location}/metadata/snap-{snapshot_id}-{name}.avro"
 
 
 def inlined_uri(location: str, lake_snapshot_id: int, digest: str) -> str:

@@ -11,6 +11,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.translate.locations import (
     deletes_uri,
     file_uri,
+    format_manifest_name,
     has_empty_part,
     inlined_uri,
     list_spellings,
@@ -131,4 +132,5 @@ def test_object_names() -> None:
     assert manifest_uri(location, "d") == "s3://b/i/t/metadata/d-m0.avro"
     assert manifest_list_uri(location, 7, "d") == "s3://b/i/t/metadata/snap-7-d.avro"
     assert inlined_uri(location, 7, "d") == "s3://b/i/t/data/inlined-7-d.parquet"
+    assert format_manifest_name(b"") == "e3b0c442-98fc-1c14-9afb-f4c8996fb924", "readers keep objects with a UUID in their name"
     assert deletes_uri(location, "d", "puffin") == "s3://b/i/t/data/deletes-d.puffin"

@@ -28,7 +28,7 @@ from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentS
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.note_rows import NewKeptSnapshot
 from duckicelake.lake.rows import TableNotes
-from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
+from duckicelake.translate.locations import format_manifest_name, manifest_list_uri, manifest_uri, to_canonical
 from duckicelake.translate.removed import with_removed
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
@@ -167,7 +167,7 @@ class _Copier:
 def put_manifest(reader: ManifestReader, listed: ManifestFile, header: ManifestHeader, entries: Sequence[ManifestEntry]) -> ManifestFile:
     """Write a manifest in the table's location, and return what lists say of it."""
     content = encode_manifest(header, entries)
-    uri = manifest_uri(reader.allowed.locations[-1], format_digest(content))
+    uri = manifest_uri(reader.allowed.locations[-1], format_manifest_name(content))
     reader.objects.put_new(uri, content)
     made = replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
     if header.format_version == WITHOUT_INHERITANCE:
@@ -249,7 +249,7 @@ def to_kept_snapshot(
         parent_snapshot_id=numbers.parent_snapshot_id,
         sequence_number=numbers.sequence_number,
         timestamp_ms=common["timestamp-ms"],
-        manifest_list=manifest_list_uri(location, numbers.snapshot_id, format_digest(content)),
+        manifest_list=manifest_list_uri(location, numbers.snapshot_id, format_manifest_name(content)),
         summary={**snapshot.summary, SNAPSHOT_ID_PROPERTY: str(numbers.snapshot_id)},
         schema_id=common["schema-id"] if snapshot.schema_id is None else snapshot.schema_id,
         first_row_id=first_row_id,

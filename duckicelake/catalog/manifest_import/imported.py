@@ -19,7 +19,7 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.bulk.manifests import ManifestBuilder
 from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives_json
 from duckicelake.translate.bulk.submissions import ParsedManifest, count_rows, parse_submission
-from duckicelake.translate.locations import format_digest, manifest_uri, table_folder
+from duckicelake.translate.locations import format_manifest_name, manifest_uri, table_folder
 from duckicelake.translate.manifests import KEY_OF, ManifestPlan
 from duckicelake.translate.visibility import TrackedFile
 
@@ -140,7 +140,7 @@ class ImportedManifests:
             raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
         except Unsupported as error:
             raise BadRequest(f"The manifest that is offered is larger than one of {len(plan.entries)} files may be: {error}") from error
-        if format_digest(content) != submitted.name or len(content) != found.described.manifest_length:
+        if format_manifest_name(content) != submitted.name or len(content) != found.described.manifest_length:
             raise BadRequest(f"The object {uri} is not the manifest that is offered: it has other bytes.")
         if self.maker.count_entries(plan, content) != len(plan.entries):
             raise BadRequest(f"The object {uri} is no whole manifest of the {len(plan.entries)} files that it was planned for.")

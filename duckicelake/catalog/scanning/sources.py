@@ -169,7 +169,7 @@ def split_contents(listed: Sequence[ManifestFile]) -> tuple[list[ManifestFile], 
 
 FindLakeId = Callable[[int], int | None]
 """What gives DuckLake's id of a snapshot that a client named otherwise."""
-OWN_LIST = re.compile(r"snap-(\d+)-[0-9a-f]{32}\.avro")
+OWN_LIST = re.compile(r"snap-(\d+)-[0-9a-f-]{32,36}\.avro")
 APPEND = "append"
 NO_SNAPSHOT = -1
 

@@ -106,7 +106,7 @@ def write(objects: StoredFiles, digest: str, made: BuiltManifest) -> Mapping[str
     """Write a manifest, unless it is there, and return what is offered to the catalog."""
     if objects.find_size(made.uri) != len(made.content):
         objects.write(made.uri, made.content)
-    name = made.uri.rpartition("/")[2].partition("-")[0]
+    name = made.uri.rpartition("/")[2].removesuffix("-m0.avro")
     return {"digest": digest, "name": name, "told": format_submission(made)}
 
 

@@ -31,6 +31,7 @@ from duckicelake.rest.params import ADVERTISED_SEPARATOR, decode_segment, split_
 
 NAMESPACE_PART, TABLE_PART = 4, 6
 DELEGATION, VENDED, SIGNING = b"x-iceberg-access-delegation", b"vended-credentials", b"remote-signing"
+USER_AGENT, CLICKHOUSE = b"user-agent", b"ClickHouse/"
 
 KEYED = Rights.READ | Rights.WRITE
 
@@ -47,7 +48,9 @@ def find_permitted_key(scope: Scope) -> TableKey | None:
         return None
     asked = b"" if scope["method"] == "HEAD" else read_delegation(scope)
     wanted, signing = rights & KEYED if includes_delegation(asked, VENDED) else Rights.NONE, includes_delegation(asked, SIGNING)
-    return (key[0], f"{key[1]} {wanted.value}{' signing' * signing}") if wanted is not Rights.NONE or signing else key
+    if wanted is Rights.NONE and not signing:
+        return key
+    return key[0], f"{key[1]} {wanted.value}{' signing' * signing}{' no endpoint' * doubles_endpoint(scope)}"
 
 
 def get_delegated_rights(scope: Scope, rights: Rights) -> Rights:
@@ -68,6 +71,14 @@ def read_delegation(scope: Scope) -> bytes:
 def includes_delegation(asked: bytes, kind: bytes) -> bool:
     """True if the header's list contains this kind of delegation."""
     return asked == kind or (kind in asked and any(part.strip() == kind for part in asked.split(b",")))
+
+
+def doubles_endpoint(scope: Scope) -> bool:
+    """True if ClickHouse has sent a request: it appends the path of a table once more to an endpoint that comes with vended keys.
+
+    Source: ClickHouse/ClickHouse#93283
+    """
+    return any(name == USER_AGENT and value.startswith(CLICKHOUSE) for name, value in scope["headers"])
 
 
 def get_rights(session: Session, raw_path: bytes) -> Rights:
@@ -97,7 +108,8 @@ def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: L
         return None
     rights = get_delegated_rights(scope, session.rights_at(TABLE, ident.namespace, ident.name))
     try:
-        return find_vended_credentials(warehouse, ident, loaded, build_wanted(warehouse, ident, rights), time.time())
+        keys = find_vended_credentials(warehouse, ident, loaded, build_wanted(warehouse, ident, rights), time.time())
+        return keys if keys is None or not doubles_endpoint(scope) else without_endpoint(keys)
     except Unsupported:
         if not (accepts_signing(scope) and is_signed(warehouse, ident, loaded)):
             raise
@@ -117,6 +129,11 @@ def format_keys(rights: Rights, keys: VendedCredentials) -> str:
     """Return the rights that keys have, as the audit of reads names them."""
     given = [name for right, name in ((Rights.READ, "read"), (Rights.WRITE, "write")) if right in rights]
     return "read" if keys.is_narrower else ",".join(given)
+
+
+def without_endpoint(keys: VendedCredentials) -> VendedCredentials:
+    """Return the credentials without the store's endpoint, which the client then takes from its own settings."""
+    return replace(keys, config={name: text for name, text in keys.config.items() if name != "s3.endpoint"})
 
 
 def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedCredentials | None:

@@ -12,7 +12,7 @@ from duckicelake.iceberg.avro.writer import count_rows
 from duckicelake.iceberg.manifest import AnyEntry, AnyFile, EncodedEntry, EncodedFile, ManifestEntry, ManifestHeader, build_manifest_encoder
 from duckicelake.iceberg.manifest_list import ManifestFile, WrittenManifest, build_manifest_file
 from duckicelake.lake.rows import TableNote
-from duckicelake.translate.locations import format_digest, manifest_uri
+from duckicelake.translate.locations import format_manifest_name, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import V3, Schemas
@@ -54,7 +54,7 @@ class ManifestBuilder:
             if entry.status != EXISTING:
                 tally.count(entry.status, entry.data_file)
         content = encode(entries)
-        uri = manifest_uri(self.note.location, format_digest(content))
+        uri = manifest_uri(self.note.location, format_manifest_name(content))
         written = WrittenManifest(uri, len(content), plan.snapshot_id, to_sequence_number(self.note, plan.snapshot_id))
         described = build_manifest_file(header, entries, written)
         if self.schemas.format_version >= V3 and plan.content == DATA:

@@ -16,7 +16,7 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate import manifests
 from duckicelake.translate.bulk import recipe
 from duckicelake.translate.bulk.recipe import ENTRIES_MIN
-from duckicelake.translate.locations import format_digest, manifest_uri
+from duckicelake.translate.locations import format_manifest_name, manifest_uri
 from tests.catalog.conftest import Opener
 from tests.catalog.manifest_import.making import Batch, make
 from tests.catalog.reading import load, open_static
@@ -205,7 +205,7 @@ def test_what_is_not_what_it_says_is_refused(lake: FreshLake, warehouse: Warehou
 
 def put(warehouse: Warehouse, batch: Batch, content: bytes) -> str:
     """Put other bytes where a manifest would be, and return their name."""
-    name = format_digest(content)
+    name = format_manifest_name(content)
     warehouse.objects.put_new(manifest_uri(batch.plan.recipe.note.location, name), content)
     return name
 

@@ -105,6 +105,15 @@ def test_the_ready_answer_is_kept_by_rights(vending: Guarded) -> None:
     assert told[0] == told[2] != told[1] == told[3] == told[4]
 
 
+def test_clickhouse_gets_keys_without_an_endpoint(vending: Guarded) -> None:
+    """It would append the table's path to the endpoint twice; the cached responses of other clients keep it."""
+    headers = {"X_Iceberg_Access_Delegation": "vended-credentials"}
+    for agent, expected in (("ClickHouse/26.9.2.1", PLACES - {"s3.endpoint"}), ("PyIceberg/0.12.0", PLACES)) * 2:
+        answer = vending.get("reader", PATH, User_Agent=agent, **headers).json
+        for config in (answer["config"], *(entry["config"] for entry in answer["storage-credentials"])):
+            assert set(config) == KEYS | REFRESHING | expected
+
+
 def test_an_etag_covers_the_keys(vending: Guarded) -> None:
     """304 while the same keys would come; answers with and without keys, and for other rights, have other tags."""
     headers = {"X_Iceberg_Access_Delegation": "vended-credentials"}

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_what_a_writer_puts_into_a_folder_shows_no_other_table(vending: Guarded)
     s3, at = open_vended(own["storage-credentials"][0]["config"]), own["metadata"]["snapshots"][-1]
     pinned = parse_plan_id(plan(vending, "writer")["plan-id"])
     assert pinned is not None
-    name = f"snap-{at['snapshot-id']}-{'0' * 32}.avro"
+    name = f"snap-{at['snapshot-id']}-{UUID(int=0)}.avro"
     bucket, key = split(f"{own['metadata']['location']}/metadata/{name}")
     s3.put_object(Bucket=bucket, Key=key, Body=content)
     packed = encode_scan(replace(pinned, list_name=name))
