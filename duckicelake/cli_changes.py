@@ -5,16 +5,19 @@ from typing import Annotated
 import typer
 
 from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption
+from duckicelake.commands.embedded import read_joined
+from duckicelake.commands.facts import choose_member
 from duckicelake.config import read_settings
 
 
 def add_change_commands(cli: typer.Typer) -> None:
-    """Add the commands `dropped`, `undrop`, `events` and `reads`."""
+    """Add the commands `dropped`, `undrop`, `fill-defaults`, `events` and `reads`."""
     dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
     dropped.callback()(describe_dropped)
     dropped.command("list")(dropped_list)
     cli.add_typer(dropped, name="dropped")
     cli.command("undrop")(undrop)
+    cli.command("fill-defaults")(fill_defaults)
     events = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What happened in a lake.")
     events.callback()(describe_events)
     events.command("tail")(events_tail)
@@ -67,6 +70,21 @@ def undrop(
 
     for line in bring_back(settings, warehouse, name, UndropChoice(uuid, lake_snapshot, to, with_namespace)):
         typer.echo(line)
+
+
+def fill_defaults(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table as namespace.table; a dot within a name is written %2E.")],
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write the defaults of added columns into the files that are older, for readers that know no defaults (Daft, ClickHouse, Flink)."""
+    settings, opened = read_joined({"home": home, "config": config})
+    from duckicelake.commands.fill_defaults import fill_defaults as fill  # noqa: PLC0415  DuckDB takes a second to import
+    from duckicelake.commands.undrop import parse_levels, to_ident  # noqa: PLC0415  as above
+
+    ident = to_ident(parse_levels(table))
+    typer.echo(fill(choose_member(settings, warehouse), opened, (*ident.namespace, ident.name)))
 
 
 def describe_events() -> None:

@@ -183,6 +183,21 @@ SELECT t.table_name, c.column_name, c.column_type, c.initial_default
  ORDER BY 1, 2
 """
 
+SELECT_LATE_COLUMNS = """
+SELECT c.column_name AS name, o.begin_snapshot, count(*) AS file_count,
+       EXISTS (SELECT FROM ducklake_column h
+                WHERE h.table_id = c.table_id AND h.end_snapshot IS NULL AND h.parent_column IS NULL
+                  AND lower(h.column_name) = 'snapshot_id') AS hides_snapshots
+  FROM ducklake_column c
+  -- A rename makes another row of the same column.
+  CROSS JOIN LATERAL (SELECT min(b.begin_snapshot) AS begin_snapshot FROM ducklake_column b
+                       WHERE b.table_id = c.table_id AND b.column_id = c.column_id) o
+  JOIN ducklake_data_file f ON f.table_id = c.table_id AND f.end_snapshot IS NULL AND f.begin_snapshot < o.begin_snapshot
+ WHERE c.table_id = %(table_id)s AND c.end_snapshot IS NULL AND c.initial_default IS NOT NULL AND c.parent_column IS NULL
+ GROUP BY c.table_id, c.column_id, c.column_name, o.begin_snapshot
+ ORDER BY c.column_id
+"""
+
 SELECT_FILES = """
 SELECT s.schema_name || '.' || t.table_name,
        CASE WHEN NOT f.path_is_relative THEN '' WHEN NOT t.path_is_relative THEN t.path
@@ -321,6 +336,21 @@ def read_published_log(conn: psycopg.Connection, location: str) -> list[Metadata
 def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:
     """Return (table, column, DuckLake type, initial default) of every live column with an initial default."""
     return conn.execute(SELECT_DEFAULTS).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class LateColumn:
+    """A column with a default that some files are older than. `hides_snapshots`: the table has a column `snapshot_id` of its own."""
+
+    name: str
+    begin_snapshot: int
+    file_count: int
+    hides_snapshots: bool
+
+
+def read_late_columns(conn: psycopg.Connection, table_id: int) -> list[LateColumn]:
+    """Return the columns of a table with an initial default that live data files are older than."""
+    return fetch_rows(conn, LateColumn, SELECT_LATE_COLUMNS, table_id=table_id)
 
 
 def list_setting_findings(settings: dict[str, str]) -> list[LakeFinding]:
