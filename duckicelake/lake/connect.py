@@ -39,6 +39,9 @@ The connect timeout applies to each host of a connection string with several.
 SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
 """Sent last of the statements that begin a transaction, in the same round trip: a migration of DuckLake makes no lake snapshot."""
 
+CONNECTION_WAIT_S = 5.0
+"""The longest time that a request waits for a connection of the pool."""
+
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
 NEW_CONNECTION_TIMEOUT_S = 30.0
@@ -130,7 +133,7 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
         open=False,
         configure=configure,
         kwargs={"autocommit": True, **CONNECT_OPTIONS},
-        timeout=5,
+        timeout=CONNECTION_WAIT_S,
         reconnect_timeout=5,
         name=f"lake-{name}",
     )

@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, PostgresRefused, ServiceUnavailable
+from duckicelake.lake import connect
 from duckicelake.lake.connect import (
     ERRORS_BY_SQLSTATE,
     Lake,
@@ -37,6 +38,13 @@ SELECT key FROM iceberg_setting
  ORDER BY key
 """
 PASSWORD = "pa55word"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Postgres is waited for as long as a busy machine needs, and no longer: the test waits to the end."""
+    monkeypatch.setattr(connect, "CONNECTION_WAIT_S", 2.0)
+    monkeypatch.setattr(connect, "SILENCE_MAX_S", 2.0)
 
 
 @contextmanager
@@ -189,6 +197,7 @@ def test_a_lock_is_not_waited_for_without_end(opened: Lake, lake: FreshLake) -> 
         conn.execute(INSERT_SETTING, {"key": "new"})
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_postgres_that_is_gone_is_said_so_and_found_again(lake: FreshLake) -> None:
     """The answer comes within the timeout; when Postgres is back the same pool works."""
     with wire_to(lake.dsn) as (wire, dsn), opening(dsn) as opened:
@@ -204,6 +213,7 @@ def test_a_postgres_that_is_gone_is_said_so_and_found_again(lake: FreshLake) -> 
         wait_for(lambda: can_read(opened), "the pool to connect again")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_postgres_that_is_frozen_is_given_up_on(lake: FreshLake) -> None:
     """Neither a statement on its way nor an idle connection waits for a server that keeps the line open and is silent."""
     with wire_to(lake.dsn) as (wire, dsn), opening(dsn, timeout_s=1.0) as opened:
@@ -235,6 +245,7 @@ def can_read(opened: Lake) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("impatient")
 def test_no_message_holds_a_secret(lake: FreshLake, caplog: pytest.LogCaptureFixture) -> None:
     """Neither the answer nor what is logged meanwhile, nor what a lake looks like in a trace."""
     dsns = [

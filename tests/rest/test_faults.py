@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.config import Settings
+from duckicelake.lake import connect, watch
 from duckicelake.rest.routes import server as server_routes
 from duckicelake.rest.routes.server import find_reason
 from tests.rest.proxy import Wire, wire_to
@@ -42,6 +43,13 @@ def settings(lake: FreshLake, postgres: Wire, store: Wire) -> Settings:
     """A server's settings that lead over both wires."""
     dsn = make_conninfo(lake.dsn, host="127.0.0.1", port=postgres.port)
     return make_settings(lake, postgres_dsn=dsn, s3_endpoint=f"http://127.0.0.1:{store.port}")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait for Postgres as long as a busy machine needs, and no longer: each test waits to the end."""
+    monkeypatch.setattr(connect, "CONNECTION_WAIT_S", 2.0)
+    monkeypatch.setattr(watch, "CHECK_TIMEOUT_S", 2.0)
 
 
 @pytest.fixture(autouse=True)

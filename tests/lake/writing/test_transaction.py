@@ -8,6 +8,7 @@ import pytest
 from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.changes import Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.connect import Lake
+from duckicelake.lake.writing import transaction
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import committing
@@ -66,8 +67,9 @@ def test_an_error_leaves_nothing(opened: Lake, lake: FreshLake) -> None:
         pass
 
 
-def test_a_held_lock_is_a_busy_lake(opened: Lake, lake: FreshLake) -> None:
+def test_a_held_lock_is_a_busy_lake(opened: Lake, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the wait for it has its limit."""
+    monkeypatch.setattr(transaction, "BEGIN_LOCKED", transaction.BEGIN_LOCKED.replace(b"10s", b"50ms"))
     holder = lake.psycopg(autocommit=False)
     holder.execute("LOCK TABLE ducklake_snapshot IN ROW EXCLUSIVE MODE")
     with pytest.raises(LakeBusy), committing(opened):

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from duckicelake.lake import connect, watch
+from duckicelake.store import s3
 from tests.lake.wire import Wire, wire_to
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -38,8 +40,11 @@ def fine(server: Server, path: str) -> Answer | None:
     return answer if answer.status == 200 else None
 
 
-def test_a_frozen_postgres_makes_nobody_wait_for_ever(lake: FreshLake) -> None:
+def test_a_frozen_postgres_makes_nobody_wait_for_ever(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of request is answered 503 in bounded time, /readyz is red, and all is well when it goes on."""
+    monkeypatch.setattr(connect, "CONNECTION_WAIT_S", 2.0)
+    monkeypatch.setattr(connect, "SILENCE_MAX_S", 2.0)
+    monkeypatch.setattr(watch, "CHECK_TIMEOUT_S", 2.0)
     with wire_to(lake.dsn) as (wire, dsn), serve(make_settings(lake, postgres_dsn=dsn, postgres_timeout_s=1)) as server:
         assert server.get("namespaces").status == 200
         wire.freeze()
@@ -66,8 +71,9 @@ def test_a_lock_that_is_not_given_back_ends_a_load(lake: FreshLake) -> None:
         assert server.get(PATH).status == 200
 
 
-def test_a_frozen_store_makes_nobody_wait_for_ever(lake: FreshLake, store: Wire) -> None:
+def test_a_frozen_store_makes_nobody_wait_for_ever(lake: FreshLake, store: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first load is answered 503 in bounded time, and is fine when the store goes on."""
+    monkeypatch.setattr(s3, "ANSWER_SECONDS", 2)
     with serve(make_settings(lake, s3_endpoint=f"http://127.0.0.1:{store.port}")) as server:
         store.freeze()
         answer = server.get(PATH)

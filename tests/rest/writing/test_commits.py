@@ -10,6 +10,7 @@ import pytest
 
 from duckicelake.catalog.commits import commit
 from duckicelake.errors import LakeMoved
+from duckicelake.lake.writing import transaction
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, creation, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
@@ -354,8 +355,10 @@ def test_an_open_insert_of_duckdb_lands_after_ours(client: Client, lake: FreshLa
     assert client.load()["current-snapshot-id"] == read_head(lake)
 
 
-def test_a_busy_lake_refuses_in_time(client: Client, lake: FreshLake) -> None:
+def test_a_busy_lake_refuses_in_time(client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another holds the lock: a commit is answered 409, other writes 503 with Retry-After, and nothing was done."""
+    monkeypatch.setattr(transaction, "BEGIN_LOCKED", transaction.BEGIN_LOCKED.replace(b"10s", b"300ms"))
+    monkeypatch.setattr(commit, "COMMIT_S", 0.5)
     client.load()
     rows = read_rows(lake)
     with psycopg.connect(lake.dsn, options=f"-c search_path={lake.metadata_schema}") as holder:
