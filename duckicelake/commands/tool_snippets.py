@@ -233,19 +233,21 @@ def format_sqlmesh(facts: Facts) -> str:
 def format_clickhouse(facts: Facts) -> str:
     """Return SQL that attaches the catalog in ClickHouse.
 
-    With an account ClickHouse needs S3 keys of its own: a vended endpoint doubles the path there (ClickHouse issue 93283).
+    With an account ClickHouse gets vended keys, without an endpoint (ClickHouse issue 93283), so it needs its own `storage_endpoint`.
     """
     bucket = facts.iceberg_path.partition("://")[2].partition("/")[0]
     settings = {"catalog_type": "rest", "warehouse": facts.warehouse, "storage_endpoint": f"{facts.s3_endpoint or ''}/{bucket}"}
     if facts.credential is not None:
         settings |= {"catalog_credential": facts.credential, "oauth_server_uri": facts.token_uri}
     shown = ", ".join(f"{name}={_quote_clickhouse(fact)}" for name, fact in settings.items())
-    keys = [f"{facts.catalog_uri}/v1", facts.s3_access_key_id or "KEY", facts.s3_secret_access_key or "SECRET"]
+    keys = [f"{facts.catalog_uri}/v1"]
+    if facts.credential is None:
+        keys += [facts.s3_access_key_id or "KEY", facts.s3_secret_access_key or "SECRET"]
     return (
         "-- A schema and its table are one quoted name. ClickHouse reads NULL for defaults of format version 3, and no fractions of TIME.\n"
         "SET allow_database_iceberg = 1, allow_insert_into_iceberg = 1, write_full_path_in_iceberg_metadata = 1;\n"
         f"CREATE DATABASE lake ENGINE = DataLakeCatalog({', '.join(_quote_clickhouse(fact) for fact in keys)})\n"
-        f"  SETTINGS {shown}{', vended_credentials=false' if facts.credential is not None else ''};\n"
+        f"  SETTINGS {shown};\n"
         "SELECT * FROM lake.`main.flights` LIMIT 5;\n"
     )
 
