@@ -5,12 +5,14 @@ Usage: python client_program.py CLIENT, with {"facts": …, "cases": [[name, ope
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from importlib import import_module
 from re import fullmatch
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
@@ -142,6 +144,43 @@ def decode(value: Any) -> Any:
     return type(value)(map(decode, value)) if isinstance(value, (list, tuple)) else value
 
 
+LOADS = (
+    [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": None}],
+    [{"id": 3, "name": "c", "w": 1.5}, {"id": 4, "name": "d", "w": None}],
+)
+LOADED_COUNT: Mapping[str, int] = {"append": 5, "replace": 2, "merge": 4}
+
+
+def ask_dlt(facts: Facts, operation: str, table: str) -> Rows:
+    """dlt: two loads, the second one with a new column; the rows as PyIceberg reads them."""
+    dlt, credentials = (
+        import_module("dlt"),
+        import_module("dlt.sources.credentials").AwsCredentials(
+            aws_access_key_id=facts["s3.access-key-id"],
+            aws_secret_access_key=facts["s3.secret-access-key"],
+            endpoint_url=facts["s3.endpoint"],
+            region_name=facts["s3.region"],
+        ),
+    )
+    catalog = {name: text for name, text in facts.items() if name not in {"bucket", "iceberg_path"}}
+    os.environ["ICEBERG_CATALOG__ICEBERG_CATALOG_NAME"] = "lake"
+    os.environ["ICEBERG_CATALOG__ICEBERG_CATALOG_TYPE"] = "rest"
+    os.environ["ICEBERG_CATALOG__ICEBERG_CATALOG_CONFIG"] = json.dumps(catalog)
+    destination = dlt.destinations.filesystem(bucket_url=facts["iceberg_path"] + "dlt", credentials=credentials)
+    with TemporaryDirectory() as folder:
+        pipeline = dlt.pipeline(table, pipelines_dir=folder, destination=destination, dataset_name="dlt")
+        disposition = {"disposition": "merge", "strategy": "upsert"} if operation == "merge" else operation
+        for rows in LOADS:
+            key = {"primary_key": "id"} if operation == "merge" else {}
+            # `upsert` of PyIceberg reads by the schema of the newest snapshot, which has no new column.
+            given = [{name: value for name, value in row.items() if name != "w"} for row in rows] if operation == "merge" else rows
+            pipeline.run(given, table_name=table, write_disposition=disposition, table_format="iceberg", **key)
+    found = open_catalog(facts).load_table(f"dlt.{table}").scan().to_arrow().to_pylist()
+    if len(found) != LOADED_COUNT[operation]:
+        raise RuntimeError(f"{len(found)} rows, where {LOADED_COUNT[operation]} were loaded")
+    return found
+
+
 CLIENTS: Mapping[str, Callable[[Facts, str, str], Rows]] = {
     "pyiceberg": ask_pyiceberg,
     "polars": ask_polars,
@@ -149,6 +188,7 @@ CLIENTS: Mapping[str, Callable[[Facts, str, str], Rows]] = {
     "daft": ask_daft,
     "datafusion": ask_datafusion,
     "clickhouse": ask_clickhouse,
+    "dlt": ask_dlt,
 }
 
 

@@ -26,6 +26,7 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     ),
     "daft": ("daft[iceberg]==0.7.26",),
     "chdb": ("chdb==4.4.0", "pyarrow"),
+    "dlt": ("dlt[pyiceberg,s3,filesystem]==1.31.0", "pyiceberg[pyarrow]==0.12.0", "sqlalchemy", "sqlglot<29"),
 }
 """What each environment has: Daft requires an older PyIceberg."""
 ENVIRONMENTS: Mapping[str, str] = {
@@ -33,6 +34,8 @@ ENVIRONMENTS: Mapping[str, str] = {
     "daft": "daft",
     "clickhouse": "chdb",
 }
+LOADERS: Mapping[str, str] = {"dlt": "dlt"}
+"""Tools that write tables of their own."""
 PROGRAM = Path(__file__).with_name("client_program.py")
 IN_FILES = "CALL lake.set_option('data_inlining_row_limit', 0)"
 FLAT = "SELECT i::INTEGER AS id, 'n' || i AS name, i / 7 AS v FROM range(1000) r(i)"
@@ -119,13 +122,19 @@ def list_cases() -> list[Case]:
     return [*cases, Case("append/appended", "append", "appended")]
 
 
+def list_loads() -> list[Case]:
+    """Return the cases of tools that write tables of their own, in the namespace `dlt`."""
+    return [Case(operation, operation, f"loaded_{operation}") for operation in ("append", "replace", "merge")]
+
+
 def run(cache: Path, stand: Stand, chosen: list[str]) -> dict[str, Result]:
     """Run the clients that are chosen, or all; the results by `CLIENT/CASE`."""
     with stand.lake.duckdb() as conn:
         make_tables(conn)
         results: dict[str, Result] = {}
-        for client in chosen or ENVIRONMENTS:
-            results |= run_client(fetch(cache, ENVIRONMENTS[client]), stand, client, conn)
+        environments = {**ENVIRONMENTS, **LOADERS}
+        for client in chosen or environments:
+            results |= run_client(fetch(cache, environments[client]), stand, client, conn)
         return results
 
 
@@ -152,7 +161,7 @@ def make_tables(conn: DuckDBPyConnection) -> None:
 
 def run_client(python: Path, stand: Stand, client: str, conn: DuckDBPyConnection) -> dict[str, Result]:
     """Run all cases of one client. What it appends is taken away again."""
-    store, cases = stand.lake.store, list_cases()
+    store, cases = stand.lake.store, list_loads() if client in LOADERS else list_cases()
     facts = {
         "type": "rest",
         "uri": stand.server.uri,
@@ -162,6 +171,7 @@ def run_client(python: Path, stand: Stand, client: str, conn: DuckDBPyConnection
         "s3.access-key-id": store.access_key_id,
         "s3.secret-access-key": store.secret_access_key,
         "bucket": stand.bucket,
+        "iceberg_path": stand.lake.iceberg_path,
     }
     asked = json.dumps({"facts": facts, "cases": [[case.name, case.operation, case.table] for case in cases]})
     environment = {**os.environ, "AWS_REGION": store.region}
@@ -179,12 +189,18 @@ def judge_case(case: Case, answer: Mapping[str, Any] | None, conn: DuckDBPyConne
     if "error" in answer:
         return Result("failed", answer["error"])
     where = " WHERE id < 10" if case.operation == "filter" else ""
-    expected = list(read_expected(conn, f'SELECT * FROM "{case.table}"{where}', appends=case.operation == "append"))
+    appends = case.operation == "append" and case.table in TABLES
+    expected = list(read_expected(conn, f"SELECT * FROM {format_name(case)}{where}", appends=appends))
     found = sorted(json.dumps(row, sort_keys=True) for row in answer["rows"])
     if found == expected:
         return Result("passed")
     different = next(((mine, theirs) for mine, theirs in zip(expected, found, strict=False) if mine != theirs), None)
     return Result("failed", f"{len(found)} rows, DuckDB has {len(expected)}; first difference: {different}")
+
+
+def format_name(case: Case) -> str:
+    """Return the table of a case as DuckDB names it."""
+    return f'"{case.table}"' if case.table in TABLES or case.name.startswith("type/") else f"dlt.{case.table}"
 
 
 def read_expected(conn: DuckDBPyConnection, query: str, *, appends: bool) -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.outside.client_suite import ENVIRONMENTS, list_cases
+from tests.outside.client_suite import ENVIRONMENTS, LOADERS, list_cases, list_loads
 from tests.outside.go_suite import read_results
 from tests.outside.matrix import CLIENTS, format_matrix
 from tests.outside.results import EXPECTED, Result, judge, read_expected
@@ -49,5 +49,6 @@ def test_the_page_has_what_the_runs_found() -> None:
     """Paste what this test prints when the list of expected failures has changed."""
     assert set(CLIENTS) == set(ENVIRONMENTS)
     known = {f"{client}/{case.name}" for client in ENVIRONMENTS for case in list_cases()}
+    known |= {f"{client}/{case.name}" for client in LOADERS for case in list_loads()}
     assert {name for entry in read_expected("clients") for name in entry["tests"]} <= known
     assert format_matrix() in (ROOT / "docs" / "compatibility.md").read_text(), format_matrix()
