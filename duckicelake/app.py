@@ -28,6 +28,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.events.webhook import Webhook
 from duckicelake.catalog.health import ObjectMonitor
+from duckicelake.catalog.records.client_reports import ReportQueue
 from duckicelake.catalog.records.reads import ReadCounter
 from duckicelake.catalog.warehouse import (
     Branch,
@@ -274,7 +275,8 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
 
 def start_audit_log(settings: Settings, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
     """Start the audit log of a lake; `opened` stops it."""
-    trail = AuditLog(lake.warehouse.lake, settings.audit_days, ReadCounter(settings.audit_reads), settings.audit_reads_days)
+    reads, reports = ReadCounter(settings.audit_reads), ReportQueue(settings.client_reports_max)
+    trail = AuditLog(lake.warehouse.lake, settings.audit_days, reads, settings.audit_reads_days, reports)
     trail.start()
     opened.push_async_callback(run_in_threadpool, trail.stop)
     return trail

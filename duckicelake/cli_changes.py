@@ -11,7 +11,7 @@ from duckicelake.config import read_settings
 
 
 def add_change_commands(cli: typer.Typer) -> None:
-    """Add the commands `dropped`, `undrop`, `fill-defaults`, `events` and `reads`."""
+    """Add the commands `dropped`, `undrop`, `fill-defaults`, `events`, `reads` and `reports`."""
     dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
     dropped.callback()(describe_dropped)
     dropped.command("list")(dropped_list)
@@ -26,6 +26,11 @@ def add_change_commands(cli: typer.Typer) -> None:
     reads.callback()(describe_reads)
     reads.command("list")(reads_list)
     cli.add_typer(reads, name="reads")
+    reports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What clients report of scans and commits.")
+    reports.callback()(describe_reports)
+    reports.command("list")(reports_list)
+    reports.command("summary")(reports_summary)
+    cli.add_typer(reports, name="reports")
 
 
 def describe_dropped() -> None:
@@ -126,3 +131,35 @@ def reads_list(
 
     for line in list_reads(settings, warehouse, most, name, principal):
         typer.echo(line)
+
+
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table: a.b.t.")]
+
+
+def describe_reports() -> None:
+    """Show what clients report of their scans of a table and commits to it."""
+
+
+def reports_list(
+    name: TableArgument,
+    most: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 100,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print the reports on a table that are kept, one line of JSON each."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.events import list_reports  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in list_reports(settings, warehouse, name, most):
+        typer.echo(line)
+
+
+def reports_summary(
+    name: TableArgument, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
+) -> None:
+    """Print sums over the reports on a table: scans, their commonest filters and columns, and commits."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.events import summarize  # noqa: PLC0415  the catalog takes a second to import
+
+    typer.echo(summarize(settings, warehouse, name))

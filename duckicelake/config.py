@@ -283,6 +283,7 @@ class Settings(BaseSettings):
     audit_days: int = Field(90, ge=1, le=36_500)
     audit_reads: float = Field(0.0, ge=0, le=1)
     audit_reads_days: int = Field(30, ge=1, le=36_500)
+    client_reports_max: int = Field(1000, ge=0, le=5000)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False

@@ -1,4 +1,4 @@
-"""The thread that writes denied requests and reads to Postgres, and deletes old rows there and in the copies of expired lake snapshots.
+"""The thread that writes denied requests, reads and reports to Postgres, and deletes old ones and old copies of expired lake snapshots.
 
 `app` starts one for each lake. `rest` queues lines on the event loop and never waits. The thread uses connections of its own.
 """
@@ -12,6 +12,7 @@ from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 
+from duckicelake.catalog.records.client_reports import ReportQueue
 from duckicelake.catalog.records.reads import ReadCounter
 from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.audit_log import (
@@ -29,6 +30,7 @@ from duckicelake.lake.audit_log import (
     write_denied_lines,
     write_reads,
 )
+from duckicelake.lake.client_reports import ClientReport, delete_old_reports, write_reports
 from duckicelake.lake.connect import Lake, writing_on_new_connection
 from duckicelake.lake.events.outbox import delete_old_events
 
@@ -45,6 +47,7 @@ DELETE_BATCH = 1000
 READS_EVERY_S = 5.0
 """How long reads are counted before they are written; a server that is killed loses those of so long."""
 READS_AT_ONCE = 5000
+REPORTS_AT_ONCE = 200
 STOP_SECONDS = 5.0
 
 TimedLine = tuple[float, AuditLine]
@@ -52,7 +55,7 @@ TimedLine = tuple[float, AuditLine]
 
 @dataclass(slots=True)
 class AuditLog:
-    """Write denied requests and reads in a thread of its own, and remove lines older than `days`, and reads older than `reads_days`.
+    """Write denied requests, reads and clients' reports in a thread of its own, and remove those older than `days` (`reads_days`).
 
     `first_s` delays the first removal, because a starting server is busy.
     """
@@ -61,6 +64,7 @@ class AuditLog:
     days: int
     reads: ReadCounter = field(default_factory=lambda: ReadCounter(0.0))
     reads_days: int = 30
+    reports: ReportQueue = field(default_factory=lambda: ReportQueue(0))
     first_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     dropped_count: int = 0
@@ -70,6 +74,7 @@ class AuditLog:
     _stopping: Event = field(default_factory=Event)
     _thread: Thread = field(init=False)
     _unwritten_reads: list[CountedRead] = field(default_factory=list[CountedRead])
+    _unwritten_reports: list[ClientReport] = field(default_factory=list[ClientReport])
     _unproven_left: float = UNPROVEN_AT_ONCE
     _unproven_at_s: float = float("-inf")
 
@@ -116,6 +121,7 @@ class AuditLog:
                 forget_at = time.monotonic() + FORGET_EVERY_S
             if time.monotonic() >= reads_at:
                 self._write_reads()
+                self._write_reports()
                 reads_at = time.monotonic() + READS_EVERY_S
             if not lines and self._waiting.empty():
                 self._has_lines.wait(PAUSE_S)
@@ -126,6 +132,7 @@ class AuditLog:
                 lines, pause_s = (lines, min(pause_s * 2, LONGEST_PAUSE_S)) if is_away else ([], PAUSE_S)
                 self._stopping.wait(pause_s)
         self._write_reads()
+        self._write_reports()
         while lines := lines + self._take(BATCH_LINES - len(lines)):
             if not self._write_or_retry(lines):
                 self.dropped_count += len(lines) + self._waiting.qsize()
@@ -152,6 +159,17 @@ class AuditLog:
             if error is not None:
                 self.reads.give_up(batch)
             waiting = waiting[READS_AT_ONCE:]
+
+    def _write_reports(self) -> None:
+        """Write what clients reported. While Postgres is unavailable it waits, as much as the queue has room for."""
+        while batch := self._unwritten_reports or self.reports.take(REPORTS_AT_ONCE):
+            error = self._try(partial(self._write_report_rows, batch))
+            if isinstance(error, ServiceUnavailable) and not self._stopping.is_set():
+                self._unwritten_reports = batch
+                return
+            self._unwritten_reports = []
+            if error is not None:
+                self.reports.dropped_count += len(batch)
 
     def _take(self, most: int) -> list[TimedLine]:
         """Return what is waiting."""
@@ -180,9 +198,14 @@ class AuditLog:
         with writing_on_new_connection(self.lake) as conn:
             write_reads(conn, reads)
 
+    def _write_report_rows(self, reports: Sequence[ClientReport]) -> None:
+        with writing_on_new_connection(self.lake) as conn:
+            write_reports(conn, reports, self.reports.kept)
+
     def _forget(self) -> None:
-        """Remove old lines, reads and copies of expired lake snapshots, a batch in a transaction."""
-        for delete, days in ((delete_old_lines, self.days), (delete_old_events, self.days), (delete_old_reads, self.reads_days)):
+        """Remove old lines, reads, reports and copies of expired lake snapshots, a batch in a transaction."""
+        by_days = ((delete_old_lines, self.days), (delete_old_events, self.days), (delete_old_reports, self.days))
+        for delete, days in (*by_days, (delete_old_reads, self.reads_days)):
             found = DELETE_BATCH
             while found == DELETE_BATCH and not self._stopping.is_set():
                 with writing_on_new_connection(self.lake) as conn:

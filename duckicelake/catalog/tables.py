@@ -83,11 +83,10 @@ def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
         return [Ident(stored, name) for name in read_table_names(conn, schema.schema_id)]
 
 
-def check_table_exists(warehouse: Warehouse, ident: Ident, *, or_its_namespace: bool = False) -> None:
-    """Raise NoSuchTable when it does not exist; with `or_its_namespace`, when its namespace does not exist either."""
+def check_table_exists(warehouse: Warehouse, ident: Ident) -> None:
+    """Raise NoSuchTable when it does not exist."""
     with reading(warehouse.lake) as conn:
-        if not or_its_namespace or find_schema(conn, ident.namespace) is None:
-            get_table(conn, ident)
+        get_table(conn, ident)
 
 
 def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "refs"] = "all") -> LoadedTable:

@@ -1,20 +1,23 @@
-"""`duckicelake events tail` and `duckicelake reads list`, read from the lake's Postgres without the REST API.
+"""`duckicelake events tail`, `reads list`, `reports list` and `reports summary`, from the lake's Postgres without the REST API.
 
-Anyone who may read the lake's Postgres may use them. Each line is one event (CloudEvents) or read as JSON.
+Anyone who may read the lake's Postgres may use them. Each line is one event (CloudEvents), read or report as JSON.
 """
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 
 from duckicelake.catalog.events.feed import MOST_EVENTS, parse_cursor, read_events
+from duckicelake.catalog.records.client_reports import MOST_REPORTS, ClientReport, encode_report, summarize_reports
+from duckicelake.catalog.records.client_reports import list_reports as read_reports
 from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read
 from duckicelake.catalog.records.reads import list_reads as read_page
 from duckicelake.catalog.warehouse import Warehouse, close_warehouse, open_warehouse
 from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
+from duckicelake.commands.undrop import parse_levels, to_ident
 from duckicelake.config import Settings
 from duckicelake.embedded.home import open_home
 from duckicelake.store_settings import read_store_settings
@@ -46,6 +49,22 @@ def list_reads(settings: Settings, warehouse: str | None, most: int, name: str |
             before, most = page.before, most - len(page.reads)
             if before is None:
                 return
+
+
+def list_reports(settings: Settings, warehouse: str | None, name: str, most: int) -> Iterator[str]:
+    """Yield the reports on a table as lines, the newest first."""
+    for each in _read_reports(settings, warehouse, name)[:most]:
+        yield json.dumps(encode_report(each), ensure_ascii=False, separators=(",", ":"))
+
+
+def summarize(settings: Settings, warehouse: str | None, name: str) -> str:
+    """Return sums over the reports on a table."""
+    return json.dumps(summarize_reports(_read_reports(settings, warehouse, name)), ensure_ascii=False, indent=2)
+
+
+def _read_reports(settings: Settings, warehouse: str | None, name: str) -> Sequence[ClientReport]:
+    with opening(settings, warehouse) as opened:
+        return read_reports(opened, to_ident(parse_levels(name)), MOST_REPORTS)
 
 
 @contextmanager

@@ -401,6 +401,18 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_read ON iceberg_read USING brin (last_at);
 CREATE INDEX IF NOT EXISTS iceberg_ix_read_object ON iceberg_read (object, id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_read_principal ON iceberg_read (principal, id);
 
+-- Metrics reports of clients, the newest of each table. `report` is what was kept of the body.
+CREATE TABLE IF NOT EXISTS iceberg_report (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    table_id bigint NOT NULL,
+    received_at timestamptz NOT NULL,
+    principal text,
+    report jsonb NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_report ON iceberg_report (table_id, id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_report_age ON iceberg_report USING brin (received_at);
+
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

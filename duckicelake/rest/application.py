@@ -110,6 +110,7 @@ def read_state(context: ServerContext) -> list[Metric]:
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     unread = {(lake.prefix,): float(lake.audit_log.reads.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
+    unkept = {(lake.prefix,): float(lake.audit_log.reports.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     webhooks = {(lake.prefix,): lake.webhook for lake in context.lakes.values() if lake.webhook is not None}
     sent = {name: float(webhook.sent_count) for name, webhook in webhooks.items()}
     unsent = {name: float(webhook.failure_count) for name, webhook in webhooks.items()}
@@ -131,6 +132,7 @@ def read_state(context: ServerContext) -> list[Metric]:
         build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
         build_counter("duckicelake_audit_dropped", "Denials that are only in the log: too many at a time.", WAREHOUSE, dropped),
         build_counter("duckicelake_audit_reads_dropped", "Reads that the audit misses.", WAREHOUSE, unread),
+        build_counter("duckicelake_client_reports_dropped", "Metrics reports that are not kept.", WAREHOUSE, unkept),
         build_counter("duckicelake_webhook_events", "Events that the webhook has acknowledged.", WAREHOUSE, sent),
         build_counter("duckicelake_webhook_failures", "Requests that the webhook did not acknowledge.", WAREHOUSE, unsent),
         build_gauges("duckicelake_webhook_lag", "Lake snapshots that the webhook has not acknowledged.", WAREHOUSE, lags),

@@ -110,8 +110,12 @@ UNDROP_OPERATIONS = (
 )
 """Operations on dropped tables and namespaces."""
 
-RECORDS = (Operation("listEvents", "GET", MANAGEMENT_PATH + "/events"), Operation("listReads", "GET", MANAGEMENT_PATH + "/reads"))
-"""What happened in a lake, and who read it."""
+RECORDS = (
+    Operation("listEvents", "GET", MANAGEMENT_PATH + "/events"),
+    Operation("listReads", "GET", MANAGEMENT_PATH + "/reads"),
+    Operation("listReports", "GET", MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}/reports"),
+)
+"""What happened in a lake, who read it, and what clients report of their scans and commits."""
 
 LIST_WAREHOUSES = (Operation("listWarehouses", "GET", "/management/v1/warehouses"),)
 """Lakes and routes; the specification has no list of warehouses."""

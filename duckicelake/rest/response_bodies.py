@@ -139,6 +139,15 @@ ListEventsResponse = TypedDict("ListEventsResponse", {"events": list[dict[str, A
 """CloudEvents in order. `cursor`: what the next request sends as `after`. `is-last`: there is nothing newer now."""
 ListReadsResponse = TypedDict("ListReadsResponse", {"reads": list[dict[str, Any]], "next-page-token": str | None})
 """Equal reads of some seconds are one entry with their `count`."""
+
+
+class ListReportsResponse(TypedDict):
+    """Sums over all reports that are kept of a table, and the newest of these."""
+
+    summary: dict[str, Any]
+    reports: list[dict[str, Any]]
+
+
 DroppedEntry = TypedDict(
     "DroppedEntry",
     {

@@ -98,6 +98,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "listDropped": OPEN,
     "listEvents": MANAGE_WAREHOUSE,
     "listReads": MANAGE_WAREHOUSE,
+    "listReports": PermissionRule(MANAGE),
     "undrop": OPEN,
     "listBranches": OPEN,
     "createBranch": OPEN,

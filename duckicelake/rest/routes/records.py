@@ -1,4 +1,4 @@
-"""Handlers of `listEvents` and `listReads`, page by page. They run on worker threads; `catalog` reads Postgres."""
+"""Handlers of what is recorded: `listEvents`, `listReads`, `listReports`. They run on worker threads; `catalog` reads Postgres."""
 
 import re
 from typing import Annotated
@@ -6,12 +6,14 @@ from typing import Annotated
 from fastapi import Query
 
 from duckicelake.catalog.events.feed import MOST_EVENTS, parse_cursor, read_events
+from duckicelake.catalog.records.client_reports import MOST_REPORTS, encode_report, list_reports, summarize_reports
 from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read, list_reads
+from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest, NotServed
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.operations import OperationHandler
-from duckicelake.rest.params import decode_page_token, encode_page_token
-from duckicelake.rest.response_bodies import ListEventsResponse, ListReadsResponse
+from duckicelake.rest.params import Levels, Prefix, TableName, decode_page_token, encode_page_token
+from duckicelake.rest.response_bodies import ListEventsResponse, ListReadsResponse, ListReportsResponse
 
 PLACE = re.compile(r"\d{1,18}", re.ASCII)
 LONGEST_NAME = 4096
@@ -20,14 +22,18 @@ LONGEST_CURSOR = 40
 
 
 class RecordRoutes:
-    """Handlers of what is recorded of a lake: its events, and who read it."""
+    """Handlers of what is recorded of a lake: its events, who read it, and what clients report."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
         """Return the handlers by operation name."""
-        return {"listEvents": OperationHandler(self.list_events), "listReads": OperationHandler(self.list_reads)}
+        return {
+            "listEvents": OperationHandler(self.list_events),
+            "listReads": OperationHandler(self.list_reads),
+            "listReports": OperationHandler(self.list_reports),
+        }
 
     def list_events(
         self,
@@ -57,6 +63,17 @@ class RecordRoutes:
         page = list_reads(warehouse, page_size, parse_place(page_token), WantedReads(name, principal))
         token = None if page.before is None else encode_page_token((str(page.before),))
         return {"reads": [dict(encode_read(read)) for read in page.reads], "next-page-token": token}
+
+    def list_reports(
+        self,
+        prefix: Prefix,
+        levels: Levels,
+        name: TableName,
+        limit: Annotated[int, Query(ge=0, le=MOST_READS, description="At most so many reports; the summary is of all.")] = FEW_EVENTS,
+    ) -> ListReportsResponse:
+        """List what clients reported of their scans of a table and commits to it, the newest first, with sums over all that is kept."""
+        reports = list_reports(self._context.get_lake(prefix).warehouse, Ident(levels, name), MOST_REPORTS)
+        return {"summary": dict(summarize_reports(reports)), "reports": [dict(encode_report(each)) for each in reports[:limit]]}
 
 
 def parse_place(page_token: str) -> int | None:

@@ -12,18 +12,21 @@ from starlette.types import Receive, Scope, Send
 from duckicelake.access.grants import Levels as Path
 from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
+from duckicelake.access.sessions import ANONYMOUS
 from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
 from duckicelake.catalog.client_ids import may_be_looked_for, with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext
+from duckicelake.catalog.records.client_reports import find_reported_table
 from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchTable, NotServed
-from duckicelake.iceberg.json_reader import as_object, decode_json, get_text
+from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, check_name, parse_create_table
+from duckicelake.iceberg.requests.reports import COMMIT, SCAN, build_kept_report, read_report_type
 from duckicelake.rest.auth.audit import note_answer
 from duckicelake.rest.auth.delegation import (
     REMOTE_SIGNING,
@@ -65,8 +68,7 @@ from duckicelake.rest.response_bodies import CommitTableResponse, ListTablesResp
 
 MAX_JOINED_BYTES = 64 * 1024
 """Bodies up to this size are joined and sent at once, which saves calls."""
-COMMIT_REPORT = "commit-report"
-REPORT_TYPES = frozenset({"scan-report", COMMIT_REPORT})
+REPORT_TYPES = frozenset({SCAN, COMMIT})
 LOADED: dict[int | str, dict[str, Any]] = {
     200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."},
     304: {"description": "The client's copy, named by If-None-Match, is the current one."},
@@ -153,12 +155,16 @@ class TableRoutes:
         check_table_exists(self._context.get_lake(prefix).warehouse, Ident(levels, name))
         return Response(status_code=204)
 
-    def report_metrics(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
-        """Count a client's report of a scan or a commit by its type."""
-        kind = get_text(as_object(decode_json(body), "metrics report"), "report-type", "metrics report")
+    def report_metrics(self, target: Target, levels: Levels, name: TableName, body: Body) -> Response:
+        """Count a client's report of a scan or a commit by its type, and queue it to be kept."""
+        node, lake = decode_json(body), self._context.get_lake(target.prefix)
+        kind = read_report_type(node)
         # Java's client reports the append of CREATE TABLE … AS before it sends the commit that creates the table.
-        check_table_exists(self._context.get_lake(prefix).warehouse, Ident(levels, name), or_its_namespace=kind == COMMIT_REPORT)
+        table_id = find_reported_table(lake.warehouse, Ident(levels, name), may_be_new=kind == COMMIT)
         self._context.metrics.count_report(kind if kind in REPORT_TYPES else "other")
+        if kind in REPORT_TYPES and table_id is not None and lake.audit_log is not None:
+            principal = None if target.session is ANONYMOUS else target.session.client_id
+            lake.audit_log.reports.add(table_id, principal, build_kept_report(node))
         return Response(status_code=204)
 
 

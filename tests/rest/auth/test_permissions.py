@@ -116,6 +116,7 @@ ASKED = [
     ("deleteTag", "DELETE", f"{REPOSITORY_PATH}/tags/b", None, (DENIED,) * 5),
     ("listEvents", "GET", f"{RULES_PATH}/events", None, (DENIED,) * 5),
     ("listReads", "GET", f"{RULES_PATH}/reads", None, (DENIED,) * 5),
+    ("listReports", "GET", f"{RULES_PATH}/namespaces/a/tables/t/reports", None, (DENIED, DENIED, DENIED, 200, HIDDEN)),
     ("listDropped", "GET", f"{RULES_PATH}/dropped", None, (200,) * 5),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"], "name": "none"}, (DENIED, DENIED, DENIED, 404, HIDDEN)),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"]}, (DENIED,) * 5),
