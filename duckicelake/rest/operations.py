@@ -67,7 +67,10 @@ OPERATIONS = (
     Operation("viewExists", "HEAD", VIEW),
     Operation("renameView", "POST", "/v1/{prefix}/views/rename"),
 )
-"""Source: Iceberg open-api/rest-catalog-open-api.yaml, 7f879b11 (21 Aug 2026)."""
+"""Source: Iceberg open-api/rest-catalog-open-api.yaml, 7f879b11 (21 Aug 2026), the newest copy at hand.
+
+Read restrictions, which the specification has got since, add no operation (docs/decisions/085).
+"""
 
 UNLISTED = frozenset({"getConfig", "getToken"})
 """Operations without `{prefix}`, which `endpoints` never lists."""
