@@ -23,14 +23,16 @@ from duckicelake.lake.audit_log import (
     UNPROVEN,
     AuditContext,
     AuditLine,
+    ClientReport,
     CountedRead,
     delete_old_lines,
     delete_old_reads,
+    delete_old_reports,
     log_line,
     write_denied_lines,
     write_reads,
+    write_reports,
 )
-from duckicelake.lake.client_reports import ClientReport, delete_old_reports, write_reports
 from duckicelake.lake.connect import Lake, writing_on_new_connection
 from duckicelake.lake.events.outbox import delete_old_events
 

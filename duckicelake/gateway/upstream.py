@@ -220,8 +220,9 @@ class Upstream:
     def open(self) -> None:
         """Open the client. No connection is made before the first request."""
         limits = self.route.limits
-        context = ssl.create_default_context(cafile=self.route.ca_file) if self.route.uri.startswith("https") else False
-        self._connector = aiohttp.TCPConnector(limit=limits.max_connections, keepalive_timeout=KEEPALIVE_S, ssl=context or True)
+        # Also for a plain upstream: its token endpoint may have TLS.
+        context = True if self.route.ca_file is None else ssl.create_default_context(cafile=self.route.ca_file)
+        self._connector = aiohttp.TCPConnector(limit=limits.max_connections, keepalive_timeout=KEEPALIVE_S, ssl=context)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             timeout=aiohttp.ClientTimeout(total=None, connect=limits.connect_s, sock_read=limits.timeout_s),

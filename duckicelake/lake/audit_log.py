@@ -1,12 +1,12 @@
-"""Lines of the audit log, in `iceberg_audit` and in the server's log, and the reads in `iceberg_read`.
+"""What requests leave in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
 
-A committed change writes its line in its own transaction; lines of denied requests and reads are written in batches; old lines are
+A committed change writes its line in its own transaction; lines of denied requests, reads and reports are written in batches; old ones are
 deleted.
 """
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -185,3 +185,63 @@ def read_reads(
 def delete_old_reads(conn: psycopg.Connection, days: float, most: int) -> int:
     """Delete up to `most` reads older than `days`, and return how many were deleted."""
     return conn.execute(DELETE_OLD_READS, {"days": days, "most": most}).rowcount
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """What was kept of a client's report on a table. `report`: as `iceberg.requests.reports` returns it."""
+
+    table_id: int
+    received_at: datetime
+    principal: str | None
+    report: Mapping[str, object]
+
+
+INSERT_REPORTS = """
+WITH added AS (
+    INSERT INTO iceberg_report (table_id, received_at, principal, report)
+    SELECT n.table_id, n.received_at, n.principal, n.report
+      FROM json_to_recordset(%(reports)s::json) AS n(table_id bigint, received_at timestamptz, principal text, report jsonb)
+    RETURNING table_id
+)
+-- The rows that are inserted here are not seen by the deletion, so a table has up to one batch more than `kept`.
+DELETE FROM iceberg_report r
+ USING (SELECT DISTINCT table_id FROM added) t
+ WHERE r.table_id = t.table_id
+   AND r.id <= (SELECT o.id FROM iceberg_report o WHERE o.table_id = t.table_id ORDER BY o.id DESC OFFSET %(kept)s LIMIT 1)
+"""
+
+SELECT_REPORTS = """
+SELECT r.id, r.table_id, r.received_at, r.principal, r.report
+  FROM iceberg_report r
+ WHERE r.table_id = %(table_id)s
+ ORDER BY r.id DESC
+ LIMIT %(most)s
+"""
+
+DELETE_OLD_REPORTS = """
+DELETE FROM iceberg_report
+ WHERE id IN (SELECT id FROM iceberg_report WHERE received_at < clock_timestamp() - %(days)s * interval '1 day'
+               -- Skip rows that another server is deleting.
+               LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def write_reports(conn: psycopg.Connection, reports: Sequence[ClientReport], kept: int) -> None:
+    """Write reports, and delete the oldest of their tables beyond `kept`."""
+    rows = [
+        {"table_id": each.table_id, "received_at": each.received_at.isoformat(), "principal": each.principal, "report": each.report}
+        for each in reports
+    ]
+    conn.execute(INSERT_REPORTS, {"reports": json.dumps(rows), "kept": kept})
+
+
+def read_reports(conn: psycopg.Connection, table_id: int, most: int) -> list[ClientReport]:
+    """Return the reports on a table, the newest first."""
+    rows = conn.execute(SELECT_REPORTS, {"table_id": table_id, "most": most}).fetchall()
+    return [ClientReport(*row) for _, *row in rows]
+
+
+def delete_old_reports(conn: psycopg.Connection, days: float, most: int) -> int:
+    """Delete up to `most` reports older than `days`, and return how many were deleted."""
+    return conn.execute(DELETE_OLD_REPORTS, {"days": days, "most": most}).rowcount

@@ -69,7 +69,7 @@ OPERATIONS = (
 )
 """Source: Iceberg open-api/rest-catalog-open-api.yaml, 7f879b11 (21 Aug 2026), the newest copy at hand.
 
-Read restrictions, which the specification has got since, add no operation (docs/decisions/085).
+Read restrictions, which the specification has got since, add no operation (docs/decisions/086).
 """
 
 UNLISTED = frozenset({"getConfig", "getToken"})

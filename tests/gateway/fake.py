@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,14 +54,18 @@ Answering = Callable[[Seen], Reply]
 
 
 class FakeCatalog:
-    """A catalog of one thread per connection. `config` is its answer to /v1/config; `answer` decides about every other request."""
+    """A catalog of one thread per connection. `config` is its answer to /v1/config; `answer` decides about every other request.
 
-    def __init__(self, answer: Answering, config: Mapping[str, Any]) -> None:
+    `tls` None: it speaks plain HTTP.
+    """
+
+    def __init__(self, answer: Answering, config: Mapping[str, Any], tls: ssl.SSLContext | None = None) -> None:
         self.answer = answer
+        self._tls = tls
         self._config = Reply(body=json.dumps(config).encode())
         self.seen: list[Seen] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.uri = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._silent: list[socket.socket] = []
         Thread(target=self._accept, daemon=True).start()
 
@@ -84,6 +89,11 @@ class FakeCatalog:
             Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        try:
+            connection = connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True)
+        except OSError:
+            connection.close()
+            return
         with suppress(OSError), connection.makefile("rb") as lines:
             while request := read_request(lines):
                 self.seen.append(request)
@@ -122,9 +132,11 @@ def read_request(lines: Any) -> Seen | None:
 
 
 @contextmanager
-def fake(answer: Answering = lambda _: Reply(), config: Mapping[str, Any] | None = None) -> Generator[FakeCatalog]:
+def fake(
+    answer: Answering = lambda _: Reply(), config: Mapping[str, Any] | None = None, tls: ssl.SSLContext | None = None
+) -> Generator[FakeCatalog]:
     """A running fake catalog. `config` None: an empty configuration."""
-    catalog = FakeCatalog(answer, {"defaults": {}, "overrides": {}} if config is None else config)
+    catalog = FakeCatalog(answer, {"defaults": {}, "overrides": {}} if config is None else config, tls)
     try:
         yield catalog
     finally:

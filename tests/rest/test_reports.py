@@ -8,7 +8,7 @@ import pytest
 
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.records.client_reports import MAX_WAITING, ReportQueue
-from duckicelake.lake.client_reports import read_reports
+from duckicelake.lake.audit_log import read_reports
 from duckicelake.lake.connect import close_lake, open_lake
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for

@@ -13,7 +13,7 @@ from duckicelake.catalog.namespaces import find_schema
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.requests.reports import COMMIT, SCAN
-from duckicelake.lake.client_reports import ClientReport, read_reports
+from duckicelake.lake.audit_log import ClientReport, read_reports
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.translate.namespaces import to_schema_name
