@@ -1,0 +1,72 @@
+"""SeaweedFS's own Iceberg catalog behind a route: another maker's server, whose prefix is the bucket and whose tokens the route gets."""
+
+import os
+import subprocess
+from collections.abc import Generator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.types import LongType
+
+from duckicelake.embedded.object_store import get_weed
+from duckicelake.gateway.route import Route, RouteSecrets
+from tests.gateway.fake import routes
+from tests.gateway.test_duckicelake import ROWS
+from tests.support.commands import find_port, is_free
+from tests.support.reference.server import answers
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.whole
+
+KEY, SECRET, BUCKET = "admin", "secret-of-admin", "warehouse"
+PARTS = ("master", "volume", "filer", "s3", "admin")
+START_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
+    """The addresses of the catalog and of the S3 of a SeaweedFS of its own."""
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    names = [*(f"{part}.port{kind}" for part in PARTS for kind in ("", ".grpc")), "webdav.port", "s3.port.iceberg"]
+    ports = {**dict(zip(names, filter(is_free, count(find_port())), strict=False)), "s3.port.lance": 0}
+    command = [get_weed(), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-tableBucket={BUCKET}"]
+    command += [f"-{name}={port}" for name, port in ports.items()]
+    environ = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "GOMAXPROCS": "1"}
+    log: Path = folder / "log"
+    with log.open("wb") as output, subprocess.Popen(command, env=environ, stdout=output, stderr=output, cwd=folder) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or answers(ports["s3.port.iceberg"]), "SeaweedFS's catalog", START_SECONDS)
+            assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+            yield f"http://127.0.0.1:{ports['s3.port.iceberg']}", f"http://127.0.0.1:{ports['s3.port']}"
+        finally:
+            process.kill()
+            process.wait(START_SECONDS)
+
+
+def test_pyiceberg_writes_tables_of_seaweedfs_over_a_route(seaweedfs: tuple[str, str]) -> None:
+    """With the route's account; what it wrote is there without the route, too."""
+    catalog_uri, s3_uri = seaweedfs
+    keys = {"s3.endpoint": s3_uri, "s3.access-key-id": KEY, "s3.secret-access-key": SECRET, "s3.region": "us-east-1"}
+    secrets = RouteSecrets(credential=f"{KEY}:{SECRET}")
+    with routes(Route("other", catalog_uri, f"s3://{BUCKET}", "oauth2", secrets)) as router:
+        over = RestCatalog("other", uri=router.uri, warehouse="other", **keys)
+        over.create_namespace("ns")
+        table = over.create_table("ns.t", ROWS.schema)
+        table.append(ROWS)
+        table.append(ROWS)
+        with table.update_schema() as change:
+            change.add_column("more", LongType())
+        again = over.load_table("ns.t")
+        assert sorted(again.scan().to_arrow()["id"].to_pylist()) == [1, 1, 2, 2, 3, 3]
+        assert [field.name for field in again.schema().fields] == ["id", "name", "more"]
+        assert over.list_tables("ns") == [("ns", "t")]
+        with pytest.raises(NoSuchTableError):
+            over.load_table("ns.missing")
+        account = {"credential": f"{KEY}:{SECRET}", "oauth2-server-uri": f"{catalog_uri}/v1/oauth/tokens"}
+        straight = RestCatalog("it", uri=catalog_uri, warehouse=f"s3://{BUCKET}", **account, **keys)
+        assert straight.load_table("ns.t").metadata == again.metadata
+        over.drop_table("ns.t")
+        assert straight.list_tables("ns") == []
