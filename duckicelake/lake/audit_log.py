@@ -154,8 +154,8 @@ SELECT_READS = """
 SELECT r.id, r.first_at, r.last_at, r.read_count, r.request_id, r.principal, r.address, r.operation, r.object, r.snapshot_id, r.keys
   FROM iceberg_read r
  WHERE r.id < %(before)s
-   AND (%(object)s::text IS NULL OR r.object = %(object)s)
-   AND (%(principal)s::text IS NULL OR r.principal = %(principal)s)
+   AND (%(object)s::text IS NULL OR left(r.object, 500) = left(%(object)s, 500) AND r.object = %(object)s)
+   AND (%(principal)s::text IS NULL OR left(r.principal, 500) = left(%(principal)s, 500) AND r.principal = %(principal)s)
  ORDER BY r.id DESC
  LIMIT %(most)s
 """

@@ -398,8 +398,9 @@ CREATE TABLE IF NOT EXISTS iceberg_read (
 );
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_read ON iceberg_read USING brin (last_at);
-CREATE INDEX IF NOT EXISTS iceberg_ix_read_object ON iceberg_read (object, id);
-CREATE INDEX IF NOT EXISTS iceberg_ix_read_principal ON iceberg_read (principal, id);
+-- Names may be longer than a key of an index.
+CREATE INDEX IF NOT EXISTS iceberg_ix_read_object ON iceberg_read (left(object, 500), id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_read_principal ON iceberg_read (left(principal, 500), id);
 
 -- Metrics reports of clients, the newest of each table. `report` is what was kept of the body.
 CREATE TABLE IF NOT EXISTS iceberg_report (
