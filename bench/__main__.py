@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.branches import measure_claims, measure_members, measure_merges
 from bench.cached import measure_cached, measure_foreign, measure_guarded
 from bench.commits.big import measure_deletes, measure_many_files
 from bench.commits.contention import measure_contention
@@ -44,6 +45,9 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "commit_files": measure_many_files,
     "deletes": measure_deletes,
     "routes": measure_routes,
+    "branches": measure_members,
+    "merges": measure_merges,
+    "claims": measure_claims,
 }
 WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {
     "publish": measure_publish,

@@ -26,6 +26,10 @@ class Scale:
     small_files: int
     contention_s: float
     wide_tables: int
+    branch_tables: int
+    branch_files: tuple[int, ...]
+    branches: tuple[int, ...]
+    merged_files: tuple[int, ...]
 
 
 SMALL = Scale(
@@ -48,6 +52,10 @@ SMALL = Scale(
     small_files=40,
     contention_s=0.2,
     wide_tables=20,
+    branch_tables=20,
+    branch_files=(10, 100),
+    branches=(0, 1),
+    merged_files=(10,),
 )
 USUAL = Scale(
     6000,
@@ -69,6 +77,10 @@ USUAL = Scale(
     small_files=1000,
     contention_s=6.0,
     wide_tables=2000,
+    branch_tables=1000,
+    branch_files=(10, 1000, 100_000),
+    branches=(0, 1, 10, 50),
+    merged_files=(100, 1000, 10_000),
 )
 FULL = replace(
     USUAL,
@@ -81,4 +93,5 @@ FULL = replace(
     small_files=10_000,
     contention_s=10.0,
     wide_tables=10_000,
+    branch_files=(10, 1000, 100_000, 1_000_000),
 )

@@ -33,8 +33,10 @@ from duckicelake.catalog.records.reads import ReadCounter
 from duckicelake.catalog.warehouse import (
     Branch,
     OtherDataPaths,
+    Warehouse,
     WarehouseLimits,
     close_warehouse,
+    open_branch_warehouse,
     open_warehouse,
     with_roots,
     with_signer,
@@ -235,12 +237,7 @@ def list_others(context: ServerContext, name: str) -> list[Lake]:
 async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
     """Return a lake with its connection pool and its watch, which `opened` closes. `vends`: requests are authenticated and may get keys."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
-    warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
-    warehouse = replace(with_roots(warehouse, settings.allowed_locations), purge_grace_hours=settings.purge_grace_hours)
-    if vends:
-        warehouse = with_signer(warehouse, read_store_settings(settings))
-    if vends and settings.sts_role_arn is not None:
-        warehouse = with_vendor(warehouse, read_store_settings(settings), read_sts_settings(settings, settings.sts_role_arn))
+    warehouse = complete_warehouse(open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits), settings, vends=vends)
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
@@ -249,18 +246,33 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres), server_turns=server_turns)
 
 
+def complete_warehouse(warehouse: Warehouse, settings: LakeSettings, *, vends: bool) -> Warehouse:
+    """Return a warehouse with what the settings of its lake allow clients. `vends`: requests are authenticated and may get keys."""
+    warehouse = replace(with_roots(warehouse, settings.allowed_locations), purge_grace_hours=settings.purge_grace_hours)
+    if vends:
+        warehouse = with_signer(warehouse, read_store_settings(settings))
+    if vends and settings.sts_role_arn is not None:
+        warehouse = with_vendor(warehouse, read_store_settings(settings), read_sts_settings(settings, settings.sts_role_arn))
+    return warehouse
+
+
 async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, opened: AsyncExitStack) -> OpenLake:
-    """Return a branch as a lake of its own, with the settings of its lake, which `opened` closes."""
+    """Return a branch as a lake of its own, with the settings of its lake, which `opened` closes.
+
+    Its connections are those of all branches of its lake, and of the lake: it has none of its own.
+    """
     [lake] = [lake for lake in settings.lakes() if lake.name == parent.prefix]
-    changed = {
-        "name": f"{lake.name}@{branch.name}",
-        "metadata_schema": branch.schema_name,
-        "data_path": branch.data_path,
-        "iceberg_path": branch.iceberg_path,
-    }
-    found = await open_lake(lake.model_copy(update=changed), read_limits(settings), opened, vends=settings.require_auth)
-    repository, neighbours = parent.warehouse.lake.metadata_schema, parent.warehouse.neighbours
-    found = replace(found, warehouse=replace(found.warehouse, repository=repository, neighbours=neighbours), repository=parent.prefix)
+    changed = {"data_path": branch.data_path, "iceberg_path": branch.iceberg_path}
+    of_branch = lake.model_copy(update=changed)
+    warehouse = open_branch_warehouse(parent.warehouse, branch, read_store_settings(of_branch), read_limits(settings))
+    warehouse = complete_warehouse(warehouse, of_branch, vends=settings.require_auth)
+    dsn, schema = warehouse.lake.dsn, branch.schema_name
+    turns_of_lake = parent.server_turns if isinstance(parent.server_turns, ServerTurns) else None
+    watch, server_turns = Watch(dsn, schema, warehouse.lake), ServerTurns(dsn, schema, turns_of_lake)
+    opened.push_async_callback(watch.close)
+    opened.push_async_callback(server_turns.close)
+    roles = RoleCache(lake.ducklake_postgres)
+    found = OpenLake(warehouse.name, warehouse, watch, roles=roles, server_turns=server_turns, repository=parent.prefix)
     if branch.is_automatic:
         said = f"Snapshot {branch.name} of the lake is read-only: make a branch of it to work on its tables."
         found = replace(found, read_only=said, is_untagged=True)

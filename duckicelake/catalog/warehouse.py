@@ -9,7 +9,7 @@ from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.avro.reader import ReaderPool
 from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of, is_installed
-from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
+from duckicelake.lake.connect import Lake, close_lake, open_branch, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
 from duckicelake.store.credentials.vending import StsSettings, Vendor
@@ -27,6 +27,7 @@ __all__ = [
     "close_warehouse",
     "find_served_branch",
     "is_snapshot_id",
+    "open_branch_warehouse",
     "open_warehouse",
     "to_client_properties",
     "with_roots",
@@ -93,6 +94,15 @@ def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettin
     lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS, limits.postgres_timeout_s)
     scans = ScanCache(limits.memory_bytes // SCAN_CACHE_SHARE)
     return Warehouse(name, lake, open_objects(store), to_client_properties(store), TableCaches(limits), scans=scans)
+
+
+def open_branch_warehouse(parent: Warehouse, branch: Branch, store: StoreSettings, limits: WarehouseLimits) -> Warehouse:
+    """Return a branch as a warehouse, which shares the connections of all branches of its lake."""
+    name = f"{parent.name}@{branch.name}"
+    lake = open_branch(parent.lake, name, branch.schema_name)
+    scans = ScanCache(limits.memory_bytes // SCAN_CACHE_SHARE)
+    opened = Warehouse(name, lake, open_objects(store), to_client_properties(store), TableCaches(limits), scans=scans)
+    return replace(opened, repository=parent.lake.metadata_schema, neighbours=parent.neighbours)
 
 
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:

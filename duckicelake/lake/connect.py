@@ -76,6 +76,8 @@ class LakeConnection(psycopg.Connection):
     """A connection that is closed when Postgres neither answers nor hangs up within `timeout_s`."""
 
     timeout_s = math.inf
+    schema = ""
+    """The metadata schema that unqualified names mean."""
 
     def wait(self, gen: PQGen[Result], interval: float = POLL_S, timeout: float | None = None) -> Result:
         """Return what Postgres sends. Raises: psycopg.OperationalError: no answer came within `timeout_s`."""
@@ -101,15 +103,20 @@ class Lake:
     """One DuckLake catalog: a Postgres schema reached through a pool of connections.
 
     `request` identifies the request that the lake is used for; `audit_context` names the principal in the audit log.
+    `branch_pool` is the pool of all branches of the lake, which is opened with the first; None: this is a branch, whose pool is that one.
     """
 
     name: str
     metadata_schema: str
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
+    branch_pool: ConnectionPool[LakeConnection] | None = None
     request: RequestKey | None = None
     audit_context: AuditContext | None = None
     waiting_sessions: WaitingSessions = field(default_factory=WaitingSessions)
+
+
+MAX_BRANCH_CONNECTIONS = 24
 
 
 def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:
@@ -117,33 +124,53 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
 
     Units: `timeout_s` limits one statement, by Postgres' clock; the client waits `SILENCE_MAX_S` longer before it closes the connection
     """
+    pool = _build_pool(f"lake-{name}", dsn, metadata_schema, timeout_s, (1, max_connections))
+    pool.open(wait=False)
+    branch_pool = _build_pool(f"branches-{name}", dsn, metadata_schema, timeout_s, (0, MAX_BRANCH_CONNECTIONS))
+    return Lake(name, metadata_schema, dsn, pool, branch_pool)
+
+
+def open_branch(parent: Lake, name: str, metadata_schema: str) -> Lake:
+    """Return a branch of a lake. All branches share one pool, so that connections belong to the server and not to the branch."""
+    assert parent.branch_pool is not None
+    parent.branch_pool.open(wait=False)
+    return Lake(name, metadata_schema, parent.dsn, parent.branch_pool)
+
+
+def _build_pool(name: str, dsn: str, metadata_schema: str, timeout_s: float, sizes: tuple[int, int]) -> ConnectionPool[LakeConnection]:
+    """Return a pool that is not open yet; `sizes` are the least and the largest number of connections."""
+    is_shared = not sizes[0]
 
     def configure(conn: LakeConnection) -> None:
         conn.timeout_s = timeout_s + SILENCE_MAX_S
+        conn.schema = metadata_schema
+        if is_shared:
+            # The types of a prepared statement's columns must not change, and those of a branch's views differ from those of tables.
+            conn.prepare_threshold = None
         settings = [format_search_path(metadata_schema), sql.SQL("SET TIME ZONE 'UTC'")]
         if not math.isinf(timeout_s):
             settings.append(sql.SQL("SET statement_timeout = {}").format(math.ceil(timeout_s * 1000)))
         tune_connection(conn, *settings)
 
-    pool: ConnectionPool[LakeConnection] = ConnectionPool(
+    return ConnectionPool(
         dsn,
         connection_class=LakeConnection,
-        min_size=1,
-        max_size=max_connections,
+        min_size=sizes[0],
+        max_size=sizes[1],
         open=False,
         configure=configure,
         kwargs={"autocommit": True, **CONNECT_OPTIONS},
         timeout=CONNECTION_WAIT_S,
         reconnect_timeout=5,
-        name=f"lake-{name}",
+        name=name,
     )
-    pool.open(wait=False)
-    return Lake(name, metadata_schema, dsn, pool)
 
 
 def close_lake(lake: Lake) -> None:
-    """Close all connections to Postgres."""
-    lake.pool.close(timeout=5)
+    """Close all connections to Postgres, those of branches too. Those that a branch has used stay in the pool of all branches."""
+    if lake.branch_pool is not None:
+        lake.pool.close(timeout=5)
+        lake.branch_pool.close(timeout=5)
 
 
 @contextmanager
@@ -189,7 +216,7 @@ def open_transaction(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generato
     Raises: PoolTimeout: no live connection is available. psycopg.errors.LockNotAvailable, DeadlockDetected: the lock was not granted.
     Unsupported: this catalog does not serve the lake's version of DuckLake
     """
-    conn, version = _get_live_connection(lake.pool, lambda conn: read_version(conn, begin), waits_s)
+    conn, version = _get_live_connection(lake, lambda conn: read_version(conn, begin), waits_s)
     try:
         yield conn, get_format(version)
     except BaseException:
@@ -217,7 +244,7 @@ def read_format(conn: psycopg.Connection) -> LakeFormat:
 def query_once(lake: Lake, query: Callable[[psycopg.Connection], Result]) -> Result:
     """Return the result of one small query that needs no transaction of its own."""
     with mapped_errors(lake.name), _mapped_read_conflicts(lake.name):
-        conn, result = _get_live_connection(lake.pool, query)
+        conn, result = _get_live_connection(lake, query)
         lake.pool.putconn(conn)
         return result
 
@@ -231,15 +258,18 @@ def _mapped_read_conflicts(lake_name: str) -> Generator[None]:
         raise LakeMoved(f"Lake {lake_name!r}: what was being read was changed meanwhile; try again.") from error
 
 
-def _get_live_connection(
-    pool: ConnectionPool[LakeConnection], query: Callable[[psycopg.Connection], Result], waits_s: float = 0.0
-) -> tuple[LakeConnection, Result]:
+def _get_live_connection(lake: Lake, query: Callable[[psycopg.Connection], Result], waits_s: float = 0.0) -> tuple[LakeConnection, Result]:
     """Return a connection and the result of a first query on it; a dead connection is closed and the next one tried."""
+    pool = lake.pool
     deadline = monotonic() + pool.timeout
     while True:
         conn = pool.getconn(max(0.0, deadline - monotonic()))
         usual_timeout_s, conn.timeout_s = conn.timeout_s, SILENCE_MAX_S + waits_s
         try:
+            if conn.schema != lake.metadata_schema:
+                conn.schema = ""
+                conn.execute(format_search_path(lake.metadata_schema))
+                conn.schema = lake.metadata_schema
             result = query(conn)
         except ALIVE_ERRORS:
             conn.timeout_s = usual_timeout_s

@@ -58,11 +58,15 @@ class KeptTurn:
 
 
 class ServerTurns:
-    """The turns of one lake that this process holds. Used on the event loop only."""
+    """The turns of one lake that this process holds. Used on the event loop only.
 
-    def __init__(self, dsn: str, metadata_schema: str) -> None:
+    `of_lake`: those of the lake if this is a branch of it, whose connection is used.
+    """
+
+    def __init__(self, dsn: str, metadata_schema: str, of_lake: "ServerTurns | None" = None) -> None:
         self._dsn = dsn
         self._metadata_schema = metadata_schema
+        self._of_lake = of_lake
         self._conn: psycopg.AsyncConnection | None = None
         self._connecting = asyncio.Lock()
         self._kept: dict[int, KeptTurn] = {}
@@ -91,11 +95,13 @@ class ServerTurns:
                 await self._ask(SELECT_UNLOCKED, key)
 
     async def close(self) -> None:
-        """Close the connection, which gives all turns back."""
+        """Give all turns back, and close the connection unless it is the lake's."""
         conn, self._conn = self._conn, None
-        for kept in self._kept.values():
+        kept_turns, self._kept = self._kept, {}
+        for key, kept in kept_turns.items():
             kept.timer.cancel()
-        self._kept.clear()
+            if self._of_lake is not None:
+                await self._unlock(key)
         if conn is not None:
             with suppress(psycopg.Error):
                 await conn.close()
@@ -124,6 +130,8 @@ class ServerTurns:
 
     async def _ask(self, query: str, key: int) -> str | None:
         """Return the answer of Postgres, or None if there is none: then all turns are lost with the connection."""
+        if self._of_lake is not None:
+            return await self._of_lake._ask(query, key)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 conn = await self._connect()

@@ -9,7 +9,9 @@ asynchronous autocommit connection outside of the pool, and only reads.
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 from psycopg import sql
@@ -20,7 +22,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.access_rules import RULE_KIND
 from duckicelake.lake.changes import DATA_KINDS, parse_changes, touched_tables
-from duckicelake.lake.connect import CONNECT_OPTIONS, mapped_errors
+from duckicelake.lake.connect import CONNECT_OPTIONS, Lake, mapped_errors, query_once
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
 
@@ -50,12 +52,28 @@ CHECK_TIMEOUT_S = 5.0
 STOPPING = "The server is stopping."
 
 
-class Watch:
-    """The change detection of one lake, on one connection of its own, inside one event loop."""
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What happened between two positions: lake snapshots, notes without one, and tables that were made, renamed or moved."""
 
-    def __init__(self, dsn: str, metadata_schema: str) -> None:
+    changes: Sequence[tuple[int, str | None]] = ()
+    noted: Sequence[tuple[int, int | None, str]] = ()
+    tables: Sequence[tuple[int, int]] = ()
+
+
+NO_NEWS = _News()
+
+
+class Watch:
+    """The change detection of one lake, on one connection of its own, inside one event loop.
+
+    `branch`: the lake if it is a branch, whose checks run on connections of its pool, in threads: there may be many branches.
+    """
+
+    def __init__(self, dsn: str, metadata_schema: str, branch: Lake | None = None) -> None:
         self._dsn = dsn
         self._metadata_schema = metadata_schema
+        self._branch = branch
         self._conn: psycopg.AsyncConnection | None = None
         self._connecting: asyncio.Task[psycopg.AsyncConnection] | None = None
         self._last_position: Position | None = None
@@ -155,6 +173,8 @@ class Watch:
         return check.result()
 
     async def _check(self) -> Position:
+        if self._branch is not None:
+            return await self._check_branch(self._branch)
         is_old = self._conn is not None or (self._connecting is not None and self._connecting.done())
         try:
             return await self._query_position(await self._connect())
@@ -168,40 +188,49 @@ class Watch:
         self.check_count += 1
         now = Position(*await _execute_prepared(conn.pgconn, STATEMENT))
         if now != self._last_position:
-            await self._record_changes(conn, now)
+            news = NO_NEWS if self._last_position is None or self._is_behind(now) else await _fetch_news(conn, self._last_position, now)
+            self._record_changes(now, news)
         return now
 
-    async def _record_changes(self, conn: psycopg.AsyncConnection, now: Position) -> None:
+    async def _check_branch(self, branch: Lake) -> Position:
+        self.check_count += 1
         last = self._last_position
-        if last is None or now.change_id < last.change_id or now.lake_snapshot_id < last.lake_snapshot_id:
+        now, news = await asyncio.to_thread(query_once, branch, partial(_read_news, last=last))
+        if now != last:
+            self._record_changes(now, news)
+        return now
+
+    def _is_behind(self, now: Position) -> bool:
+        """Return True if what happened since the last check cannot be asked for: it was the first one, or Postgres was restored."""
+        last = self._last_position
+        return last is None or now.change_id < last.change_id or now.lake_snapshot_id < last.lake_snapshot_id
+
+    def _record_changes(self, now: Position, news: "_News") -> None:
+        last = self._last_position
+        if last is None or self._is_behind(now):
             self._invalidate_all(now)
         else:
-            await self._record_own_changes(conn, last, now)
-            span = {"since": last.lake_snapshot_id, "until": now.lake_snapshot_id}
-            changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
-            tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
-            self._add_changes(changes, tables)
-            if tables:
+            self._record_own_changes(news.noted, now)
+            self._add_changes(news.changes, news.tables)
+            if news.tables:
                 self._locations_changed_at = now
-            if tables or any(change.kind not in DATA_KINDS for _, text in changes for change in parse_changes(text)):
+            if news.tables or any(change.kind not in DATA_KINDS for _, text in news.changes for change in parse_changes(text)):
                 self._rules_changed_at = now
-            is_complete = len(changes) == now.lake_snapshot_id - last.lake_snapshot_id and all(text is not None for _, text in changes)
-            if not is_complete or len(self._changed_tables) > MAX_REMEMBERED:
+            is_complete = len(news.changes) == now.lake_snapshot_id - last.lake_snapshot_id
+            if not is_complete or any(text is None for _, text in news.changes) or len(self._changed_tables) > MAX_REMEMBERED:
                 self._invalidate_all(now)
         self._last_position = now
 
-    async def _record_own_changes(self, conn: psycopg.AsyncConnection, last: Position, now: Position) -> None:
+    def _record_own_changes(self, rows: Sequence[tuple[int, int | None, str]], now: Position) -> None:
         """Record which tables changed without a lake snapshot; a row without a table concerns all of them."""
-        if now.change_id == last.change_id:
-            return
-        rows = await (await conn.execute(SELECT_NOTED_SINCE, {"since": last.change_id, "until": now.change_id})).fetchall()
         noted = [(id, table_id) for id, table_id, _ in rows]
         if any(kind == RULE_KIND for _, _, kind in rows):
             self._rules_changed_at = now
         if any(table_id is None for _, table_id in noted) or len(self._noted_tables) > MAX_REMEMBERED:
             self._invalidate_all(now)
         else:
-            self._noted_tables |= {table_id: max(id for id, other in noted if other == table_id) for _, table_id in noted}
+            named = {table_id for _, table_id in noted if table_id is not None}
+            self._noted_tables |= {table_id: max(id for id, other in noted if other == table_id) for table_id in named}
 
     def _add_changes(self, changes: Iterable[tuple[int, str | None]], tables: Iterable[tuple[int, int]]) -> None:
         named = [(table_id, snapshot_id) for snapshot_id, text in changes for table_id in touched_tables(text)]
@@ -248,6 +277,32 @@ class Watch:
         if conn is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 await conn.close()
+
+
+def _list_spans(last: Position, now: Position) -> tuple[Mapping[str, int], Mapping[str, int] | None]:
+    """Return the parameters of the queries for lake snapshots and for notes; None: there are no new notes."""
+    noted = {"since": last.change_id, "until": now.change_id} if now.change_id != last.change_id else None
+    return {"since": last.lake_snapshot_id, "until": now.lake_snapshot_id}, noted
+
+
+async def _fetch_news(conn: psycopg.AsyncConnection, last: Position, now: Position) -> _News:
+    span, notes = _list_spans(last, now)
+    noted = [] if notes is None else await (await conn.execute(SELECT_NOTED_SINCE, notes)).fetchall()
+    changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
+    return _News(changes, noted, await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall())
+
+
+def _read_news(conn: psycopg.Connection, last: Position | None) -> tuple[Position, _News]:
+    """Return the position, and what happened since the last one, on a thread."""
+    row = conn.execute(SELECT_POSITION).fetchone()
+    assert row is not None
+    now = Position(*(-1 if value is None else value for value in row))
+    if last is None or now == last or now.change_id < last.change_id or now.lake_snapshot_id < last.lake_snapshot_id:
+        return now, NO_NEWS
+    span, notes = _list_spans(last, now)
+    noted = [] if notes is None else conn.execute(SELECT_NOTED_SINCE, notes).fetchall()
+    changes = conn.execute(SELECT_CHANGES_SINCE, span).fetchall()
+    return now, _News(changes, noted, conn.execute(SELECT_TABLES_SINCE, span).fetchall())
 
 
 async def _execute_prepared(pgconn: PGconn, name: str) -> Sequence[int]:

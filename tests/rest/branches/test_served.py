@@ -1,6 +1,7 @@
 """`warehouse=lake@dev`: a branch behind the REST catalog, with PyIceberg and DuckDB on both sides."""
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -166,3 +167,39 @@ def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
         assert list_ids(dev) == list(range(100))
         assert read_ids(open_catalog(server, lake, "lake@dev")) == list(range(100))
         assert read_ids(main) == list(range(500, 510))
+
+
+def test_branches_have_no_connections_of_their_own(lake: FreshLake) -> None:
+    """However many a server serves: they share those of their lake, also for commits, and each sees its own tables."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")
+    names = [f"dev-{number}" for number in range(6)]
+    for name in names:
+        make_branch(lake, name).duckdb().execute(f"CREATE TABLE mine AS SELECT '{name}' AS v")
+    conn = lake.psycopg()
+
+    def count() -> int:
+        row = conn.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        ).fetchone()
+        assert row is not None
+        return row[0]
+
+    with serve(make_settings(lake)) as server:
+        body = b'{"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}'
+        assert server.ask("POST", "/v1/lake/namespaces/main/tables/t", {"Content-Type": "application/json"}, body).status == 200
+        assert server.get("/v1/lake/namespaces/main/tables/t").status == 200
+        before = count()
+        for _ in range(2):
+            for name in names:
+                place = f"/v1/lake@{name}/namespaces/main/tables"
+                assert [each["name"] for each in server.get(place).json["identifiers"]] == ["mine", "t"]
+                assert server.ask("POST", f"{place}/mine", {"Content-Type": "application/json"}, body).status == 200
+                assert server.get(f"{place}/mine").json["metadata"]["properties"]["k"] == "v"
+        assert count() - before <= 2
+        # A change that DuckDB makes on one branch is seen on that branch alone.
+        etags = {name: server.get(f"/v1/lake@{name}/namespaces/main/tables/t").headers["etag"] for name in names[:2]}
+        schema = f"{lake.metadata_schema}@{names[0]}"
+        with closing(replace(lake, metadata_schema=schema).duckdb()) as session:
+            session.execute("INSERT INTO t VALUES (100)")
+        now = {name: server.get(f"/v1/lake@{name}/namespaces/main/tables/t").headers["etag"] for name in names[:2]}
+        assert now[names[0]] != etags[names[0]] and now[names[1]] == etags[names[1]]
