@@ -13,6 +13,7 @@ from fastapi import Request
 from duckicelake.access.grants import Levels, Rights, format_name, format_object
 from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW, get_branch_rights
 from duckicelake.access.sessions import Session
+from duckicelake.catalog.repositories.branches import MAIN
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, CHANGING, MANAGEMENT, REPOSITORIES
 from duckicelake.rest.params import decode_segment, split_levels
@@ -101,6 +102,7 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
     "listReports": PermissionRule(MANAGE),
     "undrop": OPEN,
     "listBranches": OPEN,
+    "mergeBranch": OPEN,
     "createBranch": OPEN,
     "deleteBranch": OPEN,
     "renameBranch": OPEN,
@@ -189,6 +191,17 @@ def check_manages_warehouse(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
     if not session.may_choose_locations:
         raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse. It needs `manage` on `warehouse`.")
+
+
+def check_merge(session: Session, into: str) -> None:
+    """Raise Forbidden unless the session may manage the warehouse, or may merge branches into the lake (`main`) or into that branch.
+
+    A pattern with stars never means the lake itself.
+    """
+    grants = tuple(grant for grant in session.branches if into != MAIN or grant.pattern == MAIN)
+    if not session.may_choose_locations and WRITE not in get_branch_rights(grants, into):
+        named = f"The principal {session.client_id!r} has no right to merge into {into[:64]!r}."
+        raise Forbidden(f"{named} It needs `write` on `branch:{into[:64]}`, or `manage` on `warehouse`.")
 
 
 def check_branch(session: Session, name: str, need: Rights) -> None:

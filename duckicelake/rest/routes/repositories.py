@@ -1,4 +1,4 @@
-"""Handlers for a lake with its branches: logs, differences and merges. They need `manage` on the warehouse."""
+"""Handlers for a lake with its branches: logs, differences and merges. They need `manage` on the warehouse, or a right to merge."""
 
 from typing import Annotated, Any
 
@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from duckicelake.catalog.repositories import branches, history, merging
 from duckicelake.errors import MergeConflicts
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_text
+from duckicelake.rest.auth.permissions import check_merge
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.errors import get_status_and_type
 from duckicelake.rest.openapi import MERGE
@@ -48,6 +49,7 @@ class RepositoryRoutes:
     def merge(self, target: Target, body: Body, key: Key) -> Response:
         """Merge a branch into the lake as one lake snapshot. A conflict writes nothing, and the answer 409 lists all of them."""
         request, is_dry_run = parse_merge(body)
+        check_merge(target.session, request.into)
         warehouse = self._context.get_lake(target.prefix).warehouse
         asked = key.about(branches.format_branch(request.name))
         try:

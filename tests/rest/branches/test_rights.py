@@ -155,3 +155,23 @@ def test_a_protected_lake_is_not_changed(lake: FreshLake) -> None:
         ask(settings, "branch", "unprotect", "main")
         assert guarded.ask("writer", "POST", f"{MAIN}/a/tables", NEW_TABLE).status == 200
     assert len(read_rows(lake, "a.t")) == 10
+
+
+def test_who_may_merge_into_a_protected_lake(lake: FreshLake) -> None:
+    """By `write` on `branch:main` and by no pattern with stars; what is merged may be more than the account may change itself."""
+    merges = "/management/v1/repositories/lake/merges"
+    with guard(lake) as guarded:
+        managed = Managed(guarded)
+        managed.add("ann")
+        managed.give("read", "namespace:a", "ann")
+        managed.give("create,write", "branch:*", "ann")
+        ask(settings_for(lake), "branch", "protect", "main")
+        make_branch(lake, "dev-1").duckdb().execute("INSERT INTO b.t VALUES (100)")
+        assert managed.ask("ann", "POST", merges, {"from": "dev-1", "dry-run": True}).error == DENIED
+        refused = managed.ask("ann", "POST", merges, {"from": "dev-1"})
+        assert refused.error == DENIED and "branch:main" in refused.json["error"]["message"]
+        managed.give("write", "branch:main", "ann")
+        assert guarded.server.ask("POST", merges, managed.token("ann", "ns:a:r"), b'{"from": "dev-1"}').error == DENIED
+        assert managed.ask("ann", "POST", merges, {"from": "dev-1"}).status == 200
+        assert managed.ask("ann", "POST", f"{MAIN}/a/tables/t", PROPERTY).error == DENIED
+    assert len(read_rows(lake, "b.t")) == 11
