@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
-    parser = argparse.ArgumentParser(prog="scripts/demo", description="A small lakehouse, from raw files to gold, told in eight chapters.")
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="A small lakehouse, from raw files to gold, told in nine chapters.")
     parser.add_argument("--home", type=Path, help="use the server that runs on this home instead of starting one")
     parser.add_argument("--uri", help="use the catalog at this address; lake and keys come from the settings, as for `duckicelake connect`")
     parser.add_argument("--rows", type=int, default=FLIGHTS, help="about how many flights there are (default: all %(default)s)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import pyarrow.compute as pc
 from duckdb import DuckDBPyConnection
 
 from demo.compare import find_difference
@@ -12,6 +13,7 @@ from duckicelake.pipeline.verify.job import VerifyVerdict
 
 NAMESPACES = ("bronze", "silver", "gold")
 LATER = "later"
+BRANCH = "short-names"
 
 SILVER_COLUMNS = """
     time_hour AS scheduled, carrier, flight, tailnum, origin, dest, dep_delay, arr_delay, air_time, distance
@@ -163,9 +165,33 @@ def _is_same(house: House, found: object, sql: str) -> bool:
     return difference is None
 
 
+def try_out(house: House) -> bool:
+    """A change is made on a branch, checked there, and merged; whether the lake saw nothing of it before, and all of it then."""
+    with house.teller.chapter("7  A change is tried on a branch, checked and merged (PyIceberg, REST)"):
+        long_names = "SELECT count(*) FROM bronze.airlines WHERE name LIKE '%Inc.'"
+        before, rest = house.ask(long_names), house.connect()
+        rest.ask_repository("POST", "branches", {"name": BRANCH})
+        on_branch = house.open_branch(BRANCH)
+        rows = on_branch.load_table("bronze.airlines").scan().to_arrow()
+        names = pc.replace_substring_regex(rows["name"], " Inc\\.$", "")
+        changed = rows.set_column(rows.schema.get_field_index("name"), rows.schema.field("name"), names)
+        on_branch.load_table("bronze.airlines").overwrite(changed)
+        checked = on_branch.load_table("bronze.airlines").scan().to_arrow()["name"].to_pylist()
+        on_branch.close()
+        is_hidden = house.ask(long_names) == before
+        wrong = [name for name in checked if name and name.endswith("Inc.")]
+        told = f"{len(checked)} airlines, {len(wrong)} with 'Inc.'"
+        house.teller.say(f"on the branch: {told}; the lake has {before[0][0]} of them, {'as before' if is_hidden else 'NOT AS BEFORE'}")
+        merged = rest.ask_repository("POST", "merges", {"from": BRANCH, "message": "airlines have short names"})
+        rest.ask_repository("DELETE", f"branches/{BRANCH}")
+        [(left,)] = house.ask(long_names)
+        house.teller.say(f"merged as lake snapshot {merged['snapshot-id']}, no file copied; DuckDB finds {left} names with 'Inc.'")
+        return is_hidden and not wrong and left == 0
+
+
 def keep_house(house: House) -> bool:
     """Maintenance: small files become few, and planners learn how many values there are; whether all was done, and there was something."""
-    with house.teller.chapter("7  Keeping house (`maintain`, `profile`)"):
+    with house.teller.chapter("8  Keeping house (`maintain`, `profile`)"):
         done = house.maintain(list_tables(house.duck))
         compacted = [step for step in done.steps if step.kind is StepKind.compact]
         rows = [(step.subject, step.removed, step.added) for step in compacted if step.removed]
@@ -184,7 +210,7 @@ def keep_house(house: House) -> bool:
 
 def compare(house: House) -> bool:
     """Every row of every table, as Spark and as DuckDB see it; whether all are the same."""
-    with house.teller.chapter("8  Does everybody see the same? (`verify`)"):
+    with house.teller.chapter("9  Does everybody see the same? (`verify`)"):
         findings = house.verify(list_tables(house.duck)).findings
         wrong = [line for finding in findings if finding.verdict is not VerifyVerdict.same for line in finding.describe()]
         for line in wrong:
@@ -202,5 +228,6 @@ def tell(house: House, flights: int, scale: float) -> bool:
     is_kept = go_on(house)
     publish(house)
     is_same = read(house)
+    is_merged = try_out(house)
     is_done = keep_house(house)
-    return compare(house) and is_same and is_kept and is_done
+    return compare(house) and is_same and is_kept and is_merged and is_done

@@ -5,7 +5,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -118,6 +118,10 @@ class House:
     def scan(self, table: str, columns: Sequence[str], snapshot_id: int | None = None) -> pa.Table:
         """The rows that PyIceberg finds."""
         return self.catalog.load_table(table).scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow()
+
+    def open_branch(self, name: str) -> Catalog:
+        """PyIceberg on a branch of the lake."""
+        return open_pyiceberg(replace(self.facts, warehouse=f"{self.facts.warehouse}@{name}"))
 
     def _make_desk(self) -> JobContext:
         return JobContext(self.spark, self.spark_catalog, self.connect, self._ignore)

@@ -241,6 +241,12 @@ class Rest:
         url = f"{uri}/management{self.base.removeprefix(uri)}/{path}"
         return self._ask(method, url, body, timeout_seconds)
 
+    def ask_repository(self, method: str, path: str, body: Any = None) -> Any:
+        """Return the same of what is about the lake's branches: `branches`, `merges`."""
+        uri = self.catalog.uri.rstrip("/")
+        prefix = self.base.removeprefix(f"{uri}/v1/")
+        return self._ask(method, f"{uri}/management/v1/repositories/{prefix}/{path}", body, TIMEOUT_SECONDS)
+
     def _ask(self, method: str, url: str, body: Any, timeout_seconds: float) -> Any:
         encoded = None if body is None else json.dumps(body).encode()
         request = Request(method, url, {"content-type": "application/json", **self.headers}, encoded)
