@@ -6,7 +6,7 @@ from uuid import UUID
 
 import mmh3
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pyiceberg.transforms import parse_transform as parse_oracle
 
@@ -72,6 +72,8 @@ def test_identity_bucket_and_void_are_pyicebergs(typed, name):
 
 
 @given(types_and_values(), st.integers(1, 2**31 - 1))
+@example((PrimitiveType("int"), (-(2**31),)), 10)
+@example((PrimitiveType("long"), (-(2**63),)), 10)
 def test_truncate_is_pyicebergs(typed, width):
     """Numbers go down to a multiple of the width, strings and bytes are cut."""
     type, (value,) = typed
