@@ -16,12 +16,14 @@ from duckicelake.commands.facts import get_facts, hide_secrets
 from duckicelake.commands.snippets import format_all, format_snippet
 from duckicelake.config import SettingsError
 from duckicelake.embedded.object_store import ROLE_ARN
+from duckicelake.pipeline.common.rest import RestCatalog as SparkCatalog
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.rest.auth.vended import open_vended, split
 from tests.rest.proxy import wire_to
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.spark import Spark, SparkRefused
 from tests.support.waiting import wait_for
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
@@ -95,6 +97,33 @@ def test_conditional_requests_and_compression_pass(routed: Routed) -> None:
     assert routed.router.ask("HEAD", path).status == 204
     assert routed.router.ask("DELETE", path).status == 204
     assert routed.router.get(path).error == (404, "NoSuchTableException")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_does_over_the_route_what_it_does_without(routed: Routed, spark: Spark) -> None:
+    """Iceberg's Java client creates, writes, changes, merges and reads over the route, and its reports go along."""
+    store = routed.lake.store
+    keys = {"s3_access_key_id": store.access_key_id, "s3_secret_access_key": store.secret_access_key}
+    catalog = spark.add(SparkCatalog(routed.router.uri, "other", s3_endpoint=store.endpoint, s3_region=store.region, **keys))
+    for statement in (
+        "CREATE NAMESPACE {}.spark",
+        "CREATE TABLE {}.spark.t (id BIGINT, name STRING) PARTITIONED BY (bucket(4, id))",
+        "INSERT INTO {}.spark.t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "DELETE FROM {}.spark.t WHERE id = 2",
+        "ALTER TABLE {}.spark.t ADD COLUMN more INT",
+        "MERGE INTO {0}.spark.t t USING (SELECT 3L id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET more = 7",
+        "ALTER TABLE {}.spark.t RENAME TO spark.u",
+    ):
+        spark.arrow(statement.format(catalog))
+    rows = spark.arrow(f"SELECT id, name, more FROM {catalog}.spark.u ORDER BY id").to_pylist()
+    assert rows == [{"id": 1, "name": "a", "more": None}, {"id": 3, "name": "c", "more": 7}]
+    assert routed.lake.duckdb().execute("SELECT id, name, more FROM lake.spark.u ORDER BY id").fetchall() == [(1, "a", None), (3, "c", 7)]
+    wait_for(lambda: routed.upstream.count("duckicelake_client_reports_total", type="scan-report") > 0, "the report of a scan")
+    with pytest.raises(SparkRefused, match="not found|cannot be found"):
+        spark.arrow(f"SELECT * FROM {catalog}.spark.t")
+    spark.arrow(f"DROP TABLE {catalog}.spark.u")
+    assert spark.arrow(f"SHOW TABLES IN {catalog}.spark").num_rows == 0
 
 
 def test_requests_over_a_route_are_counted(routed: Routed) -> None:
