@@ -24,11 +24,11 @@ PACKAGES: Mapping[str, Sequence[str]] = {
         "pyiceberg[pyarrow]==0.12.0",
         "pyiceberg-core==0.11.0",
     ),
-    "daft": ("daft[iceberg]==0.7.26",),
+    "daft": ("daft[iceberg]==0.7.26", "pandas"),
     "chdb": ("chdb==4.4.0", "pyarrow"),
     "dlt": ("dlt[pyiceberg,s3,filesystem]==1.31.0", "pyiceberg[pyarrow]==0.12.0", "sqlalchemy", "sqlglot<29"),
 }
-"""What each environment has: Daft requires an older PyIceberg."""
+"""What each environment has: Daft requires an older PyIceberg. Arrow needs pandas for nanoseconds."""
 ENVIRONMENTS: Mapping[str, str] = {
     **dict.fromkeys(("pyiceberg", "polars", "pandas", "datafusion"), "polars"),
     "daft": "daft",
