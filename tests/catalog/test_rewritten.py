@@ -141,19 +141,16 @@ def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, 
 
 @pytest.mark.parametrize(
     "together",
-    long_after(
-        1,
-        [
-            pytest.param(["ALTER TABLE t ADD COLUMN b INTEGER", "INSERT INTO t VALUES (3, 30)"], id="new column"),
-            pytest.param(["ALTER TABLE t ALTER id SET NOT NULL", "INSERT INTO t VALUES (3)"], id="not null"),
-            pytest.param(
-                ["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER", "INSERT INTO t VALUES (4, 5)"], id="before and after"
-            ),
-            pytest.param(["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER"], id="before"),
-            pytest.param(["ALTER TABLE t ALTER id SET DEFAULT 7", "INSERT INTO t VALUES (3)"], id="default"),
-            pytest.param(["ALTER TABLE t ALTER id TYPE BIGINT", "INSERT INTO t VALUES (3)"], id="type"),
-        ],
-    ),
+    long_after(1, [
+        pytest.param(["ALTER TABLE t ADD COLUMN b INTEGER", "INSERT INTO t VALUES (3, 30)"], id="new column"),
+        pytest.param(["ALTER TABLE t ALTER id SET NOT NULL", "INSERT INTO t VALUES (3)"], id="not null"),
+        pytest.param(
+            ["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER", "INSERT INTO t VALUES (4, 5)"], id="before and after"
+        ),
+        pytest.param(["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER"], id="before"),
+        pytest.param(["ALTER TABLE t ALTER id SET DEFAULT 7", "INSERT INTO t VALUES (3)"], id="default"),
+        pytest.param(["ALTER TABLE t ALTER id TYPE BIGINT", "INSERT INTO t VALUES (3)"], id="type"),
+    ]),
 )
 def test_inserts_before_a_transaction_that_altered_and_inserted_stay_as_they_are(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, together: list[str]

@@ -271,7 +271,9 @@ def _list_spellings(bucket: str, key: str, *, is_prefix: bool = False) -> tuple[
     for each in spelled:
         plain = each.removesuffix("/") if is_prefix else each
         if len(spelled) > MOST_SPELLINGS or "\\" in each or re.search(UNSAFE_KEY, plain) or len(key.encode()) > MAX_KEY_BYTES:
-            raise Forbidden("No key is signed that could mean another: with steps, empty parts, back-slashes or control characters.")
+            raise Forbidden(
+                "No key is signed that could mean another: with steps, empty parts, back-slashes or control characters."
+            )
     return tuple(f"s3://{bucket}/{each}" for each in spelled)
 
 
