@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from duckicelake.cli_branches import add_branch_commands
 from duckicelake.cli_changes import add_change_commands
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
-from duckicelake.cli_tags import add_tag_commands
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
 from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts, name_branch
@@ -109,11 +109,7 @@ def build_cli() -> typer.Typer:
     lakes.callback()(describe_lakes)
     lakes.command("migrate")(lake_migrate)
     cli.add_typer(lakes, name="lake")
-    branches = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Branches of a whole lake, which copy no file.")
-    for name, command in BRANCH_COMMANDS.items():
-        branches.command(name)(command)
-    cli.add_typer(branches, name="branch")
-    add_tag_commands(cli)
+    add_branch_commands(cli)
     add_change_commands(cli)
     cli.add_typer(principals, name="principal")
     cli.add_typer(roles, name="role")
@@ -290,162 +286,6 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
     with stopping_on_signals():
         background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
 
-
-def branch_create(
-    name: str,
-    parent: Annotated[str, typer.Option("--from", help="The branch to begin with; main is the lake itself.")] = "main",
-    at: Annotated[str | None, typer.Option(help="A snapshot id of the lake, or a time, to begin with.", show_default="the newest")] = None,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Make a branch of the whole lake: its tables as they are, which the branch changes without changing the lake's."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branches import create  # noqa: PLC0415  the catalog takes a second to import
-
-    for line in create(settings, warehouse, name, parent, at):
-        typer.echo(line)
-
-
-def branch_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
-    """List the branches of the lake."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branches import list_lines  # noqa: PLC0415  as above
-
-    lines = list_lines(settings, warehouse)
-    for line in lines:
-        typer.echo(line)
-    if not lines:
-        _print_message("The lake has no branches.", "yellow")
-
-
-def branch_delete(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
-    """Delete a branch; DuckLake's clean-up of the lake removes the files that only the branch had."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branches import delete  # noqa: PLC0415  as above
-
-    for line in delete(settings, warehouse, name):
-        typer.echo(line)
-
-
-def branch_reset(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
-    """Let a branch forget what it changed, and begin again with the lake's newest snapshot."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branches import reset  # noqa: PLC0415  as above
-
-    for line in reset(settings, warehouse, name):
-        typer.echo(line)
-
-
-def branch_rename(
-    name: str, new_name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
-) -> None:
-    """Give a branch another name; its METADATA_SCHEMA and its folders stay."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branches import rename  # noqa: PLC0415  as above
-
-    for line in rename(settings, warehouse, name, new_name):
-        typer.echo(line)
-
-
-def branch_protect(
-    name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
-) -> None:
-    """Let no account change the lake itself (main) over REST; its branches are changed, and merged."""
-    _protect(name, warehouse, {"home": home, "config": config}, is_on=True)
-
-
-def branch_unprotect(
-    name: Annotated[str, typer.Argument()] = "main", warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
-) -> None:
-    """End the protection of the lake itself (main)."""
-    _protect(name, warehouse, {"home": home, "config": config}, is_on=False)
-
-
-def _protect(name: str, warehouse: str | None, given: dict[str, Any], *, is_on: bool) -> None:
-    settings, _ = read_joined(given)
-    from duckicelake.commands.branches import protect  # noqa: PLC0415  as above
-
-    for line in protect(settings, warehouse, name, is_on=is_on):
-        typer.echo(line)
-
-
-class ListFormat(StrEnum):
-    """The forms of a list."""
-
-    text = "text"
-    json = "json"
-
-
-FormatOption = Annotated[ListFormat, typer.Option("--format", help="Lines for people, or JSON.")]
-
-
-def branch_log(
-    name: Annotated[str, typer.Argument(help="A branch; main is the lake itself.")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many lake snapshots.")] = 100,
-    form: FormatOption = ListFormat.text,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """List the lake snapshots of a branch, newest first, with what each did to which table."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_history import log  # noqa: PLC0415  as above
-
-    for line in log(settings, warehouse, name, limit, as_json=form is ListFormat.json):
-        typer.echo(line)
-
-
-def branch_diff(
-    old: Annotated[str, typer.Argument(metavar="FROM", help="The branch to compare with; main is the lake itself.")],
-    new: Annotated[str, typer.Argument(metavar="TO", help="The branch that is compared.")],
-    form: FormatOption = ListFormat.text,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Say what TO has that FROM has not, and the reverse: namespaces, tables and views; columns, files and rows of each table."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_history import diff  # noqa: PLC0415  as above
-
-    for line in diff(settings, warehouse, old, new, as_json=form is ListFormat.json):
-        typer.echo(line)
-
-
-def branch_merge(
-    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge.")],
-    into: Annotated[str, typer.Option(help="What to merge it into.")] = "main",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be merged, or what stands against it.")] = False,
-    strategy: Annotated[str, typer.Option(help="auto, ff (only if the lake has not changed since), or three-way.")] = "auto",
-    on_conflict: Annotated[str, typer.Option(help="cancel the merge, or keep ours: the lake's side of what is in conflict.")] = "cancel",
-    exceptions: Annotated[list[str] | None, typer.Option("--except", help="NAME=ours or NAME=cancel, for one object.")] = None,
-    message: Annotated[str | None, typer.Option(help="The message of the lake snapshot.")] = None,
-    form: FormatOption = ListFormat.text,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Merge a branch into the lake as one lake snapshot, or change nothing and name each conflict."""
-    settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_merge import build_request, merge  # noqa: PLC0415  as above
-
-    request = build_request((name, into, strategy), on_conflict, exceptions or (), message)
-    for line in merge(settings, warehouse, request, dry_run=dry_run, as_json=form is ListFormat.json):
-        typer.echo(line)
-
-
-BRANCH_COMMANDS = {
-    "create": branch_create,
-    "list": branch_list,
-    "log": branch_log,
-    "diff": branch_diff,
-    "merge": branch_merge,
-    "reset": branch_reset,
-    "rename": branch_rename,
-    "delete": branch_delete,
-    "protect": branch_protect,
-    "unprotect": branch_unprotect,
-}
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
 Securable = Annotated[

@@ -39,10 +39,10 @@ WALLS: dict[str, set[str]] = {
     "app": EVERYWHERE | {"access", "config", "catalog", "gateway", "lake", "rest", "store", "store_settings"},
     "commands": EVERYWHERE
     | {"app", "store_settings", "embedded", "config", "catalog", "gateway", "lake", "pipeline", "store", "translate"},
-    "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline", "cli_changes", "cli_tags"},
+    "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline", "cli_changes", "cli_branches"},
     "cli_pipeline": {"embedded", "commands", "config"},
     "cli_changes": {"commands", "config", "cli_pipeline"},
-    "cli_tags": {"commands", "config", "cli_pipeline"},
+    "cli_branches": {"commands", "config", "cli_pipeline"},
     "__init__": set(),
 }
 """What each package may import of the others; `lake.rows` allows that module only, `lake.changes` is as pure."""
@@ -78,7 +78,7 @@ LIBRARIES: dict[str, set[str]] = {
     "cli": {"typer", "rich"},
     "cli_pipeline": {"typer"},
     "cli_changes": {"typer"},
-    "cli_tags": {"typer"},
+    "cli_branches": {"typer"},
     "__init__": set(),
 }
 """The outside libraries that each package may import."""
@@ -109,13 +109,14 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "export_tables"),
     ("duckicelake/cli_pipeline.py", "profile"),
     ("duckicelake/cli_pipeline.py", "publish"),
-    ("duckicelake/cli.py", "branch_create"),
-    ("duckicelake/cli.py", "branch_diff"),
-    ("duckicelake/cli.py", "branch_log"),
+    ("duckicelake/cli_branches.py", "branch_create"),
+    ("duckicelake/cli_branches.py", "branch_diff"),
+    ("duckicelake/cli_branches.py", "branch_log"),
     ("duckicelake/cli_changes.py", "undrop"),
     ("duckicelake/cli_changes.py", "reads_list"),
-    ("duckicelake/cli.py", "branch_merge"),
-    ("duckicelake/cli_tags.py", "tag_create"),
+    ("duckicelake/cli_branches.py", "branch_merge"),
+    ("duckicelake/cli_branches.py", "tag_create"),
+    ("duckicelake/cli_branches.py", "branch_revert"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

@@ -1,4 +1,4 @@
-"""`duckicelake branch merge`: merges a branch into its lake, straight in its Postgres, or says what a merge would do."""
+"""`duckicelake branch merge` and `branch revert`, straight in the lake's Postgres; or they say what would be done."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from duckicelake.commands.facts import choose_lake
 from duckicelake.config import Settings
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, check_plan, describe_result, merge_branch, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
+from duckicelake.lake.branches.revert import RevertRequest, describe_revert, preview_revert, revert_snapshot
 
 
 def build_request(what: tuple[str, str, str], on_conflict: str, exceptions: Iterable[str], message: str | None) -> MergeRequest:
@@ -39,11 +40,27 @@ def _preview(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) 
     return preview(planned)
 
 
+def revert(settings: Settings, warehouse: str | None, what: tuple[str, int, str | None], *, dry_run: bool, as_json: bool) -> Sequence[str]:
+    """Revert a lake snapshot, or with `dry_run` only try it, and return what to print. `what`: the branch, the snapshot and a message.
+
+    Raises: MergeConflicts: something stands against it; nothing was written
+    """
+    lake, (name, snapshot_id, message) = choose_lake(settings, warehouse), what
+    with connecting(lake) as conn:
+        apply = preview_revert if dry_run else revert_snapshot
+        result = apply(conn, lake.metadata_schema, RevertRequest(snapshot_id, name, message=message))
+    if as_json:
+        return (json.dumps(describe_revert(result, is_planned=dry_run), indent=2),)
+    done = "can be reverted:" if dry_run else f"is reverted by snapshot {result.snapshot_id}"
+    return (f"snapshot {snapshot_id} of {name} {done}", *(f"  {', '.join(words)} {table}" for table, words in result.tables.items()))
+
+
 def format_result(result: MergeResult, *, dry_run: bool) -> Sequence[str]:
     """Return the lines that say what was or would be merged."""
     lines = [f"  {', '.join(words)} {name}" for name, words in result.tables.items()]
     lines += [f"  {each}" for each in result.others]
     lines += [f"  left out: {each.object_kind} {each.name} ({each.kind}): {each.reason}" for each in result.left_out]
+    lines += [f"  taken from the branch: {each.object_kind} {each.name} ({each.kind}): {each.reason}" for each in result.overruled]
     if not lines:
         return (f"branch {result.branch} has changed nothing, so there is nothing to merge",)
     if dry_run:

@@ -50,11 +50,12 @@ MERGE = object_of(
         "into": one_of(["main"]),
         "strategy": one_of(["auto", "ff", "three-way"]),
         "dry-run": FLAG,
-        "on-conflict": one_of(["cancel", "ours"]),
+        "on-conflict": one_of(["cancel", "ours", "theirs"]),
         "except": TEXT_MAP,
         "message": TEXT,
     },
 )
+REVERT = object_of({"snapshot-id": LONG}, {"ref": NAME, "dry-run": FLAG, "message": TEXT})
 IDENTIFIER = object_of({"namespace": {"type": "array", "items": NAME, "minItems": 1}, "name": NAME})
 NESTED: JsonSchema = {"type": "object", "required": ["type"], "properties": {"type": one_of(["struct", "list", "map"])}}
 TYPE: JsonSchema = {"anyOf": [TEXT, NESTED]}

@@ -136,6 +136,7 @@ REPOSITORIES = (
     Operation("createTag", "POST", REPOSITORY_PATH + "/tags"),
     Operation("deleteTag", "DELETE", REPOSITORY_PATH + "/tags/{tag}"),
     Operation("mergeBranch", "POST", REPOSITORY_PATH + "/merges"),
+    Operation("revertSnapshot", "POST", REPOSITORY_PATH + "/reverts"),
 )
 """Operations on a lake with its branches, outside the specification."""
 

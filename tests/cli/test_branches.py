@@ -96,6 +96,12 @@ def test_a_branch_is_merged(lake: FreshLake, tmp_path: Path, monkeypatch: pytest
     assert merged["tables"] == {"main.t": ["append"]}
     assert "duckicelake: nightly" in ask(settings, "branch", "log", "main", "--limit", "1", *home)
     assert "nothing to merge" in ask(settings, "branch", "merge", "dev", *home)
+    snapshot = str(merged["snapshot-id"])
+    assert "can be reverted:" in ask(settings, "branch", "revert", "main", snapshot, "--dry-run", *home)
+    assert json.loads(ask(settings, "branch", "revert", "main", snapshot, "--format", "json", *home))["tables"] == {"main.t": ["delete"]}
+    assert len(read_rows(lake, "t")) == 20
+    again = ask(settings, "branch", "revert", "main", str(int(snapshot) + 1), *home)
+    assert f"snapshot {int(snapshot) + 1} of main is reverted by snapshot {int(snapshot) + 2}" in again
     with pytest.raises(BadRequest, match="no choice"):
         ask(settings, "branch", "merge", "dev", "--except", "main.t=mine", *home)
     assert len(read_rows(lake, "t")) == 50

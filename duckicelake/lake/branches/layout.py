@@ -49,7 +49,7 @@ VIEWED = (
     ViewedTable("view", ("view_id", "begin_snapshot")),
     ViewedTable("tag", ("object_id", "begin_snapshot", "key")),
     ViewedTable("column_tag", ("table_id", "column_id", "begin_snapshot", "key")),
-    ViewedTable("partition_info", ("partition_id", "table_id")),
+    ViewedTable("partition_info", ("partition_id", "table_id", "begin_snapshot")),
     ViewedTable("partition_column", ("partition_id", "table_id", "partition_key_index"), "next_catalog_id", is_versioned=False),
     ViewedTable("schema_versions", ("table_id", "begin_snapshot", "schema_version")),
     ViewedTable("data_file", ("data_file_id",), "next_file_id", has_path=True, is_observed=True),

@@ -55,6 +55,7 @@ class MergeResult:
     tables: Mapping[str, Sequence[str]]
     others: Sequence[str]
     left_out: Sequence[Conflict]
+    overruled: Sequence[Conflict] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
 def preview(planned: PlannedMerge) -> MergeResult:
     """Return what a planned merge would do."""
     tables, others = list_table_words(planned.changes, planned.decision.plan)
-    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, planned.decision.left_out)
+    decision = planned.decision
+    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, decision.left_out, decision.overruled)
 
 
 def merge_branch(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, tries: int = LOCK_TRIES) -> MergeResult:
@@ -359,6 +361,7 @@ def describe_result(result: MergeResult) -> dict[str, Any]:
         "tables": {name: list(words) for name, words in result.tables.items()},
         "others": list(result.others),
         "left-out": [describe_conflict(each) for each in result.left_out],
+        "overruled": [describe_conflict(each) for each in result.overruled],
     }
 
 

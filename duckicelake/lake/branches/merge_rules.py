@@ -24,8 +24,21 @@ from duckicelake.lake.writing.dropped import PROTECTION
 FLUSH = "CALL ducklake_flush_inlined_data"
 REBASE = "Make a new branch of the lake's present state and repeat the change there, or leave the object out with ours"
 
-CANCEL, OURS = "cancel", "ours"
-CHOICES = (CANCEL, OURS)
+CANCEL, OURS, THEIRS = "cancel", "ours", "theirs"
+CHOICES = (CANCEL, OURS, THEIRS)
+TAKEN_ROWS: Mapping[str, tuple[str, ...]] = {
+    "property/property": ("tag", "column_tag"),
+    "rename/rename": ("table",),
+    "view/view": ("view",),
+    "partitioning/partitioning": ("partition_info",),
+    "sorting/sorting": ("sort_info",),
+    "drop/change": (),
+}
+"""The kinds of conflicts of which a merge can take the branch's side (`theirs`), and the rows of the lake that end then.
+
+The others are about rows and columns: files of both sides were written for what the lake has, and cannot be taken back by ending rows.
+"""
+NOT_THEIRS = "`theirs` decides conflicts of names, properties, views, partitionings, sort orders and dropped tables alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The choices for conflicts: `cancel` the merge, or keep the lake's side (`ours`); for the whole merge, and by object."""
+    """The choices for conflicts, for the whole merge and by object: `cancel` it, keep the lake's side (`ours`), or take the branch's."""
 
     default: str = CANCEL
     by_name: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -90,24 +103,51 @@ def build_resolution(default: str, by_name: Mapping[str, str]) -> Resolution:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The plan of a merge, the conflicts that stand against it, and those that were resolved by leaving the branch's change out."""
+    """The plan of a merge, the conflicts that stand against it, and those that were resolved.
+
+    `left_out`: the branch's change is left out. `overruled`: the lake's change ends.
+    """
 
     plan: MergePlan
     conflicts: Sequence[Conflict]
     left_out: Sequence[Conflict]
+    overruled: Sequence[Conflict] = ()
 
 
 def decide(changes: Changes, resolution: Resolution | None = None) -> Decision:
-    """Return what a merge does. Objects whose conflicts are resolved are left out, and the rules are applied again to the rest."""
+    """Return what a merge does. Objects whose lake's side is kept are left out, and the rules are applied again to the rest."""
     wanted, left_out, excluded = resolution or Resolution(), list[Conflict](), set[int]()
     while True:
         rules = _Rules(changes, excluded, {each.key for each in left_out})
-        conflicts = list(rules.list_conflicts())
+        found = list(rules.list_conflicts())
+        overruled = [each for each in found if wanted.choose(each.name) == THEIRS and each.kind in TAKEN_ROWS]
+        conflicts = [each for each in found if each not in overruled]
         resolved = [each for each in conflicts if wanted.choose(each.name) == OURS and each not in left_out]
         if len(resolved) < len(conflicts) or not conflicts:
-            return Decision(rules.plan, conflicts, left_out)
+            for each in overruled:
+                _overrule(rules.plan, changes, each)
+            return Decision(rules.plan, [_explain(each, wanted) for each in conflicts], left_out, overruled)
         left_out += resolved
         excluded |= {each.object_id for each in resolved if not each.key}
+
+
+def _explain(conflict: Conflict, wanted: Resolution) -> Conflict:
+    """Return a conflict that stands, with the reason if the branch's side was to be taken."""
+    return replace(conflict, remedy=f"{conflict.remedy}. {NOT_THEIRS}") if wanted.choose(conflict.name) == THEIRS else conflict
+
+
+def _overrule(plan: MergePlan, changes: Changes, conflict: Conflict) -> None:
+    """Let the versions of rows end that the lake has of an object, or of one property of it, in place of those that it has ended itself."""
+    for kind in TAKEN_ROWS[conflict.kind]:
+        side, lake = plan.versions[kind], changes.main[kind]
+        if conflict.key:
+            side.ended = [version for version in side.ended if version[:-1] != conflict.key]
+            # A namespace that both sides made has the lake's id.
+            key = (plan.schemas.get(int(conflict.key[0]), conflict.key[0]), *conflict.key[1:])
+            side.ended += [version for version in lake.added if version[:-1] == key]
+        else:
+            side.ended = [version for version in side.ended if version[0] != conflict.object_id]
+            side.ended += [version for version in lake.added if version[0] == conflict.object_id]
 
 
 class _Rules:

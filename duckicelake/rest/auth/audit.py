@@ -22,7 +22,7 @@ TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OP
 BY_NAME = {operation.name: operation for operation in ALL_OPERATIONS}
 LONGEST_OBJECT, LONGEST_DENIED = 4096, 256
 MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
-REPOSITORIES, REPOSITORY_PARTS = b"repositories", (b"refs", b"diff", b"merges", b"branches", b"tags")
+REPOSITORIES, REPOSITORY_PARTS = b"repositories", (b"refs", b"diff", b"merges", b"reverts", b"branches", b"tags")
 
 
 def find_operation(scope: Scope) -> Operation | None:

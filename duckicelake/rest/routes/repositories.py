@@ -1,5 +1,6 @@
-"""Handlers for a lake with its branches: logs, differences and merges. They need `manage` on the warehouse, or a right to merge."""
+"""Handlers for a lake with its branches: logs, differences, merges and reverts. They need `manage`, merges a right to merge at least."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
@@ -7,17 +8,17 @@ from fastapi.responses import JSONResponse
 
 from duckicelake.catalog.repositories import branches, history, merging
 from duckicelake.errors import MergeConflicts
-from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_text
+from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_long, get_text
 from duckicelake.rest.auth.permissions import check_merge
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.errors import get_status_and_type
-from duckicelake.rest.openapi import MERGE
+from duckicelake.rest.openapi import MERGE, REVERT
 from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import decode_segment
 from duckicelake.rest.request_bodies import Body, Key, describe_body
 from duckicelake.rest.response_bodies import LogResponse
 
-WHAT = "request to merge"
+WHAT, REVERT_WHAT = "request to merge", "request to revert"
 RefName = Annotated[str, Path(alias="ref", description="`main` is the lake itself; other names are branches.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many lake snapshots.")]
 Before = Annotated[int, Query(description="Only lake snapshots with a smaller id.")]
@@ -34,7 +35,13 @@ class RepositoryRoutes:
     def operations(self) -> dict[str, OperationHandler]:
         """Return the handlers by operation name."""
         merge = OperationHandler(self.merge, body=describe_body(MERGE))
-        return {"logRef": OperationHandler(self.log), "diffRefs": OperationHandler(self.diff), "mergeBranch": merge}
+        revert = OperationHandler(self.revert, body=describe_body(REVERT))
+        return {
+            "logRef": OperationHandler(self.log),
+            "diffRefs": OperationHandler(self.diff),
+            "mergeBranch": merge,
+            "revertSnapshot": revert,
+        }
 
     def log(self, target: Target, ref: RefName, limit: Limit = 100, before: Before = history.NEWEST) -> LogResponse:
         """List the lake snapshots of the lake or of a branch, newest first, with what each did to which table."""
@@ -52,13 +59,26 @@ class RepositoryRoutes:
         check_merge(target.session, request.into)
         warehouse = self._context.get_lake(target.prefix).warehouse
         asked = key.about(branches.format_branch(request.name))
-        try:
-            done = merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, asked, request)
-        except MergeConflicts as error:
-            status, kind = get_status_and_type(MergeConflicts)
-            described = {"message": error.message, "type": kind, "code": status}
-            return JSONResponse({"error": described, "conflicts": error.conflicts}, status_code=status)
-        return JSONResponse(done)
+        return _answer(lambda: merging.preview_merge(warehouse, request) if is_dry_run else merging.merge(warehouse, asked, request))
+
+    def revert(self, target: Target, body: Body, key: Key) -> Response:
+        """Take back what one lake snapshot of the lake or of a branch changed, as a new one; a conflict is answered as that of a merge."""
+        node = as_object(decode_json(body), REVERT_WHAT)
+        ref, message = find_text(node, "ref", REVERT_WHAT) or branches.MAIN, find_text(node, "message", REVERT_WHAT)
+        request = merging.RevertRequest(get_long(node, "snapshot-id", REVERT_WHAT), ref, message=message)
+        is_dry_run = node.get("dry-run") is not None and get_flag(node, "dry-run", REVERT_WHAT)
+        warehouse = self._context.get_lake(target.prefix).warehouse
+        asked = key.about(branches.format_branch(ref))
+        return _answer(lambda: merging.preview_revert(warehouse, request) if is_dry_run else merging.revert(warehouse, asked, request))
+
+
+def _answer(apply: Callable[[], dict[str, Any]]) -> Response:
+    try:
+        return JSONResponse(apply())
+    except MergeConflicts as error:
+        status, kind = get_status_and_type(MergeConflicts)
+        described = {"message": error.message, "type": kind, "code": status}
+        return JSONResponse({"error": described, "conflicts": error.conflicts}, status_code=status)
 
 
 def parse_merge(body: bytes) -> tuple[merging.MergeRequest, bool]:

@@ -11,7 +11,7 @@ from duckicelake.errors import BadRequest, MergeConflicts, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch, merge_locked, plan_merge
-from duckicelake.lake.branches.merge_rules import OURS, Resolution
+from duckicelake.lake.branches.merge_rules import OURS, THEIRS, Resolution
 from duckicelake.lake.branches.registry import find_branch
 from duckicelake.lake.install import format_search_path
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
@@ -239,6 +239,48 @@ def test_a_property_in_conflict_is_left_out_alone(lake: FreshLake) -> None:
     assert count(lake) == (60, 60)
     with closing(lake.duckdb()) as session:
         assert session.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 't'").fetchall() == [("m",)]
+
+
+@pytest.mark.whole
+def test_the_branchs_side_of_names_and_properties_is_taken(lake: FreshLake) -> None:
+    """With theirs the lake's changes end: of a name, property, view, partitioning and sort order, and a table is dropped. Rows stay."""
+    made = ("named", "noted", "parted", "sorted", "gone", "rows")
+    run(lake, *(f"CREATE TABLE {name} AS SELECT range AS id, 'o' AS v FROM range(40)" for name in made))
+    run(lake, "CREATE VIEW seen AS SELECT 1 AS x", "CREATE VIEW dropped AS SELECT 1 AS x")
+    dev = make_branch(lake, "dev")
+    changes = (
+        "ALTER TABLE named RENAME TO {s}_name",
+        "COMMENT ON TABLE noted IS '{s}'",
+        "ALTER TABLE parted SET PARTITIONED BY ({c})",
+        "ALTER TABLE sorted SET SORTED BY ({c})",
+        "ALTER VIEW seen RENAME TO {s}_view",
+    )
+    run(dev, *(each.format(s="b", c="v") for each in changes), "DROP TABLE gone", "ALTER VIEW dropped RENAME TO kept")
+    run(lake, *(each.format(s="m", c="id") for each in changes), "INSERT INTO gone VALUES (1, 'm')", "DROP VIEW dropped")
+    with pytest.raises(MergeConflicts) as refused:
+        merge(lake)
+    kinds = {"rename/rename", "property/property", "partitioning/partitioning", "sorting/sorting", "view/view", "drop/change"}
+    assert {each.kind for each in refused.value.conflicts} == kinds
+    result = merge(lake, MergeRequest("dev", resolution=Resolution(THEIRS)))
+    assert {each.kind for each in result.overruled} == kinds and not result.left_out
+    for side in (lake, dev):
+        with closing(side.duckdb()) as session:
+            names = session.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake' ORDER BY 1").fetchall()
+            assert [name for (name,) in names] == ["b_name", "noted", "parted", "rows", "sorted"]
+            assert session.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'noted'").fetchall() == [("b",)]
+            assert session.execute("SELECT b_view.x, kept.x FROM b_view, kept").fetchall() == [(1, 1)]
+            session.execute("INSERT INTO parted VALUES (100, 'p')")
+    parts = """SELECT c.column_id FROM ducklake_partition_info i JOIN ducklake_partition_column c USING (partition_id)
+                WHERE i.end_snapshot IS NULL"""
+    assert lake.psycopg().execute(parts).fetchall() == [(2,)]
+    run(dev, "DELETE FROM rows WHERE id < 15")
+    run(lake, "DELETE FROM rows WHERE id < 18")
+    with pytest.raises(MergeConflicts, match="`theirs` decides conflicts of names") as refused:
+        merge(lake, MergeRequest("dev", resolution=Resolution(THEIRS)))
+    assert [each.kind for each in refused.value.conflicts] == ["delete/delete"]
+    assert [each.kind for each in merge(lake, MergeRequest("dev", resolution=Resolution(THEIRS, {"main.rows": OURS}))).left_out] == [
+        "delete/delete"
+    ]
 
 
 NAMES = {

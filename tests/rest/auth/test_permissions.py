@@ -120,6 +120,7 @@ ASKED = [
     ("listDropped", "GET", f"{RULES_PATH}/dropped", None, (200,) * 5),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"], "name": "none"}, (DENIED, DENIED, DENIED, 404, HIDDEN)),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"]}, (DENIED,) * 5),
+    ("revertSnapshot", "POST", f"{REPOSITORY_PATH}/reverts", {"snapshot-id": 1}, (DENIED,) * 5),
     ("mergeBranch", "POST", f"{REPOSITORY_PATH}/merges", {"from": "dev"}, (DENIED,) * 5),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),

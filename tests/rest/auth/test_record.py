@@ -103,6 +103,7 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("dropNamespace", "DELETE", "namespaces/n", None, ["n"]),
     ("createBranch", "POST", f"{REPOSITORY}/branches", {"name": "dev"}, ["branch:dev"]),
     ("mergeBranch", "POST", f"{REPOSITORY}/merges", {"from": "dev"}, ["branch:dev"]),
+    ("revertSnapshot", "POST", f"{REPOSITORY}/reverts", "mergeBranch", ["branch:main"]),
     ("resetBranch", "POST", f"{REPOSITORY}/branches/dev/reset", None, ["branch:dev"]),
     ("renameBranch", "POST", f"{REPOSITORY}/branches/dev/rename", {"name": "trial"}, ["branch:dev", "branch:trial"]),
     ("createTag", "POST", f"{REPOSITORY}/tags", {"name": "v1", "from": "trial"}, ["branch:v1"]),
@@ -154,10 +155,12 @@ def test_every_change_leaves_one_line(fresh: Guarded, conn: Connection, told: li
     """Who, what, which objects, and the lake snapshot that it made, if it made one; in Postgres and in the log."""
     locations: dict[str, str] = {}
     for number, (operation, method, path, body, objects) in enumerate(CHANGES):
-        if isinstance(body, str):
+        if isinstance(body, str) and operation != "revertSnapshot":
             body = {"name": "again", "metadata-location": locations[body]}
         if operation == "dropUnchangedTable":
             path, body = path + locations["createTable"], None
+        if operation == "revertSnapshot":
+            body = {"snapshot-id": read_head(conn)}
         if operation == "adoptManifests":
             body = offer_nothing(fresh.ask("admin", "GET", path).json)
         if operation == "mergeBranch":

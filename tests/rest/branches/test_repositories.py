@@ -118,6 +118,40 @@ def test_a_merge_that_did_nothing_is_answered_alike_when_it_is_repeated(lake: Fr
         assert ask_merge(server, {"from": "dev", "message": "x"}, refused).status == 422
 
 
+def test_a_snapshot_is_reverted_over_rest(lake: FreshLake) -> None:
+    """Once for each key; clients read the rows of before; a conflict is listed; the log has the revert."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        main.load_table(IDENT).delete("id < 90")
+        wanted, key = {"snapshot-id": read_head(lake), "message": "wrong rows"}, str(uuid4())
+
+        def ask(body: dict[str, object], *keys: str) -> Answer:
+            headers = {"Content-Type": "application/json", **({"Idempotency-Key": keys[0]} if keys else {})}
+            return server.ask("POST", f"{PATH}/reverts", headers, json.dumps(body).encode())
+
+        assert ask({**wanted, "dry-run": True}).json == {
+            "reverted": wanted["snapshot-id"],
+            "snapshot-id": None,
+            "tables": {"ns.t": ["delete", "append"]},
+        }
+        assert len(read_ids(main)) == 10
+        done = ask(wanted, key)
+        assert done.status == 200 and done.json["snapshot-id"] == read_head(lake)
+        assert ask(wanted, key).json == done.json
+        assert read_ids(main) == list(range(100))
+        again = ask(wanted)
+        assert again.error == (409, "MergeConflictException") and again.json["conflicts"][0]["kind"] == "change/delete"
+        assert ask({"snapshot-id": 77}).error == (404, "NotFoundException")
+        assert ask({"snapshot-id": 1, "ref": "none"}).error == (404, "NotFoundException")
+        assert server.get(f"{PATH}/refs/main/log?limit=1").json["entries"][0]["message"] == "wrong rows"
+        make_branch(lake, "dev")
+        dev = open_catalog(server, lake, "lake@dev")
+        assert ask({"snapshot-id": done.json["snapshot-id"], "ref": "dev"}).status == 200
+        assert (read_ids(dev), read_ids(main)) == (list(range(90, 100)), list(range(100)))
+
+
 def test_a_merge_waits_for_locks_that_others_hold(lake: FreshLake) -> None:
     """One that is not granted its locks begins again, until it is."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
