@@ -184,6 +184,15 @@ def branch_revert(
         typer.echo(line)
 
 
+def branch_gc(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Schedule the files that the lake and its branches kept for each other and that none of them needs any longer."""
+    settings, _ = read_joined({"home": home, "config": config})
+    from duckicelake.commands.branches import collect  # noqa: PLC0415  as above
+
+    for line in collect(settings, warehouse):
+        typer.echo(line)
+
+
 BRANCH_COMMANDS = {
     "create": branch_create,
     "list": branch_list,
@@ -194,6 +203,7 @@ BRANCH_COMMANDS = {
     "reset": branch_reset,
     "rename": branch_rename,
     "delete": branch_delete,
+    "gc": branch_gc,
     "protect": branch_protect,
     "unprotect": branch_unprotect,
 }

@@ -12,7 +12,7 @@ from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, Forbidden
 from duckicelake.lake.branches import protection
 from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.registry import MAIN, list_branches, rename_branch
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.connect import mapped_errors
@@ -69,6 +69,14 @@ def reset(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]
     with connecting(lake) as conn:
         snapshot_id = reset_branch(conn, lake.metadata_schema, name)
     return (f"branch {name} has forgotten its changes and begins again at snapshot {snapshot_id} of {MAIN}",)
+
+
+def collect(settings: Settings, warehouse: str | None) -> Sequence[str]:
+    """Schedule files that are kept for nobody, and return what to print."""
+    lake = choose_lake(settings, warehouse)
+    with connecting(lake) as conn:
+        count = collect_garbage(conn, lake.metadata_schema)
+    return (f"{count} files are scheduled for deletion; DuckLake's clean-up of the lake and of each branch removes them",)
 
 
 def rename(settings: Settings, warehouse: str | None, name: str, new_name: str) -> Sequence[str]:

@@ -43,7 +43,7 @@ SELECT DISTINCT ON (w.path) w.id, w.path, false, now() FROM whole w
  WHERE w.path IS NOT NULL AND NOT EXISTS (SELECT FROM ducklake_files_scheduled_for_deletion s WHERE s.path = w.path)
 """)
 
-# What the lake kept for its branches is scheduled again; what another branch names is kept again.
+# What a member kept for others is scheduled again; its triggers keep again what another member names.
 RELEASE_KEPT = sql.SQL("""
 WITH released AS (
     DELETE FROM ducklake_delete_file WHERE data_file_id = 9223372036854775807 AND delete_file_id < 0 RETURNING delete_file_id, path
@@ -81,6 +81,36 @@ def _schedule(conn: psycopg.Connection, branch: Branch) -> None:
     conn.execute(UPDATE_DELETED.format(number=sql.Literal(branch.number)))
     conn.execute(SCHEDULE_OWN.format(**names))
     conn.execute(RELEASE_KEPT)
+
+
+COUNT_SCHEDULED = """
+SELECT count(*) FROM ducklake_files_scheduled_for_deletion
+"""
+
+
+def collect_garbage(conn: psycopg.Connection, lake_schema: str) -> int:
+    """Schedule the files that the lake and its branches kept for members that need them no longer; each member's clean-up removes its own.
+
+    Return how many files are scheduled on all of them. It may be killed at any time: each member is one transaction, and the next run
+    does the rest.
+    """
+    conn.execute(format_search_path(lake_schema))
+    if not has_repository(conn):
+        return 0
+    drop_deleted(conn, lake_schema)
+    members = [lake_schema, *(branch.schema_name for branch in list_branches(conn) if not branch.is_tag)]
+    count = sum(_release(conn, member) for member in members)
+    conn.execute(format_search_path(lake_schema))
+    return count
+
+
+def _release(conn: psycopg.Connection, member: str) -> int:
+    with conn.transaction():
+        conn.execute(format_search_path(member))
+        conn.execute(RELEASE_KEPT)
+        row = conn.execute(COUNT_SCHEDULED).fetchone()
+        assert row is not None
+    return row[0]
 
 
 LEFT_OVER = timedelta(days=1)

@@ -1,6 +1,6 @@
-"""A process that makes, merges or deletes a branch and stops at a named step, to be killed there.
+"""A process that makes, merges or deletes a branch, or collects what none needs, and stops at a named step, to be killed there.
 
-`python -m … dsn schema create|merge|delete name step`
+`python -m … dsn schema create|merge|delete|gc name step`
 
 A step is a function of `create`, `merge` or `delete`: the process stops before it, or after it if the name ends in `+`.
 """
@@ -13,10 +13,10 @@ import psycopg
 
 from duckicelake.lake.branches import create, delete, merge
 from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 
-MODULES = {"create": create, "merge": merge, "delete": delete}
+MODULES = {"create": create, "merge": merge, "delete": delete, "gc": delete}
 REACHED = "reached"
 
 
@@ -43,6 +43,8 @@ def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
             create_branch(conn, schema, BranchRequest(name))
         elif action == "merge":
             merge_branch(conn, schema, MergeRequest(name))
+        elif action == "gc":
+            collect_garbage(conn, schema)
         else:
             delete_branch(conn, schema, name)
 

@@ -5,12 +5,13 @@ from contextlib import closing
 import pytest
 
 from duckicelake.lake.branches.create import BranchRequest
-from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import maintain, make_branch, read_rows
-from tests.lake.branches.test_lifecycle import list_named, list_objects
+from tests.lake.branches.test_lifecycle import kill_at, list_named, list_objects
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_but
 
 SCAN = "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)"
 FILLED = [(number,) for number in range(70)]
@@ -54,6 +55,51 @@ def test_a_file_stays_that_the_branch_of_a_deleted_branch_reads(lake: FreshLake)
     named = list_named(lake, "t") | list_named(dev, "t")
     assert {path for path in list_objects(lake) - named if path.startswith(dev.data_path)} == set()
     assert len(read_rows(dev, "t")) == 70
+
+
+@pytest.mark.parametrize("step", whole_but([None, "drop_deleted+", "_release", "_release+"], None))
+def test_what_is_left_after_a_collection_is_what_is_reached(lake: FreshLake, step: str | None) -> None:
+    """With branches that were merged and reset, and after they are deleted; also if a collection was killed meanwhile."""
+    _run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    _run(lake, "CREATE TABLE u AS SELECT range AS id FROM range(40)")
+    members = {"lake": lake} | {name: make_branch(lake, name) for name in ("dev", "other")}
+    for number, side in enumerate(members.values()):
+        _run(side, f"INSERT INTO t FROM range({100 * number + 100}, {100 * number + 130})")
+    _run(members["other"], "CREATE TABLE made AS SELECT range AS id FROM range(25)")
+    for side in (lake, members["dev"]):
+        _run(side, "DELETE FROM u WHERE id < 15")
+        maintain(side)
+    _run(lake, "DROP TABLE u")
+    reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("other"))
+    rows = {name: read_rows(side, "t") for name, side in members.items()}
+    if step is not None:
+        kill_at(lake, "gc", step)
+    _collect(lake, members)
+    assert list_objects(lake) == _list_reached(members)
+    assert {name: read_rows(side, "t") for name, side in members.items()} == rows
+    for name in ("dev", "other"):
+        members.pop(name)
+        assert delete_branch(lake.psycopg(), lake.metadata_schema, name)
+        _collect(lake, members)
+        assert list_objects(lake) == _list_reached(members)
+    assert read_rows(lake, "t") == rows["lake"]
+
+
+def _collect(lake: FreshLake, members: dict[str, FreshLake]) -> None:
+    for side in members.values():
+        maintain(side)
+    collect_garbage(lake.psycopg(), lake.metadata_schema)
+    for side in members.values():
+        maintain(side)
+
+
+def _list_reached(members: dict[str, FreshLake]) -> set[str]:
+    found: set[str] = set()
+    for side in members.values():
+        names = side.psycopg().execute("SELECT table_name FROM ducklake_table WHERE end_snapshot IS NULL AND table_name <> ''").fetchall()
+        found |= {path for (name,) in names for path in list_named(side, name)}
+    return found
 
 
 def _make_filled(lake: FreshLake) -> FreshLake:
