@@ -202,6 +202,8 @@ SELECT_NAME = sql.SQL("""
 SELECT s.schema_name, o.{name} FROM {t} o JOIN ducklake_schema s ON s.schema_id = o.schema_id AND s.end_snapshot IS NULL
  WHERE o.{id} = %(id)s AND o.end_snapshot IS NULL
 """)
+BEGINS: Mapping[str, sql.Composable] = {"begin_snapshot": sql.SQL("%(made)s"), "end_snapshot": sql.SQL("NULL")}
+NEW_ID = sql.SQL("n.new_id")
 COPY_ROWS = sql.SQL("""
 INSERT INTO {t} ({columns}) SELECT {values} FROM {t} f
   JOIN unnest(%(ids)s::bigint[], %(new_ids)s::bigint[]) AS n(id, new_id) ON n.id = f.{key}
@@ -380,7 +382,7 @@ class _Reverting:
             if added:
                 self._conn.execute(END_ADDED.format(t=_table(kind)), self._ids)
             if ended and kind.name not in ONE_ROW:
-                self._copy(ADD_ENDED, "ducklake_" + kind.name, self._ids, {"begin_snapshot": "%(made)s", "end_snapshot": "NULL"})
+                self._copy(ADD_ENDED, "ducklake_" + kind.name, self._ids, BEGINS)
         for table_id in self._made_tables & self._data.keys():
             self._data[table_id].inlined.clear()
         reshaped = {int(key[0]) for kind in ("table", "column", "partition_info") for key, *_ in self._versions[kind]}
@@ -420,23 +422,23 @@ class _Reverting:
         for name, (count, _) in found.inlined.items():
             if count:
                 self._conn.execute(END_ADDED.format(t=sql.Identifier(name)), self._ids)
-                self._copy(ADD_ENDED, name, self._ids, {"begin_snapshot": "%(made)s", "end_snapshot": "NULL"})
+                self._copy(ADD_ENDED, name, self._ids, BEGINS)
         self._conn.execute(DELETE_BOUNDS, {"tables": [table_id]})
 
     def _copy_files(self, table_id: int, pairs: Mapping[str, object], deletes: Sequence[tuple[int, int]]) -> None:
         """Give files new rows, with the rows deleted that were deleted before the snapshot."""
-        renewed = {"begin_snapshot": "%(made)s", "end_snapshot": "NULL", "partial_max": "NULL", "data_file_id": "n.new_id"}
+        renewed: dict[str, sql.Composable] = {**BEGINS, "partial_max": sql.SQL("NULL"), "data_file_id": NEW_ID}
         self._copy(COPY_ROWS, "ducklake_data_file", pairs, renewed, "data_file_id")
         for name in FILE_PARTS:
-            self._copy(COPY_ROWS, "ducklake_" + name, pairs, {"data_file_id": "n.new_id"}, "data_file_id")
+            self._copy(COPY_ROWS, "ducklake_" + name, pairs, {"data_file_id": NEW_ID}, "data_file_id")
         self._conn.execute(COPY_NOTES, pairs)
         files = {row[0]: row[1] for row in deletes}
         ids = self._take_ids(len(files))
         owners = sql.SQL("(SELECT x.owner FROM unnest({}::bigint[], {}::bigint[]) AS x(id, owner) WHERE x.id = f.delete_file_id)")
         owner = owners.format(sql.Literal(list(files)), sql.Literal(list(files.values())))
-        renewed |= {"delete_file_id": "n.new_id"}
+        renewed |= {"delete_file_id": NEW_ID, "data_file_id": owner}
         parameters = {**self._ids, "ids": list(files), "new_ids": ids}
-        self._copy(COPY_ROWS, "ducklake_delete_file", parameters, renewed, "delete_file_id", {"data_file_id": owner})
+        self._copy(COPY_ROWS, "ducklake_delete_file", parameters, renewed, "delete_file_id")
         name = f"ducklake_inlined_delete_{table_id}"
         if name in self._inlined:
             self._conn.execute(COPY_INLINED_DELETES.format(t=sql.Identifier(name)), pairs)
@@ -446,15 +448,13 @@ class _Reverting:
         query: sql.SQL,
         table: str,
         parameters: Mapping[str, object],
-        values: Mapping[str, str],
+        values: Mapping[str, sql.Composable],
         key: str = "",
-        composed: Mapping[str, sql.Composable] | None = None,
     ) -> None:
-        """Copy rows of a table into it. `values`: the text of columns that change; a row of the table is `f`."""
+        """Copy rows of a table into it. `values`: those of columns that change; a row of the table is `f`."""
         columns = read_columns(self._conn, self._member, table)
-        known: dict[str, sql.Composable] = {name: sql.SQL(text) for name, text in values.items()} | dict(composed or {})  # pyright: ignore[reportArgumentType]
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
-        shown = sql.SQL(", ").join(known.get(column, sql.Identifier("f", column)) for column in columns)
+        shown = sql.SQL(", ").join(values.get(column, sql.Identifier("f", column)) for column in columns)
         self._conn.execute(query.format(t=sql.Identifier(table), columns=listed, values=shown, key=sql.Identifier(key)), parameters)
 
     def _take_ids(self, count: int) -> list[int]:
