@@ -190,7 +190,7 @@ def test_requests_to_merge_that_make_no_sense_are_refused(lake: FreshLake) -> No
         for body in (
             {},
             {"from": "dev", "strategy": "octopus"},
-            {"from": "dev", "on-conflict": "theirs"},
+            {"from": "dev", "on-conflict": "mine"},
             {"from": "dev", "into": "other"},
         ):
             assert ask_merge(server, body).status == 400
