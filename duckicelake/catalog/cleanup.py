@@ -86,12 +86,7 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
     own = _list_own_metadata(notes)
     return TableObjects(
         table,
-        [
-            uri
-            for location in locations
-            for uri, _ in warehouse.objects.list_under(location)
-            if location not in shared or uri in own
-        ],
+        [uri for location in locations for uri, _ in warehouse.objects.list_under(location) if location not in shared or uri in own],
         locations,
     )
 

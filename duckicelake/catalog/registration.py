@@ -278,7 +278,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
         step.rows.append(changed_note(table_id, metadata, sequence_base=_compute_sequence_base(metadata, lake_snapshot_id)))
     if metadata.current_snapshot_id is not None:
         step.add_change("inserted_into_table", table_id)
-    _add_files(step, FileWriter(commit, ids, PlannedTable(table_id, None, metadata, ()), registration.allowed), registration.external)
+    _add_files(step, FileWriter(ids, PlannedTable(table_id, None, metadata, ()), registration.allowed), registration.external)
     step.rows += _pin_past_files(commit.conn, ids, table_id, registration)
     notes = [
         *_build_past_notes(table_id, registration, metadata),

@@ -1,13 +1,18 @@
 """The second step of a commit: `locking` opens the transaction, takes the lake's lock and checks that the prepared bases are current.
 
+Then it applies the requests to the metadata of their tables and looks up all rows that planning the commit needs.
+
 `commits.commit` calls it; plan and write follow in the same transaction. Every other committer waits, DuckDB included, so nothing slow
 is done here.
 """
 
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from duckicelake.catalog.commits.apply import apply_request
+from duckicelake.catalog.commits.look_up import TableChange, look_up
 from duckicelake.catalog.commits.prepare import Prepared, read_committed_ids
 from duckicelake.catalog.commits.requests import (
     CommitBatch,
@@ -15,6 +20,7 @@ from duckicelake.catalog.commits.requests import (
     GroupMember,
     TableCommit,
     check_still_required,
+    check_uuids,
     is_committed,
     join_updates,
     list_unknown_ids,
@@ -44,12 +50,14 @@ class LockedTable:
 class Locked:
     """The requests of a commit under the lake's lock, which `commit` holds.
 
-    `has_landed`: they were committed before, and nothing is left to do. `digest` identifies a request for several tables.
+    `changes` are the requests with the rows that they concern; none if `has_landed`: they were committed before.
+    `digest` identifies a request for several tables.
     `refusals` are the errors of those members of a group whose requirements do not hold, by their place in the group.
     """
 
     commit: Commit
     tables: Sequence[LockedTable]
+    changes: Sequence[TableChange] = ()
     has_landed: bool = False
     digest: str = ""
     refusals: Mapping[int, CommitFailed] = field(default_factory=dict[int, CommitFailed])
@@ -64,7 +72,8 @@ class Locked:
 def locking(warehouse: Warehouse, batch: CommitBatch, prepared: Sequence[Prepared], *, yields: bool) -> Generator[Locked]:
     """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
 
-    Raises: BaseChanged. CommitFailed: a part of the requests has landed, and not this request as a whole. What `committing` raises
+    Raises: BaseChanged. CommitFailed: a part of the requests has landed, and not this request as a whole. What `apply_request`, `look_up`
+    and `committing` raise
     """
     with committing(warehouse.lake, _build_watched(warehouse, batch.watched, prepared), yields=yields) as commit:
         if commit.locked_check is not None and commit.locked_check.has_rival:
@@ -83,7 +92,16 @@ def _check(commit: Commit, batch: CommitBatch, prepared: Sequence[Prepared]) -> 
         return Locked(commit, tables, has_landed=True)
     if any(_is_outdated(commit, table.prepared) for table in tables):
         raise BaseChanged
-    return Locked(commit, tables, digest=batch.digest, refusals=refusals)
+    return Locked(commit, tables, _look_up_all(commit, tables), digest=batch.digest, refusals=refusals)
+
+
+def _look_up_all(commit: Commit, tables: Sequence[LockedTable]) -> Sequence[TableChange]:
+    check_uuids([table.prepared.request for table in tables])
+    now_ms, head = time.time_ns() // 1_000_000, commit.head
+    return [
+        look_up(commit.conn, apply_request(table.prepared, table.committed_ids, head.snapshot_id, now_ms), head.lake_format)
+        for table in tables
+    ]
 
 
 def _build_watched(warehouse: Warehouse, requests: Sequence[TableCommit], prepared: Sequence[Prepared]) -> WatchedTable | None:
