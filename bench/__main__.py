@@ -26,12 +26,14 @@ from bench.routes import measure_routes
 from bench.scale import FULL, SMALL, USUAL, Scale
 from bench.stand import Stand, open_stand, temporary_home
 from bench.wide import measure_wide
+from bench.young import measure_young
 
 IDLE = "idle"
 ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "cached": measure_cached,
     "guarded": measure_guarded,
     "wide": measure_wide,
+    "young": measure_young,
     "snapshots": measure_snapshots,
     "files": measure_files,
     "later": measure_later_loads,

@@ -30,6 +30,7 @@ class Scale:
     branch_files: tuple[int, ...]
     branches: tuple[int, ...]
     merged_files: tuple[int, ...]
+    young_transactions: int
 
 
 SMALL = Scale(
@@ -56,6 +57,7 @@ SMALL = Scale(
     branch_files=(10, 100),
     branches=(0, 1),
     merged_files=(10,),
+    young_transactions=12,
 )
 USUAL = Scale(
     6000,
@@ -81,6 +83,7 @@ USUAL = Scale(
     branch_files=(10, 1000, 100_000),
     branches=(0, 1, 10, 50),
     merged_files=(100, 1000, 10_000),
+    young_transactions=200,
 )
 FULL = replace(
     USUAL,
