@@ -278,20 +278,23 @@ async def open_branch(settings: Settings, parent: OpenLake, branch: Branch, open
         found = replace(found, read_only=said, is_untagged=True)
     elif branch.is_tag:
         found = replace(found, read_only=f"{branch.name!r} is a tag, which is read-only: make a branch of it to work on its tables.")
-    audited = replace(found, audit_log=start_audit_log(settings, found, opened))
+    # The lake keeps what was read and denied on a branch: the schema of the branch goes with it.
+    audited = replace(found, audit_log=start_audit_log(settings, parent, opened, (branch.name, found)))
     if parent.policies is None:
         return audited
     policies = BranchPolicies(parent.policies, lambda: PolicyCache(found.watch, partial(read_policy, found.warehouse)))
     return replace(audited, policies=policies)
 
 
-def start_audit_log(settings: Settings, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
-    """Start the audit log of a lake; `opened` stops it."""
+def start_audit_log(settings: Settings, lake: OpenLake, opened: AsyncExitStack, branch: tuple[str, OpenLake] | None = None) -> AuditLog:
+    """Start the audit log of a lake, or of a branch of it, by name and as a lake of its own; `opened` stops it."""
     reads, reports = ReadCounter(settings.audit_reads), ReportQueue(settings.client_reports_max)
-    trail = AuditLog(lake.warehouse.lake, settings.audit_days, reads, settings.audit_reads_days, reports)
-    trail.start()
-    opened.push_async_callback(run_in_threadpool, trail.stop)
-    return trail
+    audit_log = AuditLog(lake.warehouse.lake, settings.audit_days, reads, settings.audit_reads_days, reports)
+    if branch is not None:
+        audit_log.branch, audit_log.branch_lake = branch[0], branch[1].warehouse.lake
+    audit_log.start()
+    opened.push_async_callback(run_in_threadpool, audit_log.stop)
+    return audit_log
 
 
 def build_webhook_sender(settings: WebhookSettings) -> WebhookSender:

@@ -59,6 +59,8 @@ TimedLine = tuple[float, AuditLine]
 class AuditLog:
     """Write denied requests, reads and clients' reports in a thread of its own, and remove those older than `days` (`reads_days`).
 
+    `branch`, `branch_lake`: the requests are for that branch of the lake. The lake keeps what was denied and read, because the schema of
+    the branch goes with it; reports and old lines are those of the branch.
     `first_s` delays the first removal, because a starting server is busy.
     """
 
@@ -67,6 +69,8 @@ class AuditLog:
     reads: ReadCounter = field(default_factory=lambda: ReadCounter(0.0))
     reads_days: int = 30
     reports: ReportQueue = field(default_factory=lambda: ReportQueue(0))
+    branch: str | None = None
+    branch_lake: Lake | None = None
     first_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     dropped_count: int = 0
@@ -194,14 +198,14 @@ class AuditLog:
 
     def _write(self, lines: Sequence[TimedLine]) -> None:
         with writing_on_new_connection(self.lake) as conn:
-            write_denied_lines(conn, lines)
+            write_denied_lines(conn, lines, self.branch)
 
     def _write_read_rows(self, reads: Sequence[CountedRead]) -> None:
         with writing_on_new_connection(self.lake) as conn:
-            write_reads(conn, reads)
+            write_reads(conn, reads, self.branch)
 
     def _write_report_rows(self, reports: Sequence[ClientReport]) -> None:
-        with writing_on_new_connection(self.lake) as conn:
+        with writing_on_new_connection(self.branch_lake or self.lake) as conn:
             write_reports(conn, reports, self.reports.kept)
 
     def _forget(self) -> None:
@@ -210,5 +214,5 @@ class AuditLog:
         for delete, days in (*by_days, (delete_old_reads, self.reads_days)):
             found = DELETE_BATCH
             while found == DELETE_BATCH and not self._stopping.is_set():
-                with writing_on_new_connection(self.lake) as conn:
+                with writing_on_new_connection(self.branch_lake or self.lake) as conn:
                     found = delete(conn, days, DELETE_BATCH)

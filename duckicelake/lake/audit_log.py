@@ -54,8 +54,8 @@ SELECT %(made_snapshot_id)s, n.* FROM json_to_recordset(%(audit_context)s::json)
 """
 
 INSERT_DENIED = """
-INSERT INTO iceberg_audit (logged_at, request_id, principal, operation, objects, outcome, reason)
-SELECT to_timestamp(n.logged_at), n.request_id, n.principal, n.operation, n.objects, n.outcome, n.reason
+INSERT INTO iceberg_audit (logged_at, request_id, principal, operation, objects, outcome, reason, branch)
+SELECT to_timestamp(n.logged_at), n.request_id, n.principal, n.operation, n.objects, n.outcome, n.reason, %(branch)s
   FROM json_to_recordset(%(lines)s::json)
        AS n(logged_at double precision, request_id text, principal text, operation text, objects text[], outcome text, reason text)
 """
@@ -90,10 +90,10 @@ def write_lines(conn: psycopg.Connection, audit_contexts: Sequence[AuditContext]
     conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "audit_context": encode_contexts(audit_contexts)})
 
 
-def write_denied_lines(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:
-    """Write the lines of denied requests, each with its time in seconds."""
+def write_denied_lines(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]], branch: str | None = None) -> None:
+    """Write the lines of denied requests, each with its time in seconds. `branch`: the branch of the lake that they were for."""
     rows = [{"logged_at": at_s, **asdict(line.audit_context), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
-    conn.execute(INSERT_DENIED, {"lines": json.dumps(rows).replace("\\u0000", "")})
+    conn.execute(INSERT_DENIED, {"lines": json.dumps(rows).replace("\\u0000", ""), "branch": branch})
 
 
 def delete_old_lines(conn: psycopg.Connection, days: float, most: int) -> int:
@@ -127,6 +127,7 @@ class CountedRead:
 
     `principal` None: the server does not require authentication. `snapshot_id`: the table's current snapshot, or the planned one.
     `keys`: what the answer gave access to in the store: `read`, `read,write` or `sign`; None for nothing.
+    `branch`: the branch of the lake that was read; None: the lake itself.
     """
 
     first_at: datetime
@@ -139,19 +140,22 @@ class CountedRead:
     object_name: str | None
     snapshot_id: int | None
     keys: str | None
+    branch: str | None = None
 
 
 INSERT_READS = """
 INSERT INTO iceberg_read
-       (first_at, last_at, read_count, request_id, principal, address, operation, object, snapshot_id, keys)
-SELECT n.first_at, n.last_at, n.read_count, n.request_id, n.principal, n.address, n.operation, n.object_name, n.snapshot_id, n.keys
+       (first_at, last_at, read_count, request_id, principal, address, operation, object, snapshot_id, keys, branch)
+SELECT n.first_at, n.last_at, n.read_count, n.request_id, n.principal, n.address, n.operation, n.object_name, n.snapshot_id, n.keys,
+       %(branch)s
   FROM json_to_recordset(%(reads)s::json)
        AS n(first_at timestamptz, last_at timestamptz, read_count bigint, request_id text, principal text, address text, operation text,
             object_name text, snapshot_id bigint, keys text)
 """
 
 SELECT_READS = """
-SELECT r.id, r.first_at, r.last_at, r.read_count, r.request_id, r.principal, r.address, r.operation, r.object, r.snapshot_id, r.keys
+SELECT r.id, r.first_at, r.last_at, r.read_count, r.request_id, r.principal, r.address, r.operation, r.object, r.snapshot_id, r.keys,
+       r.branch
   FROM iceberg_read r
  WHERE r.id < %(before)s
    AND (%(object)s::text IS NULL OR left(r.object, 500) = left(%(object)s, 500) AND r.object = %(object)s)
@@ -168,10 +172,10 @@ DELETE FROM iceberg_read
 """
 
 
-def write_reads(conn: psycopg.Connection, reads: Sequence[CountedRead]) -> None:
-    """Write reads that were counted."""
+def write_reads(conn: psycopg.Connection, reads: Sequence[CountedRead], branch: str | None = None) -> None:
+    """Write reads that were counted on the lake, or on a branch of it."""
     rows = [asdict(read) | {"first_at": read.first_at.isoformat(), "last_at": read.last_at.isoformat()} for read in reads]
-    conn.execute(INSERT_READS, {"reads": json.dumps(rows).replace("\\u0000", "")})
+    conn.execute(INSERT_READS, {"reads": json.dumps(rows).replace("\\u0000", ""), "branch": branch})
 
 
 def read_reads(

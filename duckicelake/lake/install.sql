@@ -397,6 +397,10 @@ CREATE TABLE IF NOT EXISTS iceberg_read (
     keys text
 );
 
+-- The branch of the lake that the request was for; NULL: the lake itself.
+ALTER TABLE iceberg_audit ADD COLUMN IF NOT EXISTS branch text;
+ALTER TABLE iceberg_read ADD COLUMN IF NOT EXISTS branch text;
+
 CREATE INDEX IF NOT EXISTS iceberg_ix_read ON iceberg_read USING brin (last_at);
 -- Names may be longer than a key of an index.
 CREATE INDEX IF NOT EXISTS iceberg_ix_read_object ON iceberg_read (left(object, 500), id);

@@ -259,11 +259,13 @@ class ServerContext:
     def get_repository(self, prefix: str) -> OpenLake:
         """Return the lake that a path names by its percent-encoded prefix.
 
-        Raises: NoSuchWarehouse. BadRequest: it is a branch, and accounts and grants are its lake's
+        Raises: NoSuchWarehouse. BadRequest: it is a branch, and accounts, grants and audited reads are its lake's
         """
         lake = self.get_lake(prefix)
         if lake.repository:
-            raise BadRequest(f"Accounts and grants are those of the lake: use the warehouse {lake.repository!r}, not its branch.")
+            raise BadRequest(
+                f"Accounts, grants and audited reads are those of the lake: use the warehouse {lake.repository!r}, not its branch."
+            )
         return lake
 
 

@@ -171,6 +171,7 @@ def encode_read(read: CountedRead) -> Mapping[str, Any]:
         "principal": read.principal,
         "address": read.address,
         "operation": read.operation,
+        "branch": read.branch,
         "object": read.object_name,
         "snapshot-id": read.snapshot_id,
         "keys": read.keys,

@@ -79,9 +79,10 @@ def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
 
 
 def get_branch(conn: psycopg.Connection, name: str) -> Branch:
-    """Return the branch of that name. Raises: NotFound: there is none. BadRequest: it is a tag"""
+    """Return the branch of exactly that name. Raises: NotFound: there is none. BadRequest: it is a tag"""
     branch = find_branch(conn, name)
-    if branch is None:
+    # Rights are granted on names with their case, and clients address a branch by it.
+    if branch is None or branch.name != name:
         raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
     if branch.is_tag:
         raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")

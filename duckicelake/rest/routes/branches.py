@@ -7,6 +7,7 @@ from fastapi import Path, Request, Response
 from duckicelake.access.grants import Rights
 from duckicelake.catalog.repositories import branches
 from duckicelake.catalog.repositories.branches import MAIN, Branch, BranchRequest
+from duckicelake.catalog.warehouse import is_snapshot_id
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, get_text
 from duckicelake.rest.auth.audit import describe_request
@@ -74,10 +75,12 @@ class BranchRoutes:
         return describe_branch(lake, *branches.reset(lake.warehouse, decoded_name, describe_request(request.scope)))
 
     def list_tags(self, target: Target) -> TagsResponse:
-        """List the tags of the lake, oldest first."""
+        """List the tags of the lake, oldest first; those that servers made for snapshots only for managers of the warehouse."""
         check_sees_branches(target.session)
         lake = self._context.get_repository(target.prefix)
-        return {"tags": [describe_branch(lake, tag, parent) for tag, parent in branches.list_made(lake.warehouse, is_tag=True)]}
+        tags = branches.list_made(lake.warehouse, is_tag=True)
+        is_manager = target.session.may_choose_locations
+        return {"tags": [describe_branch(lake, tag, parent) for tag, parent in tags if is_manager or not tag.is_automatic]}
 
     def create_tag(self, request: Request, target: Target, body: Body) -> BranchResponse:
         """Make a tag of the lake or of a branch: a snapshot that stays readable by its name."""
@@ -97,7 +100,7 @@ class BranchRoutes:
         lake = self._context.get_repository(target.prefix)
         branches.check_branch_name(lake.warehouse, name)
         check_branch(target.session, name, Rights.CREATE)
-        if at is not None:
+        if at is not None or is_snapshot_id(parent):
             # Older snapshots are shown by the grants of today: what was moved out of a namespace since is in it again there.
             check_manages_warehouse(target.session)
         made = branches.make(lake.warehouse, BranchRequest(name, parent, at, is_tag), describe_request(request.scope))

@@ -58,8 +58,8 @@ class RecordRoutes:
         page_token: Annotated[str, Query(alias="pageToken", description="Where the previous page ended; empty: the first page.")] = "",
         page_size: Annotated[int, Query(alias="pageSize", ge=1, le=MOST_READS, description="At most so many.")] = FEW_EVENTS,
     ) -> ListReadsResponse:
-        """List the audited reads of a lake, those that were written last first."""
-        warehouse = self._context.get_lake(target.prefix).warehouse
+        """List the audited reads of a lake and its branches, those that were written last first."""
+        warehouse = self._context.get_repository(target.prefix).warehouse
         page = list_reads(warehouse, page_size, parse_place(page_token), WantedReads(name, principal))
         token = None if page.before is None else encode_page_token((str(page.before),))
         return {"reads": [dict(encode_read(read)) for read in page.reads], "next-page-token": token}

@@ -134,7 +134,7 @@ def test_a_renamed_branch_keeps_all_but_its_name(lake: FreshLake) -> None:
     dev = make_branch(lake, "Dev")
     with closing(dev.duckdb()) as session:
         session.execute("INSERT INTO t FROM range(20, 40)")
-        renamed = rename_branch(conn, schema, "dev", "trial")
+        renamed = rename_branch(conn, schema, "Dev", "trial")
         assert (renamed.name, renamed.schema_name, renamed.data_path) == ("trial", dev.metadata_schema, dev.data_path)
         session.execute("INSERT INTO t FROM range(40, 60)")
     again = make_branch(lake, "dev")
@@ -157,8 +157,9 @@ def test_names_that_cannot_be_given_are_refused(lake: FreshLake) -> None:
     make_branch(lake, BranchRequest("v1", is_tag=True))
     assert rename_branch(conn, schema, "dev", "DEV").name == "DEV"
     for name, new_name, error in (
-        ("dev", "V1", AlreadyExists),
-        ("dev", "main", BadRequest),
+        ("DEV", "V1", AlreadyExists),
+        ("DEV", "main", BadRequest),
+        ("dev", "other", NotFound),
         ("v1", "v2", BadRequest),
         ("x", "y", NotFound),
     ):

@@ -238,8 +238,8 @@ def test_rights_are_those_of_the_branch(lake: FreshLake) -> None:
         assert dev.psycopg().execute(select).fetchall() == [("ann", "updateTable", ["a.t"])]
         assert lake.psycopg().execute(select).fetchall() == []
         catalog.close()
-    reads = "SELECT DISTINCT principal, operation, object FROM iceberg_read"
-    assert dev.psycopg().execute(reads).fetchall() == [("ann", "loadTable", "a.t")]
+    reads = "SELECT DISTINCT principal, operation, branch, object FROM iceberg_read"
+    assert lake.psycopg().execute(reads).fetchall() == [("ann", "loadTable", "dev", "a.t")]
 
 
 def test_a_table_is_named_with_its_branch(lake: FreshLake) -> None:

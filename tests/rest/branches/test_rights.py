@@ -120,6 +120,42 @@ def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> No
         assert guarded.ask("admin", "DELETE", f"{BRANCHES}/other").status == 204
 
 
+def test_rights_hold_for_names_in_their_own_case(lake: FreshLake) -> None:
+    """A branch is changed under exactly its name, so a right on `PROD*` is none on `prod`."""
+    with guard(lake) as guarded:
+        managed = Managed(guarded)
+        managed.add("ann")
+        managed.give("create,drop", "branch:PROD*", "ann")
+        prod = make_branch(lake, "prod")
+        prod.duckdb().execute("INSERT INTO a.t VALUES (100)")
+        for method, path, body in (
+            ("POST", "PROD/reset", None),
+            ("POST", "PROD/rename", {"name": "PROD-1"}),
+            ("DELETE", "PROD", None),
+        ):
+            assert managed.ask("ann", method, f"{BRANCHES}/{path}", body).error == (404, "NotFoundException"), path
+            assert managed.ask("ann", method, f"{BRANCHES}/{path.lower()}", body).error == DENIED, path
+        assert [each["name"] for each in managed.ask("ann", "GET", BRANCHES).json["branches"]] == ["prod"]
+        assert (100,) in read_rows(prod, "a.t")
+
+
+def test_what_was_done_on_a_branch_is_on_record_when_it_is_deleted(lake: FreshLake) -> None:
+    """Reads and denials are written in the lake, with the branch; a deletion takes the lines of changes there."""
+    with guard(lake, audit_reads=1.0) as guarded:
+        make_branch(lake, "dev-1")
+        assert guarded.get("reader", f"{DEV}/a/tables/t").status == 200
+        assert guarded.ask("reader", "POST", f"{DEV}/a/tables/t", PROPERTY).error == DENIED
+        assert guarded.ask("admin", "POST", f"{DEV}/a/tables/t", PROPERTY).status == 200
+        assert guarded.get("reader", f"{MAIN}/a/tables/t").status == 200
+        assert guarded.get("admin", "/management/v1/lake%40dev-1/reads").error == (400, "BadRequestException")
+        assert guarded.ask("admin", "DELETE", f"{BRANCHES}/dev-1").status == 204
+    conn = lake.psycopg()
+    reads = conn.execute("SELECT branch, principal, object, read_count FROM iceberg_read ORDER BY branch").fetchall()
+    assert reads == [("dev-1", "reader", "a.t", 1), (None, "reader", "a.t", 1)]
+    lines = conn.execute("SELECT principal, operation, outcome FROM iceberg_audit WHERE branch = 'dev-1' ORDER BY logged_at").fetchall()
+    assert lines == [("reader", "updateTable", "denied"), ("admin", "updateTable", "done")]
+
+
 def test_what_is_no_right_on_branches_is_refused(lake: FreshLake) -> None:
     """Nobody reads or manages by a pattern, and a pattern is a name with stars."""
     with guard(lake) as guarded:

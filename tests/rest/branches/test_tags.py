@@ -23,7 +23,7 @@ from tests.rest.auth.escapes.ground import BUCKET
 from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.auth.vended import is_refused, load_with_keys, split
-from tests.rest.branches.test_rights import DENIED, NEW_TABLE, PROPERTY
+from tests.rest.branches.test_rights import BRANCHES, DENIED, NEW_TABLE, PROPERTY, TAGS
 from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
@@ -253,6 +253,14 @@ def test_only_managers_read_snapshots_without_a_tag(lake: FreshLake) -> None:
         keys = load_with_keys(guarded, "admin", path)
         assert is_refused(keys.s3.put_object, Bucket=BUCKET, Key=f"{split(keys.metadata['location'])[1]}/data/new.parquet", Body=b"x")
         assert guarded.get("reader", path).error == DENIED
+        managed = Managed(guarded)
+        managed.add("ann")
+        managed.give("read", "namespace:a", "ann")
+        managed.give("create", "branch:dev-*", "ann")
+        for made in (BRANCHES, TAGS):
+            assert managed.ask("ann", "POST", made, {"name": "dev-x", "from": str(head)}).error == DENIED
+        assert managed.ask("ann", "GET", TAGS).json == {"tags": []}
+        assert [each["name"] for each in guarded.get("admin", TAGS).json["tags"]] == [str(head)]
         make_branch(lake, BranchRequest("v1", at=head, is_tag=True))
         assert guarded.get("reader", path).status == 200
         assert guarded.get("stranger", path).status == 404
