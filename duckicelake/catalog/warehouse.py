@@ -8,7 +8,7 @@ from duckicelake.catalog.manifest_import.plan_cache import PlanCache
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.avro.reader import ReaderPool
-from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of, is_installed
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of, has_snapshot, is_installed
 from duckicelake.lake.connect import Lake, close_lake, open_branch, open_lake, reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.store.credentials.signing import RequestSigner
@@ -26,6 +26,7 @@ __all__ = [
     "Warehouse",
     "close_warehouse",
     "find_served_branch",
+    "has_served_snapshot",
     "is_snapshot_id",
     "open_branch_warehouse",
     "open_warehouse",
@@ -127,8 +128,14 @@ def close_warehouse(warehouse: Warehouse) -> None:
 
 
 def is_snapshot_id(name: str) -> bool:
-    """Return True if the name of a branch is the id of a lake snapshot."""
-    return name.isascii() and name.isdigit() and len(name) < len(str(2**63))
+    """Return True if the name of a branch is the id of a lake snapshot, written without zeros in front."""
+    return name.isascii() and name.isdigit() and len(name) < len(str(2**63)) and name == str(int(name))
+
+
+def has_served_snapshot(warehouse: Warehouse, snapshot_id: int) -> bool:
+    """Return True if a lake has a snapshot of that id."""
+    with reading(warehouse.lake) as conn:
+        return has_snapshot(conn, snapshot_id)
 
 
 def find_served_branch(warehouse: Warehouse, name: str) -> Branch | None:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from duckicelake.catalog.repositories.branches import MAIN
 from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, NoSuchFunction, NoSuchNamespace, NoSuchTable, NoSuchView
 from duckicelake.iceberg.json_reader import as_list, as_object
+from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.rest.operations import DUCKLAKE, Operation
 from duckicelake.rest.params import ADVERTISED_SEPARATOR, decode_segment, split_levels
 
@@ -146,7 +147,10 @@ class Rewriter:
 
     def _create_namespace(self, request: Request) -> Rewritten:
         body = as_object(request.read_body(), WHAT)
-        place = self._locate(read_levels(body.get("namespace")))
+        levels = read_levels(body.get("namespace"))
+        if not levels:
+            raise BadRequest("Cannot create a namespace without levels; name the branch and the namespace.")
+        place = self._locate(levels)
         if not place.levels:
             return Rewritten(*format_probe(place), query=b"", answer=refuse_member)
         path = replace_parts(request.parts, place.warehouse)
@@ -222,11 +226,11 @@ BODIES_WITH_NAMES = frozenset({"updateTable", "createView", "replaceView"})
 
 
 def read_levels(node: object) -> Levels:
-    """Return the levels of a namespace in a body. Raises BadRequest for anything else than an array of texts."""
+    """Return the levels of a namespace in a body. Raises BadRequest for anything else than an array of valid names."""
     levels = as_list(node, "namespace")
     if not all(isinstance(level, str) for level in levels):
         raise BadRequest("Cannot read namespace: a level is no string; send an array of strings")
-    return tuple(cast("list[str]", levels))
+    return tuple(check_name(level, "namespace") for level in cast("list[str]", levels))
 
 
 def replace_parts(parts: Sequence[str], warehouse: str, levels: Levels = ()) -> str:

@@ -212,17 +212,20 @@ MAX_NAME_BYTES = 1024
 """An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into the keys of its files."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_name(name: str, what: str) -> str:
     """Return the name of a table, view or namespace level unchanged.
 
-    Raises: BadRequest: it is empty, too long, or holds a control character
+    Raises: BadRequest: it is empty, too long, or holds a control character or half a surrogate pair
     """
     if not name:
         raise BadRequest(f"The {what} is empty.")
+    if SURROGATE.search(name):
+        raise BadRequest(f"The {what} holds half a surrogate pair, which UTF-8 cannot express.")
     if CONTROL.search(name):
         raise BadRequest(f"The {what} {name[:64]!r} holds a control character.")
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    if len(name.encode()) > MAX_NAME_BYTES:
         raise BadRequest(f"The {what} {name[:64]!r}… is longer than {MAX_NAME_BYTES} bytes.")
     return name

@@ -76,6 +76,14 @@ def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_t
     return drop_deleted(conn, lake_schema)
 
 
+# Branches that another version made are deleted too: these columns are in all of them.
+MOVE_LINES = sql.SQL("""
+INSERT INTO iceberg_audit (logged_at, request_id, principal, operation, objects, lake_snapshot_id, outcome, reason, branch)
+SELECT a.logged_at, a.request_id, a.principal, a.operation, a.objects, a.lake_snapshot_id, a.outcome, a.reason, {name}
+  FROM {branch}.iceberg_audit a ORDER BY a.id
+""")
+
+
 def _schedule(conn: psycopg.Connection, branch: Branch) -> None:
     names = {"branch": sql.Identifier(branch.schema_name), "data_path": sql.Literal(branch.data_path)}
     conn.execute(UPDATE_DELETED.format(number=sql.Literal(branch.number)))
@@ -113,13 +121,6 @@ def _release(conn: psycopg.Connection, member: str) -> int:
         assert row is not None
     return row[0]
 
-
-# Branches that another version made are deleted too: these columns are in all of them.
-MOVE_LINES = sql.SQL("""
-INSERT INTO iceberg_audit (logged_at, request_id, principal, operation, objects, lake_snapshot_id, outcome, reason, branch)
-SELECT a.logged_at, a.request_id, a.principal, a.operation, a.objects, a.lake_snapshot_id, a.outcome, a.reason, {name}
-  FROM {branch}.iceberg_audit a ORDER BY a.id
-""")
 
 LEFT_OVER = timedelta(days=1)
 

@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duckicelake.catalog.repositories.branches import MAIN
 from duckicelake.catalog.tables import Ident, check_table_exists
-from duckicelake.catalog.warehouse import Warehouse, find_served_branch, is_snapshot_id
+from duckicelake.catalog.warehouse import Warehouse, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import BadRequest, CatalogError, NoSuchNamespace, NoSuchTable, NoSuchWarehouse
 from duckicelake.iceberg.json_reader import as_list, as_object, decode_json
+from duckicelake.iceberg.requests.bodies import check_name
 from duckicelake.rest.auth.audit import find_operation
 from duckicelake.rest.branch_names import (
     NAMESPACE_PART,
@@ -38,12 +39,16 @@ from duckicelake.rest.branch_names import (
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
 from duckicelake.rest.layers.body_limit import BodyLimit, receive_body, replay
-from duckicelake.rest.operations import TABLE, Operation
+from duckicelake.rest.operations import ALL_OPERATIONS, TABLE, Operation
 from duckicelake.rest.params import decode_segment, split_levels
 
 API, RELATIVE = "/iceberg/api", "/iceberg/relative_to/"
 CONFIG = "/v1/config"
 START = f"/v1/{PREFIX}".encode()
+WITHOUT_PREFIX = frozenset(
+    parts[PREFIX_PART] for parts in (each.path.split("/") for each in ALL_OPERATIONS) if parts[1] == "v1" and parts[PREFIX_PART][0] != "{"
+)
+"""What stands in paths like `/v1/config` where others have a prefix."""
 MARKS = (b"@", b"%40")
 NAMING = (b"/tables/rename", b"/transactions/commit", b"/tables", b"/register")
 """Ends of the paths of requests whose bodies name tables."""
@@ -69,12 +74,28 @@ class BasePathLayer:
             return
         text, path = split_base_path(raw_path)
         base = Base() if text == "" else find_base(self._context.lakes, text or "")
-        if text is None or base is None:
-            error = NoSuchWarehouse(f"No lake is served below {raw_path[:64]!r}. The path names one as {RELATIVE}LAKE.BRANCH/api.")
+        try:
+            if text is None or base is None:
+                raise NoSuchWarehouse(f"No lake is served below {raw_path[:64]!r}. The path names one as {RELATIVE}LAKE.BRANCH/api.")
+            prefix = path.split("/")[PREFIX_PART]
+            if prefix not in WITHOUT_PREFIX:
+                check_member(base, decode_segment(prefix, "prefix"))
+        except CatalogError as error:
             scope["operation"] = UNROUTED
             await build_catalog_error(scope, error)(scope, receive, send)
             return
         await pass_on(self._app, scope, receive, send, {"raw_path": path.encode("latin-1"), "path": path, "base": base})
+
+
+def check_member(base: Base, name: str) -> None:
+    """Raise BadRequest if a base path names a lake or branch, and a request below it another warehouse or prefix."""
+    lake, _, ref = name.removeprefix(SCHEME).partition("@")
+    if not base.lake or name in ("", PREFIX) or (lake == base.lake and (not base.ref or (ref or MAIN) == base.ref)):
+        return
+    member = f"{base.lake}@{base.ref}" if base.ref else base.lake
+    raise BadRequest(
+        f"The base path is that of {member!r}, and the request names {name[:64]!r}. Use the path {API}, or no other warehouse."
+    )
 
 
 def split_base_path(raw_path: str) -> tuple[str | None, str]:
@@ -107,7 +128,9 @@ class BranchNameLayer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive_body(receive) or b"") if scope["method"] == "POST" else b""
-        receive = replay(body, receive) if body else receive
+        if scope["method"] == "POST":
+            # Also an empty one: the layers behind wait for the message that this layer has received.
+            receive = replay(body, receive)
         try:
             rewritten = await self._rewrite(scope, body)
         except CatalogError as error:
@@ -165,6 +188,8 @@ class BranchNameLayer:
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         warehouse, base = next((text for key, text in pairs if key == "warehouse"), ""), scope.get("base")
         prefix = PREFIX
+        if base is not None:
+            check_member(base, warehouse)
         if warehouse.startswith(SCHEME):
             named = find_base(self._context.lakes, warehouse.removeprefix(SCHEME))
             if named is None:
@@ -279,6 +304,9 @@ class TableNames:
         """Return the ordinary request, None if the request is one. Raises: BadRequest: it names tables on several branches."""
         parts = path.split("/")
         warehouse = decode_segment(parts[PREFIX_PART], "prefix")
+        if warehouse.partition("@")[0] not in self._context.lakes:
+            # A route to another catalog has names of its own.
+            return None
         if operation.name in BODY_OPERATIONS:
             return await self._rewrite_identifiers(operation, parts, warehouse, body) if b"@" in body else None
         if operation.name in CREATES:
@@ -300,17 +328,17 @@ class TableNames:
     async def _rewrite_new(self, parts: list[str], warehouse: str, body: bytes) -> Rewritten | None:
         node = await decode(body)
         levels = split_levels(decode_segment(parts[NAMESPACE_PART], "namespace"))
-        found = await self._find(TableName(warehouse, levels, str(node.get("name"))))
+        found = await self._find(TableName(warehouse, levels, str(node.get("name"))), is_new=True)
         return None if found is None else Rewritten(replace_parts(parts, found.warehouse), body={**node, "name": found.name})
 
     async def _rewrite_identifiers(self, operation: Operation, parts: list[str], warehouse: str, body: bytes) -> Rewritten | None:
         node, warehouses, is_changed = await decode(body), dict[str, None](), False
 
-        async def rename(identifier: object) -> dict[str, object]:
+        async def rename(identifier: object, *, is_new: bool = False) -> dict[str, object]:
             nonlocal is_changed
             named = as_object(identifier, WHAT)
             table = TableName(warehouse, read_levels(named.get("namespace")), str(named.get("name")))
-            found = await self._find(table)
+            found = await self._find(table, is_new=is_new)
             is_changed = is_changed or found is not None
             warehouses[(found or table).warehouse] = None
             return {**named, "name": (found or table).name}
@@ -319,25 +347,35 @@ class TableNames:
             changes = [as_object(change, WHAT) for change in as_list(node.get("table-changes"), WHAT)]
             node["table-changes"] = [{**change, "identifier": await rename(change.get("identifier"))} for change in changes]
         else:
-            node |= {"source": await rename(node.get("source")), "destination": await rename(node.get("destination"))}
+            node |= {"source": await rename(node.get("source")), "destination": await rename(node.get("destination"), is_new=True)}
         if not is_changed:
             return None
         if len(warehouses) > 1:
             raise BadRequest(f"The request names tables on {' and '.join(map(repr, warehouses))}; one request changes one branch.")
         return Rewritten(replace_parts(parts, next(iter(warehouses))), body=node)
 
-    async def _find(self, table: TableName) -> TableName | None:
-        """Return the table that a name like `t@dev` means, None if it means itself."""
+    async def _find(self, table: TableName, *, is_new: bool = False) -> TableName | None:
+        """Return the table that a name like `t@dev` means, None if it means itself. `is_new`: it is to be made, so in no snapshot.
+
+        Raises: BadRequest: a name is not valid
+        """
         plain, _, ref = table.name.rpartition("@")
         lake = self._context.lakes.get(table.warehouse.partition("@")[0])
         if not plain or not ref or lake is None:
             return None
+        check_name(table.name, "table")
+        for level in table.levels:
+            check_name(level, "namespace")
         member = lake if table.warehouse == lake.prefix else await self._context.find_member(table.warehouse, opens_snapshots=False)
         if member is None or await run_in_threadpool(has_table, member.warehouse, Ident(table.levels, table.name)):
             return None
         if ref == MAIN:
             return TableName(lake.prefix, table.levels, plain)
-        if not is_snapshot_id(ref) and await run_in_threadpool(find_served_branch, lake.warehouse, ref) is None:
+        if is_snapshot_id(ref):
+            is_there = not is_new and await run_in_threadpool(has_served_snapshot, lake.warehouse, int(ref))
+        else:
+            is_there = await run_in_threadpool(find_served_branch, lake.warehouse, ref) is not None
+        if not is_there:
             return None
         return TableName(f"{lake.prefix}@{ref}", table.levels, plain)
 

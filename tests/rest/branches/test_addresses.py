@@ -211,6 +211,60 @@ def test_bodies_name_branches(lake: FreshLake) -> None:
             assert post(server, "/v1/lakefs/transactions/commit", broken).error == (400, "BadRequestException")
 
 
+def test_hostile_bodies_and_names_are_refused(lake: FreshLake) -> None:
+    """By 400, and at once, as at ordinary addresses; also if there is no body at all."""
+    make_branch(lake, "dev")
+    half, nul = "\ud800", "a\0"
+    rename = {"source": name("main", f"{nul}@dev"), "destination": name("main", "b@dev")}
+    with serve(make_settings(lake, body_timeout_s=3)) as server:
+        for path, body in (
+            ("/v1/lakefs/namespaces/dev%1Fmain/tables/t/unregister", None),
+            ("/v1/lake/namespaces/main/tables", None),
+            ("/v1/lake/transactions/commit", {"table-changes": [{"identifier": name("main", f"{half}@dev"), **PROPERTY}]}),
+            ("/v1/lake/transactions/commit", {"table-changes": [{"identifier": name(half, "t@dev"), **PROPERTY}]}),
+            ("/v1/lakefs/transactions/commit", {"table-changes": [{"identifier": name(half, "a", "t"), **PROPERTY}]}),
+            ("/v1/lakefs/namespaces", {"namespace": [half]}),
+            ("/v1/lakefs/namespaces", {"namespace": []}),
+            ("/v1/lake/tables/rename", rename),
+            ("/v1/lake/namespaces/main/tables", NEW_TABLE | {"name": f"{half}@dev"}),
+        ):
+            answer = post(server, path, body) if body is not None else server.ask("POST", path, {"Content-Type": "application/json"}, b"")
+            assert answer.error == (400, "BadRequestException"), path
+        assert server.get("/v1/lake/namespaces/main/tables/x%00@dev").error == (400, "BadRequestException")
+
+
+def test_a_base_path_with_a_branch_serves_that_branch_alone(lake: FreshLake) -> None:
+    """A client that names another warehouse or prefix below it would work on that one unawares."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")
+    make_branch(lake, "dev")
+    with serve(make_settings(lake)) as server:
+        base = "/iceberg/relative_to/lake.dev/api/v1"
+        for query, prefix in (("", "lakefs"), ("?warehouse=lakefs", "lakefs"), ("?warehouse=lake%40dev", "lake%40dev")):
+            assert server.get(f"{base}/config{query}").json["overrides"]["prefix"] == prefix, query
+        for other in ("config?warehouse=lake", "config?warehouse=lake%40other", "config?warehouse=lakefs%3A%2F%2Flake"):
+            assert server.get(f"{base}/{other}").error == (400, "BadRequestException"), other
+        for prefix in ("lake", "lake@other", "lakefs%3A%2F%2Flake"):
+            assert server.get(f"{base}/{prefix}/namespaces/main/tables/t").error == (400, "BadRequestException"), prefix
+        assert server.get(f"{base}/lake@dev/namespaces/main/tables/t").status == 200
+
+
+def test_names_with_a_number_behind_them_stay_names(lake: FreshLake) -> None:
+    """Unless the lake has a snapshot of that id; nothing is made in a snapshot. Ids are written without zeros in front."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")
+    with serve(make_settings(lake)) as server:
+        tables = "/v1/lake/namespaces/main/tables"
+        assert server.get(f"{tables}/events@2024").error == (404, "NoSuchTableException")
+        for each in ("events@2024", "events@1"):
+            assert post(server, tables, NEW_TABLE | {"name": each}).status == 200, each
+            assert server.get(f"{tables}/{each}").status == 200, each
+        rename = {"source": name("main", "events@2024"), "destination": name("main", "again@1")}
+        assert post(server, "/v1/lake/tables/rename", rename).status == 204
+        assert server.get(f"{tables}/t@1").status == 200
+        for zeros in ("01", "001"):
+            assert server.get(f"/v1/lake@{zeros}/namespaces").error == (404, "NoSuchWarehouseException")
+            assert server.get(f"{tables}/t@{zeros}").error == (404, "NoSuchTableException")
+
+
 def test_rights_are_those_of_the_branch(lake: FreshLake) -> None:
     """The token comes from below the base path; refusals and records are those of the ordinary address."""
     with guard(lake, audit_reads=1.0) as guarded:
