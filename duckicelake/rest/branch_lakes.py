@@ -5,11 +5,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.catalog.repositories.branches import close_snapshot, open_snapshot
-from duckicelake.catalog.warehouse import Branch, find_served_branch, is_snapshot_id
+from duckicelake.catalog.repositories.branches import close_snapshot, list_names, open_snapshot
+from duckicelake.catalog.warehouse import Branch, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import CatalogError, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.rest.context import OpenLake
 
@@ -18,21 +19,21 @@ OpenBranch = Callable[[OpenLake, Branch, AsyncExitStack], Awaitable[OpenLake]]
 MAX_SNAPSHOTS = 8
 """How many snapshots without a tag a server shows at a time: each is a schema of views in Postgres, and keeps the snapshot from expiry."""
 IDLE_S, ROUND_S = 600.0, 60.0
-"""After how long without a request such a snapshot is closed, and how often the server looks."""
+"""After how long without a request a branch or such a snapshot is closed, and how often the server looks."""
 
 
 @dataclass(slots=True)
 class _OpenedBranch:
     """A branch that is open, and how many requests use it; `is_replaced`: the last of them closes it.
 
-    `snapshot`: the name of the tag that this server has made for it, else empty. `parent`: its lake.
+    `is_untagged`: a server has made its tag, which is deleted when it is closed. `parent`: its lake.
     """
 
     number: int
     lake: OpenLake
     parent: OpenLake
     closing: AsyncExitStack
-    snapshot: str = ""
+    is_untagged: bool = False
     request_count: int = 0
     is_replaced: bool = False
     used_at_s: float = field(default_factory=time.monotonic)
@@ -54,7 +55,9 @@ class BranchLakes:
     def __init__(self, open_branch: OpenBranch) -> None:
         self._open_branch = open_branch
         self._opened: dict[str, _OpenedBranch] = {}
-        self._opening = asyncio.Lock()
+        self._opening = WeakValueDictionary[str, asyncio.Lock]()
+        # The lake's lock is waited for within it, so other branches are opened without it.
+        self._opening_snapshot = asyncio.Lock()
 
     def find(self, prefix: str) -> OpenLake | None:
         """Return the branch if `check` has opened it."""
@@ -72,13 +75,15 @@ class BranchLakes:
         if opened is not None and branch is not None and opened.number == branch.number:
             opened.used_at_s = time.monotonic()
             return
-        async with self._opening:
+        async with self._opening.setdefault(prefix, asyncio.Lock()):
             # Another request may have opened a younger branch meanwhile, or a renamed one has the name now.
             branch = await run_in_threadpool(find_served_branch, parent.warehouse, name)
             if branch is None and opens_snapshots and is_snapshot_id(name):
-                await self._make_room(prefix)
-                branch = await run_in_threadpool(open_snapshot, parent.warehouse, int(name))
-            await self._replace(parent, prefix, branch)
+                async with self._opening_snapshot:
+                    branch = await self._open_snapshot(parent, prefix, int(name))
+                    await self._replace(parent, prefix, branch)
+            else:
+                await self._replace(parent, prefix, branch)
         if branch is None:
             raise NoSuchWarehouse(f"Warehouse does not exist: {prefix[:64]!r}. `duckicelake branch list` lists the branches of the lake.")
 
@@ -106,45 +111,69 @@ class BranchLakes:
             opened = None
         if opened is None and branch is not None:
             closing = AsyncExitStack()
+            if branch.is_automatic:
+                # Closed last, after the connections that read it.
+                closing.push_async_callback(delete_tag, parent, branch)
             lake = await self._open_branch(parent, branch, closing)
-            self._opened[prefix] = _OpenedBranch(branch.number, lake, parent, closing, branch.name if branch.is_automatic else "")
+            self._opened[prefix] = _OpenedBranch(branch.number, lake, parent, closing, branch.is_automatic)
 
-    async def _make_room(self, prefix: str) -> None:
-        """Close the snapshot that was not asked for longest if there are too many. Raises: ServiceUnavailable: all of them are in use"""
-        shown = {name: each for name, each in self._opened.items() if each.snapshot and name != prefix}
-        if len(shown) < MAX_SNAPSHOTS:
-            return
-        idle = [name for name, each in shown.items() if each.request_count == 0]
-        if not idle:
+    async def _open_snapshot(self, parent: OpenLake, prefix: str, snapshot_id: int) -> Branch | None:
+        """Make the tag of a snapshot, None if there is no such snapshot; of too many the one that was not asked for longest is closed.
+
+        Raises: ServiceUnavailable: all of them are in use, or the lake is not idle. BadRequest: the snapshot cannot be shown
+        """
+        if not await run_in_threadpool(has_served_snapshot, parent.warehouse, snapshot_id):
+            return None
+        idle = self._list_idle(prefix)
+        if idle == []:
             raise ServiceUnavailable(f"Other snapshots without a tag are read, {MAX_SNAPSHOTS} at most: try again, or make a tag.")
-        await self._close_snapshot(min(idle, key=lambda name: shown[name].used_at_s))
+        branch = await run_in_threadpool(open_snapshot, parent.warehouse, snapshot_id)
+        # Nothing was closed for a snapshot that is not shown; and requests may have begun meanwhile.
+        idle = self._list_idle(prefix)
+        if branch is not None and idle:
+            await self._opened.pop(idle[0]).retire()
+        return branch
+
+    def _list_idle(self, prefix: str) -> list[str] | None:
+        """Return the snapshots besides that one which no request uses, the longest unused first; None: there is room for one more."""
+        shown = {name: each for name, each in self._opened.items() if each.is_untagged and name != prefix}
+        if len(shown) < MAX_SNAPSHOTS:
+            return None
+        idle = [name for name, each in shown.items() if each.request_count == 0]
+        return sorted(idle, key=lambda name: shown[name].used_at_s)
 
     async def close_idle(self, idle_s: float) -> None:
-        """Close the snapshots without a tag that no request has named for so long, and delete their schemas."""
-        async with self._opening:
-            now_s = time.monotonic()
-            for prefix, each in list(self._opened.items()):
-                if each.snapshot and each.request_count == 0 and now_s - each.used_at_s >= idle_s:
-                    await self._close_snapshot(prefix)
-
-    async def _close_snapshot(self, prefix: str) -> None:
-        opened = self._opened.pop(prefix)
-        await opened.retire()
-        # Postgres may not answer: the tag is deleted when a snapshot is opened after a day.
-        with suppress(CatalogError):
-            await run_in_threadpool(close_snapshot, opened.parent.warehouse, opened.snapshot)
+        """Close branches and snapshots that no request has named for so long, and those that have been deleted or renamed."""
+        entries = list(self._opened.items())
+        served: dict[str, set[str]] = {}
+        for parent in {each.parent.prefix: each.parent for _, each in entries}.values():
+            # While Postgres does not answer, only what is idle is closed.
+            with suppress(CatalogError):
+                served[parent.prefix] = await run_in_threadpool(list_names, parent.warehouse)
+        now_s = time.monotonic()
+        for prefix, each in entries:
+            # A name that another branch has now, or that was merged, is opened anew by the next request for it.
+            name, names = each.lake.prefix.partition(SEPARATOR)[2], served.get(each.parent.prefix)
+            is_gone = names is not None and name not in names
+            is_idle = each.request_count == 0 and now_s - each.used_at_s >= idle_s
+            if (is_gone or is_idle) and self._opened.get(prefix) is each:
+                del self._opened[prefix]
+                await each.retire()
 
     async def watch(self) -> None:
-        """Close idle snapshots until the task is cancelled."""
+        """Close what is idle or gone until the task is cancelled."""
         while True:
             await asyncio.sleep(ROUND_S)
             await self.close_idle(IDLE_S)
 
     async def close(self) -> None:
         """Close all branches, and delete the schemas of snapshots without a tag."""
-        async with self._opening:
-            for prefix, each in list(self._opened.items()):
-                if each.snapshot:
-                    await self._close_snapshot(prefix)
-                else:
-                    await self._opened.pop(prefix).closing.aclose()
+        async with self._opening_snapshot:
+            for prefix in list(self._opened):
+                await self._opened.pop(prefix).closing.aclose()
+
+
+async def delete_tag(parent: OpenLake, tag: Branch) -> None:
+    """Delete the tag that a server made for a snapshot. If Postgres does not answer, a server does when it opens a snapshot a day later."""
+    with suppress(CatalogError):
+        await run_in_threadpool(close_snapshot, parent.warehouse, tag)

@@ -105,10 +105,15 @@ def parse_at(at: object) -> int | datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
+SNAPSHOT_TRIES = 10
+"""How often the lake's lock is asked for, half a second each: a client that reads waits, and may ask again."""
+
+
 def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
     """Make a tag of a lake snapshot, for as long as a server shows it, and return it. None: the lake has no such snapshot.
 
     Raises: BadRequest: a flush or merge has put its rows into files with newer ones. Forbidden: the role may not create schemas
+            ServiceUnavailable: the lake is not idle for some seconds
     """
     lake_schema = warehouse.lake.metadata_schema
     with connecting(warehouse.lake) as conn:
@@ -119,16 +124,22 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
         if left is not None and not is_installed(conn, left):
             delete_branch(conn, lake_schema, left.name, is_tag=True)
         try:
-            return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True))
+            return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True), SNAPSHOT_TRIES)
         except AlreadyExists:
             # Another server shows it, too.
             return find_branch(conn, str(snapshot_id))
 
 
-def close_snapshot(warehouse: Warehouse, name: str) -> None:
+def close_snapshot(warehouse: Warehouse, tag: Branch) -> None:
     """Delete the tag of a snapshot that is not shown any more; nothing is done if another server has done so."""
     with connecting(warehouse.lake) as conn:
-        found = find_branch(conn, name)
-        if found is not None and found.is_automatic:
+        found = find_branch(conn, tag.name)
+        if found is not None and found.is_automatic and found.number == tag.number:
             with suppress(BadRequest):
-                delete_branch(conn, warehouse.lake.metadata_schema, name, is_tag=True)
+                delete_branch(conn, warehouse.lake.metadata_schema, tag.name, is_tag=True)
+
+
+def list_names(warehouse: Warehouse) -> set[str]:
+    """Return the name of each branch and tag."""
+    with reading(warehouse.lake) as conn:
+        return {branch.name for branch in list_branches(conn)}

@@ -11,11 +11,12 @@ from pyiceberg.exceptions import ForbiddenError
 
 from duckicelake.app import open_branch, open_lake, read_limits
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.errors import AlreadyExists, BadRequest, NoSuchWarehouse
+from duckicelake.errors import AlreadyExists, BadRequest, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import list_branches
+from duckicelake.lake.branches.registry import list_branches, rename_branch
 from duckicelake.rest.branch_lakes import BranchLakes
+from duckicelake.rest.context import OpenLake
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import as_lake, fill, maintain, make_branch, read_head, read_rows
@@ -233,10 +234,88 @@ def test_snapshots_that_are_not_read_are_closed(lake: FreshLake) -> None:
             # The tag that somebody makes is taken instead.
             make_branch(lake, BranchRequest("v1", at=1, is_tag=True))
             await branches.check(parent, "lake@1")
-            assert list_tags(lake) == ["1", "v1"]
+            assert list_tags(lake) == ["v1"]
 
     asyncio.run(read())
-    assert list_tags(lake) == ["1", "v1"]
+    assert list_tags(lake) == ["v1"]
+
+
+async def open_branches(lake: FreshLake, opened: AsyncExitStack) -> tuple[OpenLake, BranchLakes]:
+    """A lake as a server opens it, and its branches."""
+    settings = make_settings(lake)
+    [told] = settings.lakes()
+    parent = await open_lake(told, read_limits(settings), opened, vends=False)
+    branches = BranchLakes(partial(open_branch, settings))
+    opened.push_async_callback(branches.close)
+    return parent, branches
+
+
+def test_what_is_not_shown_closes_no_other_snapshot(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids that no snapshot has are refused before room is made for them."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE t (id INTEGER)")
+    monkeypatch.setattr("duckicelake.rest.branch_lakes.MAX_SNAPSHOTS", 1)
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            parent, branches = await open_branches(lake, opened)
+            await branches.check(parent, "lake@1")
+            with pytest.raises(NoSuchWarehouse):
+                await branches.check(parent, "lake@999")
+            assert branches.find("lake@1") is not None and list_tags(lake) == ["1"]
+            await branches.check(parent, "lake@0")
+            assert branches.find("lake@1") is None and list_tags(lake) == ["0"]
+
+    asyncio.run(read())
+
+
+def test_branches_are_closed_when_they_are_gone_or_idle(lake: FreshLake) -> None:
+    """Also if no request names them again; one that is used stays."""
+    conn, schema = lake.psycopg(), lake.metadata_schema
+    for name in ("renamed", "deleted", "idle", "used"):
+        make_branch(lake, name)
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            parent, branches = await open_branches(lake, opened)
+            prefixes = ("lake@renamed", "lake@deleted", "lake@idle", "lake@used")
+            for prefix in prefixes:
+                await branches.check(parent, prefix)
+            rename_branch(conn, schema, "renamed", "other")
+            delete_branch(conn, schema, "deleted")
+            await branches.close_idle(1000)
+            assert [branches.find(prefix) is not None for prefix in prefixes] == [False, False, True, True]
+            async with branches.using("lake@used"):
+                await branches.close_idle(0)
+                assert [branches.find(prefix) is not None for prefix in prefixes] == [False, False, False, True]
+
+    asyncio.run(read())
+
+
+def test_a_snapshot_that_waits_for_the_lake_holds_up_no_branch(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch is opened meanwhile; and the snapshot is given up soon, to be asked for again."""
+    lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
+    make_branch(lake, "dev")
+    monkeypatch.setattr("duckicelake.catalog.repositories.branches.SNAPSHOT_TRIES", 3)
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            parent, branches = await open_branches(lake, opened)
+            holder = lake.psycopg(autocommit=False)
+            holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+            waiting = asyncio.create_task(branches.check(parent, "lake@1"))
+            blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
+            watcher = lake.psycopg()
+            while watcher.execute(blocked).fetchone() == (0,):
+                await asyncio.sleep(0)
+            await branches.check(parent, "lake@dev")
+            assert not waiting.done()
+            with pytest.raises(ServiceUnavailable):
+                await waiting
+            holder.rollback()
+            await branches.check(parent, "lake@1")
+
+    asyncio.run(read())
 
 
 def test_only_managers_read_snapshots_without_a_tag(lake: FreshLake) -> None:
