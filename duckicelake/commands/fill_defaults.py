@@ -10,7 +10,7 @@ import duckdb
 from duckicelake.commands.branches import connecting
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings
-from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb, quote
 from duckicelake.embedded.home import Home
 from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.lake.inspect import LateColumn, read_late_columns
@@ -24,7 +24,8 @@ SNAPSHOT_COLUMN = "snapshot_id"
 def fill_defaults(lake: LakeSettings, home: Home, levels: Sequence[str]) -> str:
     """Write the defaults of a table's columns into the files that are older than them, and return a line to print.
 
-    DuckDB updates every row of such a file, which ends the file: there is no delete file afterwards, and rows keep their ids.
+    DuckDB updates every row of such a file, which ends the file: there is no delete file afterwards, and rows keep their ids. A file whose
+    deleted rows DuckDB keeps in Postgres does not end by that, so these rows are written, and files without rows removed.
     Raises: NoSuchTable. CommitFailed: DuckDB cannot write, perhaps because another session changed the rows meanwhile
     """
     schema_name, table_name = to_schema_name(tuple(levels[:-1])), levels[-1]
@@ -36,11 +37,17 @@ def fill_defaults(lake: LakeSettings, home: Home, levels: Sequence[str]) -> str:
     if not late:
         return f"every file of {'.'.join(levels)} has its columns' defaults"
     with connect_duckdb(home.make_folder("extensions")) as session:
-        attach_lake(session, LakeAddress(lake.postgres_dsn.get_secret_value(), lake.metadata_schema), find_s3_keys(lake))
+        address = LakeAddress(lake.postgres_dsn.get_secret_value(), lake.metadata_schema)
+        attach_lake(session, address, find_s3_keys(lake))
         try:
             [count] = session.execute(format_update(table.schema_name, table.table_name, late)).fetchone() or (0,)
+            with connecting(lake) as conn:
+                has_ended = not read_late_columns(conn, table.table_id)
+            for statement in () if has_ended else format_clean_up(table.schema_name, table.table_name):
+                session.execute(statement)
         except duckdb.Error as error:
-            raise CommitFailed(f"DuckDB did not write the defaults of {'.'.join(levels)}; nothing is changed: {error}") from error
+            reason = str(error).replace(address.dsn, "…")
+            raise CommitFailed(f"DuckDB did not write all defaults of {'.'.join(levels)}; no value is changed: {reason}") from None
     names = ", ".join(column.name for column in late)
     return f"{'.'.join(levels)}: wrote {names} into new files in place of {max(column.file_count for column in late)}, {count} rows"
 
@@ -51,6 +58,15 @@ def format_update(schema_name: str, table_name: str, late: Sequence[LateColumn])
     update = f"UPDATE lake.{quote_name(schema_name)}.{quote_name(table_name)} SET {changed}"  # noqa: S608  names are quoted
     is_hidden = late[0].hides_snapshots
     return update if is_hidden else f"{update} WHERE {SNAPSHOT_COLUMN} < {max(column.begin_snapshot for column in late)}"
+
+
+def format_clean_up(schema_name: str, table_name: str) -> Sequence[str]:
+    """Return the calls that write what DuckDB keeps of a table in Postgres, and end its files that have no rows any more."""
+    schema, table = quote(schema_name), quote(table_name)
+    return (
+        f"CALL ducklake_flush_inlined_data('lake', schema_name => {schema}, table_name => {table})",
+        f"CALL ducklake_rewrite_data_files('lake', {table}, schema => {schema}, delete_threshold => 1)",
+    )
 
 
 def quote_name(name: str) -> str:

@@ -25,6 +25,16 @@ STATEMENTS = (
     "INSERT INTO t VALUES (102, 8, NULL)",
 )
 ROWS = "SELECT rowid, * FROM t ORDER BY id"
+WITH_INLINED = (
+    "CALL lake.set_option('data_inlining_row_limit', 0)",
+    "CREATE TABLE t AS SELECT i AS id FROM range(50) r(i)",
+    "INSERT INTO t SELECT i FROM range(60, 65) r(i)",
+    "CALL lake.set_option('data_inlining_row_limit', 10)",
+    "INSERT INTO t VALUES (90)",
+    "DELETE FROM t WHERE id < 3",
+    "ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 42",
+    "INSERT INTO t VALUES (99, 1)",
+)
 
 
 def read_files(lake: FreshLake) -> list[dict[str, Any]]:
@@ -57,3 +67,19 @@ def test_defaults_stand_in_every_file(lake: FreshLake, tmp_path: Path, monkeypat
     assert ask(settings, "fill-defaults", "main.t", *home) == "every file of main.t has its columns' defaults\n"
     with pytest.raises(NoSuchTable):
         ask(settings, "fill-defaults", "main.u", *home)
+
+
+def test_files_end_where_duckdb_inlines_deletes(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB keeps a few deleted rows in Postgres: the files that held them would stay, with all of their rows deleted."""
+    monkeypatch.chdir(tmp_path)
+    settings, home = settings_for(lake), ("--home", str(tmp_path / "home"))
+    with closing(lake.duckdb()) as session:
+        for statement in WITH_INLINED:
+            session.execute(statement)
+        expected = session.execute(ROWS).fetchall()
+    assert ask(settings, "fill-defaults", "main.t", *home) == "main.t: wrote d into new files in place of 2, 53 rows\n"
+    with closing(lake.duckdb()) as session:
+        assert session.execute(ROWS).fetchall() == expected
+    found = sorted((row["id"], row["d"]) for row in read_files(lake))
+    assert found == [(i, 42) for i in (*range(3, 50), *range(60, 65), 90)] + [(99, 1)]
+    assert ask(settings, "fill-defaults", "main.t", *home) == "every file of main.t has its columns' defaults\n"
