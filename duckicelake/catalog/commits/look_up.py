@@ -108,8 +108,9 @@ def _look_up_target(conn: psycopg.Connection, applied: AppliedRequest, lake_form
     check_free(conn, request.ident, target)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     check_new_uuid(conn, uuid)
-    check_may_hold_new(conn, target.schema_id, base.allowed.server_roots)
     default = read_default_location(conn, target, uuid)
+    if new.location in ("", default):
+        check_may_hold_new(conn, target.schema_id, base.allowed.server_roots)
     location = check_new_location(conn, new.location, default, base.allowed.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
     check_path_properties(conn, NO_TABLE, AllowedLocations((location,), base.allowed.roots), new.properties, {})

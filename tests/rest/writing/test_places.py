@@ -282,3 +282,9 @@ def test_a_location_that_is_not_allowed_any_more_takes_no_new_tables(opened: Cli
         assert client.post("namespaces/sales/views", {**VIEW, "name": "v"}).error == (400, "BadRequestException")
         body = {"requirements": [{"type": "assert-create"}], "updates": [{"action": "add-schema", "schema": COLUMNS}]}
         assert client.post("namespaces/sales/tables/u", body).error == (400, "BadRequestException")
+        # A client that names another place needs none of the namespace.
+        told = {"action": "set-location", "location": f"{lake.iceberg_path}sales/committed"}
+        whole = {**body, "updates": [*body["updates"], told]}
+        done = client.post("namespaces/sales/tables/committed", whole)
+        assert done.json["metadata"]["location"] == told["location"]
+        assert create_in(client, "sales", "named", location=f"{lake.iceberg_path}sales/named").status == 200
