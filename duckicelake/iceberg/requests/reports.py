@@ -7,6 +7,7 @@ Source: Iceberg open-api/rest-catalog-open-api.yaml, ReportMetricsRequest
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -20,6 +21,8 @@ LONGEST_FIRST = ("metadata", "projected-field-names", "filter")
 """Members that are left out, in this order, if a report is too large."""
 MAX_FILTER_CHARACTERS, MAX_TEXT_CHARACTERS, MAX_NAME_CHARACTERS = 4096, 256, 64
 MAX_FIELDS, MAX_METRICS, MAX_METADATA = 100, 64, 16
+METRIC_NAME = re.compile(rf"[\w.:-]{{1,{MAX_NAME_CHARACTERS}}}", re.ASCII)
+"""Metrics are never left out as a whole, so their names take one byte a character. Those of Iceberg's libraries are of this kind."""
 NUMBERS, TEXTS = ("snapshot-id", "schema-id", "sequence-number"), ("operation",)
 NANOSECONDS: Mapping[object, int] = {
     "nanoseconds": 1,
@@ -85,7 +88,7 @@ def format_filter(node: object) -> str | None:
 
 def build_metrics(node: object) -> dict[str, int]:
     """Return counters and timers as numbers by name."""
-    found = ((name, read_metric(metric)) for name, metric in list_members(node, MAX_METRICS))
+    found = ((name, read_metric(metric)) for name, metric in list_members(node, MAX_METRICS) if METRIC_NAME.fullmatch(name))
     return {name: value for name, value in found if value is not None}
 
 

@@ -99,6 +99,13 @@ def test_large_reports_lose_their_largest_members(changed: dict[str, Any]) -> No
     assert kept["metrics"]
 
 
+def test_metrics_have_plain_names() -> None:
+    """A report of other names would take several times its limit."""
+    many = {f"{number}{'é' * 60}": {"value": 2**63 - 1} for number in range(60)}
+    kept = build_kept_report({**SCAN, "metrics": {**many, "a\n": {"value": 1}, "result-data-files": {"value": 1}}})
+    assert kept["metrics"] == {"result-data-files": 1}
+
+
 def test_a_deep_filter_is_left_out() -> None:
     """It costs no more than any other."""
     deep: Any = []
