@@ -67,8 +67,8 @@ def reset(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]
     """Let a branch begin again, and return what to print."""
     lake = choose_lake(settings, warehouse)
     with connecting(lake) as conn:
-        snapshot_id = reset_branch(conn, lake.metadata_schema, name)
-    return (f"branch {name} has forgotten its changes and begins again at snapshot {snapshot_id} of {MAIN}",)
+        branch = reset_branch(conn, lake.metadata_schema, name)
+    return (f"branch {name} has forgotten its changes and begins again at snapshot {branch.fork_snapshot_id} of {MAIN}",)
 
 
 def collect(settings: Settings, warehouse: str | None) -> Sequence[str]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import psycopg
 
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, BadRequest, NotFound
+from duckicelake.errors import AlreadyExists, BadRequest, NotFound, ServiceUnavailable
 from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots
@@ -18,7 +18,6 @@ from duckicelake.lake.branches.registry import (
     Branch,
     check_name,
     find_branch,
-    get_branch,
     has_snapshot,
     is_installed,
     list_branches,
@@ -72,8 +71,7 @@ def rename(warehouse: Warehouse, name: str, new_name: str, audit_context: AuditC
 def reset(warehouse: Warehouse, name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
     """Let a branch forget what it changed and return it as `list_made` does. Raises: what `reset_branch` raises."""
     with connecting(warehouse.lake) as conn:
-        reset_branch(conn, warehouse.lake.metadata_schema, name)
-        branch = get_branch(conn, name)
+        branch = reset_branch(conn, warehouse.lake.metadata_schema, name)
         _write_audit_line(conn, audit_context, branch.name)
     return _find_made(warehouse, branch)
 
@@ -125,9 +123,12 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
             delete_branch(conn, lake_schema, left.name, is_tag=True)
         try:
             return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True), SNAPSHOT_TRIES)
-        except AlreadyExists:
-            # Another server shows it, too.
-            return find_branch(conn, str(snapshot_id))
+        except AlreadyExists as error:
+            # Another server shows it, too; or a session still reads the tag that was deleted last, whose row has the name.
+            found = find_branch(conn, str(snapshot_id))
+            if found is None:
+                raise ServiceUnavailable(f"A session still reads the tag that snapshot {snapshot_id} had; try again later.") from error
+            return found
 
 
 def close_snapshot(warehouse: Warehouse, tag: Branch) -> None:

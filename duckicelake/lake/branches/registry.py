@@ -4,6 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from importlib.resources import files
 
 import psycopg
@@ -87,6 +88,11 @@ def get_branch(conn: psycopg.Connection, name: str) -> Branch:
     if branch.is_tag:
         raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")
     return branch
+
+
+def find_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch | None:
+    """Return the branch or tag in that metadata schema, which it keeps whatever its name is, or None."""
+    return next((branch for branch in list_branches(conn) if branch.schema_name == schema_name), None)
 
 
 def _is_automatic(branch: Branch) -> bool:
@@ -205,8 +211,12 @@ MAKERS = ("layout.py", "create.py", "notes.py", "repository.sql")
 """The modules and the script that say what relations and rows a branch has."""
 
 
+@cache
 def compute_maker() -> str:
-    """Return the digest of everything that decides what a branch has: a branch with another one was made by another version."""
+    """Return the digest of everything that decides what a branch has: a branch with another one was made by another version.
+
+    It is computed once, because each request for a branch compares it, and a server that runs stays the version that it is.
+    """
     digest = hashlib.sha256(compute_digest().encode())
     for name in MAKERS:
         digest.update(files("duckicelake.lake.branches").joinpath(name).read_bytes())

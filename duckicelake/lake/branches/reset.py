@@ -7,37 +7,48 @@ import time
 
 import psycopg
 
-from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, NotFound, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
 from duckicelake.lake.branches.merge import CUTTING_KINDS, LOCK_BOTH, list_main_tokens, read_point
 from duckicelake.lake.branches.merge_write import read_head
 from duckicelake.lake.branches.refork import refork
-from duckicelake.lake.branches.registry import Branch, check_installed, get_branch, list_children, lock_branch
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch_in, get_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
 
-def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: int = LOCK_TRIES) -> int:
-    """Let a branch begin again with the lake's newest snapshot, whose id is returned. What it alone reached is scheduled for deletion.
+def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: int = LOCK_TRIES) -> Branch:
+    """Let a branch begin again with the lake's newest snapshot, and return it. What it alone reached is scheduled for deletion.
+
+    The branch is the one that has the name when this function is called, also if it is renamed while the reset waits.
 
     Raises: NotFound: there is no such branch. BadRequest: it is a tag
             Unsupported: branches or tags were made of it, or another version made it
             ServiceUnavailable: the lake or the branch is never idle
     """
     conn.execute(format_search_path(lake_schema))
+    schema_name = get_branch(conn, name).schema_name
     for _ in range(tries):
         try:
             with conn.transaction():
                 # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
-                return _reset(conn, lake_schema, get_branch(conn, name))
+                _reset(conn, lake_schema, _get_branch_in(conn, schema_name))
+                return _get_branch_in(conn, schema_name)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable):
             # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
             time.sleep(LOCK_PAUSE_S)
     raise ServiceUnavailable(NEVER_IDLE)
 
 
-def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> int:
+def _get_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch:
+    branch = find_branch_in(conn, schema_name)
+    if branch is None:
+        raise NotFound(f"The branch in the schema {schema_name!r} has just been deleted.")
+    return branch
+
+
+def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> None:
     check_installed(conn, branch)
     point = read_point(conn, lake_schema, branch)
     conn.execute(LOCK_BOTH.format(**point.names))
@@ -52,7 +63,6 @@ def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> int:
     changes = read_changes(conn, point)
     head, lake = read_head(conn, point.branch), read_head(conn, point.main)
     refork(conn, point, branch, (head, lake), [*list_main_tokens(changes), *_list_branch_tokens(changes, point)])
-    return lake.snapshot_id
 
 
 def _list_branch_tokens(changes: Changes, point: MergePoint) -> list[Change]:

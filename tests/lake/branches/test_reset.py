@@ -1,5 +1,6 @@
 """Resets of branches: a branch forgets what it changed, and begins again with the lake's newest snapshot."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import duckdb
@@ -9,11 +10,13 @@ from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.registry import rename_branch
 from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_isolation import change, see
 from tests.lake.branches.test_lifecycle import list_named, list_objects
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 
 def test_a_branch_begins_again_with_what_the_lake_shows(lake: FreshLake) -> None:
@@ -23,7 +26,7 @@ def test_a_branch_begins_again_with_what_the_lake_shows(lake: FreshLake) -> None
         dev = make_branch(lake, "dev")
         for side, first in ((main, 2000), (dev.duckdb(), 5000)):
             change(side, "word", first)
-    assert reset_branch(lake.psycopg(), lake.metadata_schema, "dev") == read_head(lake)
+    assert reset_branch(lake.psycopg(), lake.metadata_schema, "dev").fork_snapshot_id == read_head(lake)
     assert see(dev) == see(lake)
     count = len(see(lake)["t"])
     assert read_rows(dev, "only_word") == read_rows(lake, "only_word") == [(2000,)]
@@ -108,3 +111,34 @@ def test_what_cannot_be_reset_is_refused(lake: FreshLake) -> None:
     for name, error in (("nothing", NotFound), ("v1", BadRequest), ("dev", Unsupported)):
         with pytest.raises(error):
             reset_branch(lake.psycopg(), lake.metadata_schema, name)
+
+
+SELECT_WAITING_SINCE = """
+SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+ WHERE NOT l.granted AND l.relation = 'ducklake_snapshot'::regclass AND a.datname = current_database() AND a.xact_start > %s
+"""
+
+
+def test_a_reset_that_waits_resets_the_branch_that_had_the_name(lake: FreshLake) -> None:
+    """Also if it was renamed meanwhile, and another branch has the name now."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev, other = make_branch(lake, "dev"), make_branch(lake, "other")
+    for branch in (dev, other):
+        with closing(branch.duckdb()) as session:
+            session.execute("INSERT INTO t VALUES (100)")
+    conn, schema, holder = lake.psycopg(), lake.metadata_schema, lake.psycopg(autocommit=False)
+    holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+
+    def wait_for_a_new_try() -> None:
+        now = conn.execute("SELECT clock_timestamp()").fetchone()
+        wait_for(lambda: conn.execute(SELECT_WAITING_SINCE, now).fetchone() == (1,), "a reset that waits")
+
+    with ThreadPoolExecutor(1) as pool:
+        reset = pool.submit(reset_branch, lake.psycopg(), schema, "dev")
+        wait_for_a_new_try()
+        rename_branch(conn, schema, "dev", "old")
+        rename_branch(conn, schema, "other", "dev")
+        wait_for_a_new_try()
+        holder.rollback()
+        assert reset.result().name == "old"
+    assert ((100,) in read_rows(dev, "t"), (100,) in read_rows(other, "t")) == (False, True)

@@ -269,6 +269,26 @@ def test_what_is_not_shown_closes_no_other_snapshot(lake: FreshLake, monkeypatch
     asyncio.run(read())
 
 
+def test_a_snapshot_whose_last_tag_is_still_read_is_asked_for_again(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot exists, so this is no 404."""
+    lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
+    monkeypatch.setattr("duckicelake.lake.branches.registry.DROP_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            parent, branches = await open_branches(lake, opened)
+            await branches.check(parent, "lake@1")
+            reader = lake.psycopg(autocommit=False)
+            reader.execute(f'SELECT FROM "{list_branches(lake.psycopg())[0].schema_name}".ducklake_snapshot'.encode())
+            await branches.close_idle(0)
+            with pytest.raises(ServiceUnavailable):
+                await branches.check(parent, "lake@1")
+            reader.rollback()
+            await branches.check(parent, "lake@1")
+
+    asyncio.run(read())
+
+
 def test_branches_are_closed_when_they_are_gone_or_idle(lake: FreshLake) -> None:
     """Also if no request names them again; one that is used stays."""
     conn, schema = lake.psycopg(), lake.metadata_schema
