@@ -22,6 +22,14 @@ from duckicelake.lake.branches.merge import CUTTING_KINDS, INSERT_SNAPSHOT, SELE
 from duckicelake.lake.branches.merge_rules import Conflict
 from duckicelake.lake.branches.merge_write import CREATE_ROWS, FILE_PARTS, STOP_INLINING, Head, read_head
 from duckicelake.lake.branches.registry import MAIN, check_installed, get_branch
+from duckicelake.lake.branches.revert_rules import (
+    find_revert,
+    list_dead,
+    list_narrowed,
+    list_tables_back,
+    list_unsound_columns,
+    take_back_purges,
+)
 from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 from duckicelake.lake.notes import LOCK_CHANGES
@@ -73,8 +81,14 @@ def preview_revert(conn: psycopg.Connection, lake_schema: str, request: RevertRe
 
 
 LOCK_MEMBER = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+# Before a merge, whose id jumps, is an empty snapshot.
 SELECT_REVERTED = """
-SELECT c.changes_made, EXISTS (SELECT FROM ducklake_snapshot p WHERE p.snapshot_id < s.snapshot_id)
+SELECT c.changes_made,
+       EXISTS (SELECT FROM ducklake_snapshot p WHERE p.snapshot_id = s.snapshot_id - 1)
+       OR starts_with(c.commit_extra_info, '{"merge":')
+          AND EXISTS (SELECT FROM ducklake_snapshot p LEFT JOIN ducklake_snapshot_changes n ON n.snapshot_id = p.snapshot_id
+                       WHERE p.snapshot_id = (SELECT max(m.snapshot_id) FROM ducklake_snapshot m WHERE m.snapshot_id < s.snapshot_id)
+                         AND coalesce(n.changes_made, '') = '')
   FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
  WHERE s.snapshot_id = %(reverted)s
 """
@@ -152,11 +166,17 @@ SELECT EXISTS (SELECT FROM ducklake_tag WHERE object_id = ANY(%(ids)s::bigint[])
                   AND end_snapshot IS NULL)
 """
 SELECT_IS_USED = """
-SELECT EXISTS (SELECT FROM ducklake_data_file
-                WHERE table_id = %(table_id)s AND (begin_snapshot > %(reverted)s OR end_snapshot > %(reverted)s))
-    OR EXISTS (SELECT FROM ducklake_delete_file WHERE table_id = %(table_id)s AND begin_snapshot > %(reverted)s)
-    OR EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table_id)s AND (begin_snapshot > %(reverted)s OR end_snapshot > %(reverted)s))
-    OR EXISTS (SELECT FROM ducklake_table WHERE table_id = %(table_id)s AND (begin_snapshot > %(reverted)s OR end_snapshot > %(reverted)s))
+WITH later AS (
+    SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_data_file
+     UNION ALL SELECT table_id, begin_snapshot, NULL FROM ducklake_delete_file
+     UNION ALL SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_table
+     UNION ALL SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_column
+     UNION ALL SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_partition_info
+     UNION ALL SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_sort_info
+     UNION ALL SELECT table_id, begin_snapshot, end_snapshot FROM ducklake_column_tag
+     UNION ALL SELECT object_id, begin_snapshot, end_snapshot FROM ducklake_tag
+)
+SELECT EXISTS (SELECT FROM later WHERE table_id = %(table_id)s AND (begin_snapshot > %(reverted)s OR end_snapshot > %(reverted)s))
 """
 SELECT_TWICE = """
 SELECT min(n.name) FROM (SELECT schema_id, table_name AS name FROM ducklake_table WHERE end_snapshot IS NULL
@@ -256,7 +276,7 @@ class _Reverting:
                 )
             if not self._kinds:
                 raise BadRequest(f"Snapshot {self._request.snapshot_id} changed nothing that a revert takes back.")
-        conflicts = [*self._check_objects(), *self._check_data()]
+        conflicts = [*self._check_objects(), *self._check_drops(), *self._check_columns(), *self._check_data()]
         if conflicts:
             raise _build_refusal(self._request, conflicts)
         self._write_objects()
@@ -272,7 +292,7 @@ class _Reverting:
                 f"Snapshot does not exist on {self._request.ref!r}: {self._request.snapshot_id}; it has expired, or was never made."
             )
         if not row[1]:
-            raise BadRequest(f"Snapshot {self._request.snapshot_id} is the oldest of {self._request.ref!r}: what was before has expired.")
+            raise BadRequest(f"Snapshot {self._request.snapshot_id} of {self._request.ref!r} has no snapshot before it: that has expired.")
         kinds: dict[int, set[str]] = {}
         for change in parse_changes(row[0]):
             if change.value.isdecimal():
@@ -333,6 +353,27 @@ class _Reverting:
                 "drop/protected", made[0], f"The property {PROTECTION!r} protects what it made.", "Remove the property first"
             )
 
+    @property
+    def _dropped_tables(self) -> set[int]:
+        return {int(key[0]) for key, is_added, is_ended, _, is_live in self._versions["table"] if is_ended and not is_added and not is_live}
+
+    def _check_drops(self) -> Iterable[Conflict]:
+        """Yield conflicts about objects that are dropped by now, and about files that a drop deleted."""
+        own = {int(key[0]) for kind in ("schema", "table", "view", "macro") for key, *_ in self._versions[kind]}
+        changed = {int(key[0]) for kind in (*OF_TABLES, "tag") for key, *_ in self._versions[kind]} | self._data.keys()
+        for object_id in list_dead(self._conn, changed - own):
+            yield self._conflict("change/drop", object_id, "It was dropped since.", "Revert the snapshot that dropped it first")
+        for table_id in take_back_purges(self._conn, self._dropped_tables):
+            reason = "It was dropped with its files (purgeRequested), which are being deleted."
+            yield self._conflict("drop/any", table_id, reason, "Create it again")
+
+    def _check_columns(self) -> Iterable[Conflict]:
+        """Yield conflicts about rows that a column would not take any more."""
+        for table_id, has_files in list_narrowed(self._conn, self._ids):
+            if has_files or self._has_later_inlined(table_id):
+                reason = "The snapshot widened a column, or dropped a required one, and rows were written since."
+                yield self._conflict("change/append", table_id, reason, REPEAT)
+
     def _has_later_inlined(self, table_id: int) -> bool:
         for name in self._inlined:
             if get_table_id(name) == table_id and name.startswith("ducklake_inlined_data_"):
@@ -343,6 +384,8 @@ class _Reverting:
 
     def _check_data(self) -> Iterable[Conflict]:
         compacted = {row[0] for row in self._conn.execute(SELECT_COMPACTED, self._ids).fetchall()}
+        back = list_tables_back(self._conn, self._ids, self._inlined)
+        revert = find_revert(self._conn, self._ids)
         for table_id in sorted({*self._data, *(each for each, kinds in self._kinds.items() if kinds & (INSERT_KINDS | DELETE_KINDS))}):
             found, kinds = self._data.get(table_id, _Data()), self._kinds.get(table_id, set[str]())
             if table_id in self._made_tables:
@@ -358,6 +401,9 @@ class _Reverting:
             if changed or any(ended for _, ended in found.inlined.values()):
                 reason = "Rows that the snapshot added, or of files in which it deleted rows, were deleted, changed or compacted since."
                 yield self._conflict("change/delete", table_id, reason, REPEAT)
+            elif revert is not None or table_id in back:
+                reason = "Rows that the snapshot deleted are there again" + (f": snapshot {revert} reverted it." if revert else ".")
+                yield self._conflict("change/change", table_id, reason, "Revert the snapshot that brought them back first")
 
     def _list_changed(self, table_id: int, found: _Data) -> set[int]:
         live = {*found.added, *found.cut}
@@ -465,7 +511,9 @@ class _Reverting:
     def _check_written(self) -> None:
         """Raise MergeConflicts if what is left does not go together."""
         unsound = SELECT_UNSOUND.format(p=sql.Identifier(self._member))
-        found = [row[0] for row in self._conn.execute(unsound, {"new": list[int]()}).fetchall()]
+        found = [row[0] for row in self._conn.execute(unsound, {"new": sorted(self._dropped_tables)}).fetchall()]
+        reshaped = {int(key[0]) for kind in ("column", "sort_info") for key, *_ in self._versions[kind]}
+        found += list_unsound_columns(self._conn, reshaped)
         found += [f"there are two tables or views {row[0]}" for row in self._conn.execute(SELECT_TWICE).fetchall()]
         if found:
             raise MergeConflicts(f"Nothing was reverted, because what is left does not go together: {'; '.join(found)}.")

@@ -263,6 +263,145 @@ def test_a_branch_keeps_the_partitioning_of_a_table_that_came_back(lake: FreshLa
     assert (len(read_rows(dev, "t")), len(read_rows(lake, "t"))) == (70, 40)
 
 
+ROWS = "CREATE TABLE {t} AS SELECT i AS id, 'o' AS v FROM range(40) r(i)"
+SOME = ("CREATE TABLE {t} (id INTEGER NOT NULL, v VARCHAR)",)
+LAST, WIDE = "RESET SORTED BY", "INSERT INTO {t} SELECT 5000000000 + i, 'w' FROM range(30) r(i)"
+BREAKING = (
+    Case("made_then_partitioned", (ROWS,), ("ALTER TABLE {t} SET PARTITIONED BY (v)",), "create/change"),
+    Case("made_then_sorted", (ROWS,), ("ALTER TABLE {t} SET SORTED BY (v)",), "create/change"),
+    Case("made_then_described", (ROWS,), ("COMMENT ON COLUMN {t}.v IS 'c'",), "create/change"),
+    Case(
+        "unsorted_then_dropped",
+        (f"ALTER TABLE {{t}} {LAST}",),
+        ("DROP TABLE {t}",),
+        "change/drop",
+        (ROWS, "ALTER TABLE {t} SET SORTED BY (v)"),
+    ),
+    Case("emptied_then_dropped", ("TRUNCATE {t}",), ("DROP TABLE {t}",), "change/drop", (ROWS,)),
+    Case("widened_then_files", ("ALTER TABLE {t} ALTER id SET DATA TYPE BIGINT",), (WIDE,), "change/append", SOME),
+    Case(
+        "widened_then_row",
+        ("ALTER TABLE {t} ALTER id SET DATA TYPE BIGINT",),
+        ("INSERT INTO {t} VALUES (5000000000, 'w')",),
+        "change/append",
+        SOME,
+    ),
+    Case("optional_then_null", ("ALTER TABLE {t} ALTER id DROP NOT NULL",), ("INSERT INTO {t} (v) VALUES ('n')",), "change/append", SOME),
+    Case("required_dropped_then_row", ("ALTER TABLE {t} DROP COLUMN id",), ("INSERT INTO {t} VALUES ('n')",), "change/append", SOME),
+    Case("namesake_of_a_column", ("ALTER TABLE {t} DROP COLUMN v",), ("ALTER TABLE {t} ADD COLUMN V INTEGER",), "two columns", (ROWS,)),
+    Case(
+        "field_of_an_added_column",
+        ("ALTER TABLE {t} ADD COLUMN s STRUCT(a INTEGER)",),
+        ("ALTER TABLE {t} ADD COLUMN s.b INTEGER",),
+        "field b",
+        (ROWS,),
+    ),
+    Case(
+        "sorted_by_an_added_column", ("ALTER TABLE {t} ADD COLUMN s INTEGER",), ("ALTER TABLE {t} SET SORTED BY (s)",), "sorted by", (ROWS,)
+    ),
+    Case(
+        "sorted_by_a_dropped_column",
+        (f"ALTER TABLE {{t}} {LAST}",),
+        ("ALTER TABLE {t} DROP COLUMN v",),
+        "sorted by",
+        (ROWS, "ALTER TABLE {t} SET SORTED BY (v)"),
+    ),
+)
+
+
+def test_no_revert_leaves_a_lake_that_cannot_be_read(lake: FreshLake) -> None:
+    """DuckDB attaches no lake with a partitioning of a dropped table or two columns of a name, and reads no wide value as a narrow one."""
+    numbers: dict[str, int] = {}
+    with closing(lake.duckdb()) as session:
+        for case in BREAKING:
+            run(session, case.name, (*case.before, *case.reverted))
+            numbers[case.name] = read_head(lake)
+            run(session, case.name, case.since)
+    unchanged = dump(lake, lake)
+    for case in BREAKING:
+        with pytest.raises(MergeConflicts) as refused:
+            revert(lake, numbers[case.name])
+        assert case.conflict is not None
+        assert case.conflict in str(refused.value), case.name
+    assert dump(lake, lake) == unchanged
+
+
+AGAIN = (
+    Case("emptied", ("TRUNCATE {t}",), (), None, (ROWS,)),
+    Case("file", ("DELETE FROM {t}",), (), None, (ROWS,)),
+    Case("inlined", ("DELETE FROM {t} WHERE id = 900",), (), None, (ROWS, "INSERT INTO {t} VALUES (900, 'i')")),
+    Case("compacted", ("DELETE FROM {t}",), (), None, (ROWS,)),
+)
+
+
+def test_rows_come_back_once(lake: FreshLake) -> None:
+    """A revert that is asked for again is refused, also after a compaction, until the first one is reverted."""
+    for case in AGAIN:
+        with closing(lake.duckdb()) as session:
+            run(session, case.name, case.before)
+            before = read(session, case.name)
+            run(session, case.name, case.reverted)
+        number = read_head(lake)
+        made = revert(lake, number)
+        if case.name == "compacted":
+            with closing(lake.duckdb()) as session:
+                run(session, case.name, (LATER,))
+                session.execute("CALL ducklake_merge_adjacent_files('lake')")
+                before = read(session, case.name)
+        with pytest.raises(MergeConflicts):
+            revert(lake, number)
+        assert read_rows(lake, case.name) == sorted(before), case.name
+        if case.name != "compacted":
+            revert(lake, made)
+            revert(lake, number)
+            assert read_rows(lake, case.name) == sorted(before), case.name
+
+
+def test_rows_that_a_branch_brought_back_come_back_once(lake: FreshLake) -> None:
+    """The branch's revert is merged; the lake has no snapshot of it, but the rows."""
+    with closing(lake.duckdb()) as session:
+        run(session, "t", (ROWS, "TRUNCATE {t}"))
+    number = read_head(lake)
+    dev = make_branch(lake, "dev")
+    revert(lake, number, "dev")
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("dev"))
+    for ref in ("main", "dev"):
+        with pytest.raises(MergeConflicts):
+            revert(lake, number, ref)
+    assert (len(read_rows(lake, "t")), len(read_rows(dev, "t"))) == (40, 40)
+
+
+@pytest.mark.parametrize("ref", ["main", "dev"])
+def test_a_table_whose_files_are_being_deleted_does_not_come_back(lake: FreshLake, ref: str) -> None:
+    """Before they are, it does, and they stay."""
+    member = lake if ref == "main" else make_branch(lake, ref)
+    with closing(member.duckdb()) as session:
+        run(session, "t", (ROWS, "DROP TABLE {t}"))
+    number, conn, schema = read_head(member), member.psycopg(), member.metadata_schema
+    insert = f"""INSERT INTO "{schema}".iceberg_purge (table_id, table_uuid, locations, due_at)
+                 SELECT DISTINCT table_id, table_uuid, ARRAY['x'], 'infinity'::timestamptz FROM "{schema}".ducklake_table
+                  WHERE table_name = 't'"""
+    conn.execute(insert.encode())
+    revert(member if ref == "main" else lake, number, ref)
+    with closing(member.duckdb()) as session:
+        assert len(read(session, "t")) == 40
+        run(session, "t", ("DROP TABLE {t}",))
+    conn.execute(insert.replace("'infinity'::timestamptz", "now()").encode())
+    with pytest.raises(MergeConflicts, match="being deleted"):
+        revert(member if ref == "main" else lake, read_head(member), ref)
+
+
+def test_a_snapshot_after_an_expired_one_is_not_reverted(lake: FreshLake) -> None:
+    """Rows that were live only in the expired one are gone."""
+    with closing(lake.duckdb()) as session:
+        run(session, "t", (ROWS, "INSERT INTO {t} SELECT i, 'n' FROM range(200, 230) r(i)", "UPDATE {t} SET v = 'u' WHERE id >= 200"))
+        head = read_head(lake)
+        session.execute(f"CALL ducklake_expire_snapshots('lake', versions => [{head - 1}])")
+    with pytest.raises(BadRequest, match="expired"):
+        revert(lake, head)
+    assert len(read_rows(lake, "t")) == 70
+
+
 def test_what_cannot_be_reverted_is_refused(lake: FreshLake) -> None:
     """Snapshots that are not there, the first one, compactions, tags and unknown branches."""
     with closing(lake.duckdb()) as session:
