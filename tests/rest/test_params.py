@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duckicelake.catalog.manifest_import.operations import SubmittedManifest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.requests.bodies import MAX_NAME_BYTES, check_name
 from duckicelake.rest.params import (
@@ -17,6 +18,8 @@ from duckicelake.rest.params import (
     encode_page_token,
     split_levels,
 )
+from duckicelake.rest.routes.manifests import parse_offered
+from duckicelake.translate.locations import format_manifest_name
 
 NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=50)
 LEVELS = st.lists(NAMES, min_size=1, max_size=4).map(tuple[str, ...])
@@ -119,3 +122,12 @@ def test_pages_stay_right_while_rows_come_and_go() -> None:
 def test_an_absurd_page_size_is_just_everything() -> None:
     """No size is too large to ask for."""
     assert cut_page({("a",)}, tuple[str, ...], PageRequest(None, 10**30)) == ([("a",)], None)
+
+
+def test_a_submitted_manifest_has_the_name_of_a_published_one() -> None:
+    """A UUID; other names, which could lead to another object, are refused."""
+    name = format_manifest_name(b"manifest")
+    assert parse_offered({"digest": "0a", "name": name}) == ("0a", SubmittedManifest(name, None))
+    for wrong in ("", "0a", f"{name}/x", f"../{name}", name.upper(), name.replace("-", "")):
+        with pytest.raises(BadRequest):
+            parse_offered({"digest": "0a", "name": wrong})

@@ -1,5 +1,6 @@
 """Handlers for manifests that a Spark job writes: the plan of a table's manifests, and their adoption. Called by `pipeline publish`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ from duckicelake.rest.request_bodies import Body, describe_body
 from duckicelake.rest.response_bodies import AdoptedManifests, PlannedManifests
 
 WHAT = "offer of manifests"
+DIGEST = re.compile(r"[0-9a-f]{1,64}")
+MANIFEST_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ManifestRoutes:
@@ -62,11 +65,8 @@ def parse_offered(value: object) -> tuple[str, SubmittedManifest]:
     """Return a submitted manifest with the digest of its contents. Raises: BadRequest: it is malformed."""
     node: Mapping[str, object] = as_object(value, WHAT)
     digest, name = get_text(node, "digest", WHAT), get_text(node, "name", WHAT)
-    if not (is_hex(digest) and is_hex(name)):
-        raise BadRequest(f"Cannot read {WHAT}: a manifest's 'digest' and 'name' are in hexadecimal digits.")
+    if not DIGEST.fullmatch(digest):
+        raise BadRequest(f"Cannot read {WHAT}: a manifest's 'digest' is not in lower-case hexadecimal digits.")
+    if not MANIFEST_NAME.fullmatch(name):
+        raise BadRequest(f"Cannot read {WHAT}: a manifest's 'name' is not a UUID in lower case.")
     return digest, SubmittedManifest(name, node.get("told"))
-
-
-def is_hex(text: str) -> bool:
-    """True if a text is a digest in hexadecimal digits."""
-    return 0 < len(text) <= 64 and set(text) <= set("0123456789abcdef")
