@@ -56,7 +56,7 @@ BODY_OPERATIONS, CREATES = ("renameTable", "commitTransaction"), ("createTable",
 LOGGED = ("operation", "route", "session", "bearer", "read_answer")
 """What the layers behind note in the scope for the log and the metrics."""
 LARGE_BYTES = 256 * 1024
-"""Larger bodies are decoded in a thread."""
+"""Larger bodies are decoded and encoded in a thread."""
 
 
 class BasePathLayer:
@@ -146,7 +146,8 @@ class BranchNameLayer:
         if rewritten.query is not None:
             changes["query_string"] = rewritten.query
         if rewritten.body is not None:
-            body = json.dumps(rewritten.body, separators=(",", ":")).encode()
+            small = len(body) <= LARGE_BYTES
+            body = encode(rewritten.body) if small else await run_in_threadpool(encode, rewritten.body)
             others = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
             changes["headers"] = [*others, (b"content-length", b"%d" % len(body))]
             receive = replay(body, receive)
@@ -270,19 +271,20 @@ class RenamedAnswer:
         status, content = self._start["status"], body
         if status < 300:
             try:
-                node = self._rename(body) if len(body) <= LARGE_BYTES else await run_in_threadpool(self._rename, body)
+                renamed = self._rename(body) if len(body) <= LARGE_BYTES else await run_in_threadpool(self._rename, body)
             except CatalogError as error:
                 refusal = build_catalog_error(self._scope, error)
                 status, content = refusal.status_code, bytes(refusal.body)
             else:
-                status, content = (204, b"") if node is None else (status, json.dumps(node, separators=(",", ":")).encode())
+                status, content = (204, b"") if renamed is None else (status, renamed)
         others = [(name, value) for name, value in self._start["headers"] if name.lower() not in (b"content-length", b"etag")]
         sized = others if status == 204 else [*others, (b"content-length", b"%d" % len(content))]
         await self._send({"type": "http.response.start", "status": status, "headers": sized})
         await self._send({"type": "http.response.body", "body": b"" if self._scope["method"] == "HEAD" else content})
 
-    def _rename(self, body: bytes) -> Any:
-        return self._answer(json.loads(body))
+    def _rename(self, body: bytes) -> bytes | None:
+        node = self._answer(json.loads(body))
+        return None if node is None else encode(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +389,11 @@ def has_table(warehouse: Warehouse, ident: Ident) -> bool:
     except (NoSuchTable, NoSuchNamespace):
         return False
     return True
+
+
+def encode(node: object) -> bytes:
+    """Return JSON as a body."""
+    return json.dumps(node, separators=(",", ":")).encode()
 
 
 async def decode(body: bytes) -> dict[str, object]:
