@@ -12,8 +12,8 @@ from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb, quote
 from duckicelake.embedded.home import Home
-from duckicelake.errors import CommitFailed, NoSuchTable
-from duckicelake.lake.inspect import LateColumn, read_late_columns
+from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
+from duckicelake.lake.inspect import LateColumn, read_inlining, read_late_columns
 from duckicelake.lake.read import find_table
 from duckicelake.translate.namespaces import to_schema_name
 
@@ -24,30 +24,36 @@ SNAPSHOT_COLUMN = "snapshot_id"
 def fill_defaults(lake: LakeSettings, home: Home, levels: Sequence[str]) -> str:
     """Write the defaults of a table's columns into the files that are older than them, and return a line to print.
 
-    DuckDB updates every row of such a file, which ends the file: there is no delete file afterwards, and rows keep their ids. A file whose
-    deleted rows DuckDB keeps in Postgres does not end by that, so these rows are written, and files without rows removed.
-    Raises: NoSuchTable. CommitFailed: DuckDB cannot write, perhaps because another session changed the rows meanwhile
+    DuckDB updates every row of such a file, which ends the file: there is no delete file afterwards, and rows keep their ids. A file of
+    which deleted rows are in Postgres would not end by that, so DuckDB writes those first, and keeps none there in this session.
+    Raises: NoSuchTable. BadRequest: an option of the lake lets DuckDB keep deleted rows in Postgres.
+    CommitFailed: DuckDB cannot write, perhaps because another session changed the rows meanwhile
     """
     schema_name, table_name = to_schema_name(tuple(levels[:-1])), levels[-1]
     with connecting(lake) as conn:
         table = find_table(conn, schema_name, table_name)
         if table is None:
             raise NoSuchTable(f"Table does not exist: {'.'.join(levels)}")
-        late = read_late_columns(conn, table.table_id)
+        late, inlining = read_late_columns(conn, table.table_id), read_inlining(conn, table.table_id)
     if not late:
         return f"every file of {'.'.join(levels)} has its columns' defaults"
+    if inlining.row_limit:
+        name = f"schema => {quote(table.schema_name)}, table_name => {quote(table.table_name)}"
+        raise BadRequest(
+            f"The option data_inlining_row_limit is set to {inlining.row_limit}: DuckDB would keep deleted rows of {'.'.join(levels)} in "
+            f"Postgres, and the older files with them. CALL lake.set_option('data_inlining_row_limit', 0, {name}) first."
+        )
     with connect_duckdb(home.make_folder("extensions")) as session:
         address = LakeAddress(lake.postgres_dsn.get_secret_value(), lake.metadata_schema)
+        session.execute("SET ducklake_default_data_inlining_row_limit = 0")
         attach_lake(session, address, find_s3_keys(lake))
         try:
-            [count] = session.execute(format_update(table.schema_name, table.table_name, late)).fetchone() or (0,)
-            with connecting(lake) as conn:
-                has_ended = not read_late_columns(conn, table.table_id)
-            for statement in () if has_ended else format_clean_up(table.schema_name, table.table_name):
+            for statement in format_flush(table.schema_name, table.table_name) if inlining.has_deletes else ():
                 session.execute(statement)
+            [count] = session.execute(format_update(table.schema_name, table.table_name, late)).fetchone() or (0,)
         except duckdb.Error as error:
             reason = str(error).replace(address.dsn, "…")
-            raise CommitFailed(f"DuckDB did not write all defaults of {'.'.join(levels)}; no value is changed: {reason}") from None
+            raise CommitFailed(f"DuckDB did not write the defaults of {'.'.join(levels)}; no value is changed: {reason}") from None
     names = ", ".join(column.name for column in late)
     return f"{'.'.join(levels)}: wrote {names} into new files in place of {max(column.file_count for column in late)}, {count} rows"
 
@@ -60,12 +66,12 @@ def format_update(schema_name: str, table_name: str, late: Sequence[LateColumn])
     return update if is_hidden else f"{update} WHERE {SNAPSHOT_COLUMN} < {max(column.begin_snapshot for column in late)}"
 
 
-def format_clean_up(schema_name: str, table_name: str) -> Sequence[str]:
-    """Return the calls that write what DuckDB keeps of a table in Postgres, and end its files that have no rows any more."""
-    schema, table = quote(schema_name), quote(table_name)
+def format_flush(schema_name: str, table_name: str) -> Sequence[str]:
+    """Return the statements that write what DuckDB keeps of a table in Postgres. A flush that is retried may bring deleted rows back."""
     return (
-        f"CALL ducklake_flush_inlined_data('lake', schema_name => {schema}, table_name => {table})",
-        f"CALL ducklake_rewrite_data_files('lake', {table}, schema => {schema}, delete_threshold => 1)",
+        "SET ducklake_max_retry_count = 0",
+        f"CALL ducklake_flush_inlined_data('lake', schema_name => {quote(schema_name)}, table_name => {quote(table_name)})",
+        "RESET ducklake_max_retry_count",
     )
 
 

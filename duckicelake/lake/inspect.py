@@ -353,6 +353,33 @@ def read_late_columns(conn: psycopg.Connection, table_id: int) -> list[LateColum
     return fetch_rows(conn, LateColumn, SELECT_LATE_COLUMNS, table_id=table_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Inlining:
+    """What DuckDB keeps of a table in Postgres. `row_limit`: the option for it; None: it is not set. `has_deletes`: deleted rows."""
+
+    row_limit: int | None
+    has_deletes: bool
+
+
+SELECT_ROW_LIMIT = """
+SELECT m.value::bigint FROM ducklake_metadata m
+ WHERE m.key = 'data_inlining_row_limit'
+   AND (m.scope IS NULL OR (m.scope = 'table' AND m.scope_id = %(table_id)s) OR (m.scope = 'schema' AND m.scope_id IN (
+            SELECT t.schema_id FROM ducklake_table t WHERE t.table_id = %(table_id)s AND t.end_snapshot IS NULL)))
+ ORDER BY coalesce(array_position(ARRAY['table', 'schema'], m.scope::text), 3)
+ LIMIT 1
+"""
+
+
+def read_inlining(conn: psycopg.Connection, table_id: int) -> Inlining:
+    """Return what DuckDB keeps of a table in Postgres."""
+    limit = conn.execute(SELECT_ROW_LIMIT, {"table_id": table_id}).fetchone()
+    name = f"ducklake_inlined_delete_{table_id}"
+    is_there = conn.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone() == (True,)
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(name))
+    return Inlining(None if limit is None else limit[0], is_there and conn.execute(query).fetchone() == (True,))
+
+
 def list_setting_findings(settings: dict[str, str]) -> list[LakeFinding]:
     """Return the findings about the lake's options that keep the catalog from serving it."""
     findings: list[LakeFinding] = []

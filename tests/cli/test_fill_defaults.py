@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.errors import NoSuchTable
+from duckicelake.errors import BadRequest, NoSuchTable
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.support.keys import open_s3
@@ -26,10 +26,9 @@ STATEMENTS = (
 )
 ROWS = "SELECT rowid, * FROM t ORDER BY id"
 WITH_INLINED = (
-    "CALL lake.set_option('data_inlining_row_limit', 0)",
     "CREATE TABLE t AS SELECT i AS id FROM range(50) r(i)",
     "INSERT INTO t SELECT i FROM range(60, 65) r(i)",
-    "CALL lake.set_option('data_inlining_row_limit', 10)",
+    "CALL ducklake_flush_inlined_data('lake')",
     "INSERT INTO t VALUES (90)",
     "DELETE FROM t WHERE id < 3",
     "ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 42",
@@ -77,9 +76,16 @@ def test_files_end_where_duckdb_inlines_deletes(lake: FreshLake, tmp_path: Path,
         for statement in WITH_INLINED:
             session.execute(statement)
         expected = session.execute(ROWS).fetchall()
+        session.execute("CALL lake.set_option('data_inlining_row_limit', 10, schema => 'main', table_name => 't')")
+    with pytest.raises(BadRequest, match="data_inlining_row_limit is set to 10"):
+        ask(settings, "fill-defaults", "main.t", *home)
+    with closing(lake.duckdb()) as session:
+        session.execute("CALL lake.set_option('data_inlining_row_limit', 0, schema => 'main', table_name => 't')")
+        before = session.execute("SELECT rowid, * FROM t AT (VERSION => 2) ORDER BY id").fetchall()
     assert ask(settings, "fill-defaults", "main.t", *home) == "main.t: wrote d into new files in place of 2, 53 rows\n"
     with closing(lake.duckdb()) as session:
         assert session.execute(ROWS).fetchall() == expected
+        assert session.execute("SELECT rowid, * FROM t AT (VERSION => 2) ORDER BY id").fetchall() == before
     found = sorted((row["id"], row["d"]) for row in read_files(lake))
     assert found == [(i, 42) for i in (*range(3, 50), *range(60, 65), 90)] + [(99, 1)]
     assert ask(settings, "fill-defaults", "main.t", *home) == "every file of main.t has its columns' defaults\n"
