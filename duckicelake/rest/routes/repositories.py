@@ -1,6 +1,6 @@
 """Handlers for a lake with its branches: logs, differences, merges and reverts. They need `manage`, merges a right to merge at least."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
@@ -64,7 +64,7 @@ class RepositoryRoutes:
     def revert(self, target: Target, body: Body, key: Key) -> Response:
         """Take back what one lake snapshot of the lake or of a branch changed, as a new one; a conflict is answered as that of a merge."""
         node = as_object(decode_json(body), REVERT_WHAT)
-        ref, message = find_text(node, "ref", REVERT_WHAT) or branches.MAIN, find_text(node, "message", REVERT_WHAT)
+        ref, message = _get_ref(node, "ref", REVERT_WHAT), find_text(node, "message", REVERT_WHAT)
         request = merging.RevertRequest(get_long(node, "snapshot-id", REVERT_WHAT), ref, message=message)
         is_dry_run = node.get("dry-run") is not None and get_flag(node, "dry-run", REVERT_WHAT)
         warehouse = self._context.get_lake(target.prefix).warehouse
@@ -81,13 +81,19 @@ def _answer(apply: Callable[[], dict[str, Any]]) -> Response:
         return JSONResponse({"error": described, "conflicts": error.conflicts}, status_code=status)
 
 
+def _get_ref(node: Mapping[str, Any], key: str, what: str) -> str:
+    """Return the branch that a body names; a missing name is the lake's, and an empty one names no branch."""
+    ref = find_text(node, key, what)
+    return branches.MAIN if ref is None else ref
+
+
 def parse_merge(body: bytes) -> tuple[merging.MergeRequest, bool]:
     """Return the merge that a body asks for, and True if it is only to be planned. Raises: BadRequest."""
     node = as_object(decode_json(body), WHAT)
     resolution = merging.build_resolution(find_text(node, "on-conflict", WHAT) or "cancel", find_text_map(node, "except", WHAT) or {})
     request = merging.MergeRequest(
         get_text(node, "from", WHAT),
-        find_text(node, "into", WHAT) or "main",
+        _get_ref(node, "into", WHAT),
         find_text(node, "strategy", WHAT) or "auto",
         resolution,
         message=find_text(node, "message", WHAT),

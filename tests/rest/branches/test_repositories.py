@@ -145,6 +145,7 @@ def test_a_snapshot_is_reverted_over_rest(lake: FreshLake) -> None:
         assert again.error == (409, "MergeConflictException") and again.json["conflicts"][0]["kind"] == "change/delete"
         assert ask({"snapshot-id": 77}).error == (404, "NotFoundException")
         assert ask({"snapshot-id": 1, "ref": "none"}).error == (404, "NotFoundException")
+        assert ask({**wanted, "ref": ""}).error == (404, "NotFoundException")
         assert server.get(f"{PATH}/refs/main/log?limit=1").json["entries"][0]["message"] == "wrong rows"
         make_branch(lake, "dev")
         dev = open_catalog(server, lake, "lake@dev")
