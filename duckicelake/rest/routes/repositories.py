@@ -7,7 +7,7 @@ from fastapi import Path, Query, Response
 from fastapi.responses import JSONResponse
 
 from duckicelake.catalog.repositories import branches, history, merging
-from duckicelake.errors import MergeConflicts
+from duckicelake.errors import Forbidden, MergeConflicts
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_long, get_text
 from duckicelake.rest.auth.permissions import check_merge
 from duckicelake.rest.context import ServerContext, Target
@@ -67,6 +67,8 @@ class RepositoryRoutes:
         ref, message = _get_ref(node, "ref", REVERT_WHAT), find_text(node, "message", REVERT_WHAT)
         request = merging.RevertRequest(get_long(node, "snapshot-id", REVERT_WHAT), ref, message=message)
         is_dry_run = node.get("dry-run") is not None and get_flag(node, "dry-run", REVERT_WHAT)
+        if ref == branches.MAIN and target.session.read_only:
+            raise Forbidden(target.session.read_only)
         warehouse = self._context.get_lake(target.prefix).warehouse
         asked = key.about(branches.format_branch(ref))
         return _answer(lambda: merging.preview_revert(warehouse, request) if is_dry_run else merging.revert(warehouse, asked, request))

@@ -4,7 +4,7 @@ import json
 
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
-from tests.lake.branches.repository import make_branch, read_rows
+from tests.lake.branches.repository import make_branch, read_head, read_rows
 from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import Answer, make_settings, serve
@@ -184,6 +184,9 @@ def test_a_protected_lake_is_not_changed(lake: FreshLake) -> None:
             assert answer.error == DENIED and "protected" in answer.json["error"]["message"], path
         rename = {"source": {"namespace": ["a"], "name": "t"}, "destination": {"namespace": ["a"], "name": "u"}}
         assert guarded.ask("admin", "POST", "/v1/lake/tables/rename", rename).error == DENIED
+        reverts, revert = BRANCHES.replace("branches", "reverts"), {"snapshot-id": read_head(lake)}
+        assert guarded.ask("admin", "POST", reverts, revert).error == DENIED
+        assert guarded.ask("admin", "POST", reverts, {**revert, "ref": "dev-1"}).status == 200
         assert guarded.get("reader", f"{MAIN}/a/tables/t").status == 200
         assert guarded.ask("writer", "POST", f"{DEV}/a/tables", NEW_TABLE).status == 200
         Managed(guarded).add("ann")
