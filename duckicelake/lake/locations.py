@@ -203,9 +203,10 @@ def list_folder_names(locations: Sequence[str]) -> list[str]:
 
 SELECT_NAMESPACE_LOCATIONS = """
 SELECT t.value
-  FROM ducklake_tag t
-  JOIN ducklake_schema s ON s.schema_id = t.object_id AND s.end_snapshot IS NULL
- WHERE t.key = 'location' AND t.end_snapshot IS NULL AND t.value IS NOT NULL
+  FROM ducklake_schema s
+ -- With OFFSET, Postgres looks the tags of each namespace up and does not read those of all tables.
+ CROSS JOIN LATERAL (SELECT * FROM ducklake_tag d WHERE d.object_id = s.schema_id AND d.end_snapshot IS NULL OFFSET 0) t
+ WHERE s.end_snapshot IS NULL AND t.key = 'location' AND t.value IS NOT NULL
 """
 
 

@@ -39,6 +39,7 @@ OTHERS = frozenset(
         "locations.SELECT_LIVE_NAMES",
         "locations.SELECT_TABLE_LOCATIONS",
         # These list all namespaces, and what was dropped, or bring that back.
+        "locations.SELECT_NAMESPACE_LOCATIONS",
         "read.SELECT_SCHEMAS",
         "writing.dropped.SELECT_DROPPED_SCHEMAS",
         "writing.dropped.SELECT_DROPPED_TABLES",
