@@ -20,8 +20,7 @@ from bench.seed import Growing, seed_table
 from bench.stand import NAMESPACE, ROOT, Stand
 from duckicelake.commands.jobs.session import to_catalog
 from duckicelake.pipeline.common.rest import RestCatalog, open_rest
-from duckicelake.pipeline.publish.executor import LakeLocation
-from duckicelake.pipeline.publish.job import PublishJobContext, publish, read_options
+from duckicelake.pipeline.publish import LakeLocation, PublishJobContext, publish, read_options
 
 MASTER = "local[2]"
 JOB_SECONDS = 3600

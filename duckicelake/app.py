@@ -21,12 +21,11 @@ from duckicelake.access.grants import ALL_GRANTS, Grant, Grants, fold_levels
 from duckicelake.access.issuers import Issuer, check_issuer
 from duckicelake.access.policy import NAMESPACE, parse_route_grants, parse_securable
 from duckicelake.access.rate_limit import RateLimit
-from duckicelake.access.token_endpoint import Accounts
-from duckicelake.access.tokens import TokenSigner, make_signer
+from duckicelake.access.tokens import Accounts, TokenSigner, make_signer
 from duckicelake.catalog.access_rules import read_policy
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
-from duckicelake.catalog.events.webhook import Webhook
+from duckicelake.catalog.events import Webhook
 from duckicelake.catalog.health import ObjectMonitor
 from duckicelake.catalog.records.client_reports import ReportQueue
 from duckicelake.catalog.records.reads import ReadCounter

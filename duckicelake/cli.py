@@ -18,8 +18,7 @@ from duckicelake.commands.embedded import join_running, read_joined, using_stack
 from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, choose_member, get_credential, get_facts, name_branch
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
-from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader
-from duckicelake.commands.tool_snippets import format_client, format_yaml
+from duckicelake.commands.snippets import format_all, format_client, format_environment, format_json, format_reader, format_yaml
 from duckicelake.config import Settings, read_settings
 from duckicelake.embedded.home import open_home
 from duckicelake.errors import CatalogError, ServiceUnavailable
@@ -213,8 +212,7 @@ def check(
     if storage and repair:
         raise typer.BadParameter("--storage proves, and --repair changes; ask for one of them.")
     settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
-    from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
-    from duckicelake.commands.storage_check import check_storage  # noqa: PLC0415  so does boto3
+    from duckicelake.commands.check import check_lakes, check_storage  # noqa: PLC0415  DuckDB and the object store take a second to import
 
     opened = open_home(settings.home)
     with stopping_on_signals():

@@ -45,7 +45,7 @@ def dropped_list(
 ) -> None:
     """List dropped tables and namespaces that DuckLake still has, with what stands against bringing them back."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.undrop import list_lines  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import list_lines  # noqa: PLC0415  the catalog takes a second to import
 
     lines = list_lines(settings, warehouse, most)
     for line in lines:
@@ -70,8 +70,8 @@ def undrop(
 ) -> None:
     """Bring a dropped table or namespace back, with its history, uuid, properties, refs and grants."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.undrop import UndropChoice  # noqa: PLC0415  the catalog takes a second to import
-    from duckicelake.commands.undrop import undrop as bring_back  # noqa: PLC0415  as above
+    from duckicelake.commands.management import UndropChoice  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import undrop as bring_back  # noqa: PLC0415  as above
 
     for line in bring_back(settings, warehouse, name, UndropChoice(uuid, lake_snapshot, to, with_namespace)):
         typer.echo(line)
@@ -86,7 +86,7 @@ def fill_defaults(
     """Write the defaults of added columns into the files that are older, for readers that know no defaults (Daft, ClickHouse, Flink)."""
     settings, opened = read_joined({"home": home, "config": config})
     from duckicelake.commands.fill_defaults import fill_defaults as fill  # noqa: PLC0415  DuckDB takes a second to import
-    from duckicelake.commands.undrop import parse_levels, to_ident  # noqa: PLC0415  as above
+    from duckicelake.commands.management import parse_levels, to_ident  # noqa: PLC0415  as above
 
     ident = to_ident(parse_levels(table))
     typer.echo(fill(choose_member(settings, warehouse), opened, (*ident.namespace, ident.name)))
@@ -107,7 +107,7 @@ def events_tail(
 ) -> None:
     """Print what each lake snapshot changed, by whomever, as CloudEvents: one line of JSON each."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.events import tail  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import tail  # noqa: PLC0415  the catalog takes a second to import
 
     for line in tail(settings, warehouse, after, follows=follow):
         typer.echo(line)
@@ -127,7 +127,7 @@ def reads_list(
 ) -> None:
     """Print who loaded, planned or got keys for what: one line of JSON for the equal reads of some seconds."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.events import list_reads  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import list_reads  # noqa: PLC0415  the catalog takes a second to import
 
     for line in list_reads(settings, warehouse, most, name, principal):
         typer.echo(line)
@@ -149,17 +149,15 @@ def reports_list(
 ) -> None:
     """Print the reports on a table that are kept, one line of JSON each."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.events import list_reports  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import list_reports  # noqa: PLC0415  the catalog takes a second to import
 
     for line in list_reports(settings, warehouse, name, most):
         typer.echo(line)
 
 
-def reports_summary(
-    name: TableArgument, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None
-) -> None:
+def reports_summary(name: TableArgument, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
     """Print sums over the reports on a table: scans, their commonest filters and columns, and commits."""
     settings = read_settings({"home": home, "config": config})
-    from duckicelake.commands.events import summarize  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import summarize  # noqa: PLC0415  the catalog takes a second to import
 
     typer.echo(summarize(settings, warehouse, name))

@@ -1,8 +1,8 @@
 """The settings of a lake's object store and token service, made from the lake's settings, for servers and commands."""
 
 from duckicelake.config import LakeSettings
-from duckicelake.store.credentials.vending import StsSettings
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store.vending import StsSettings
 
 
 def read_store_settings(settings: LakeSettings) -> StoreSettings:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from duckicelake.translate.views.parser import CONFIG
+from duckicelake.translate.sql import CONFIG
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "duckicelake"
@@ -207,7 +207,7 @@ def test_translate_only_parses_with_duckdb() -> None:
     """The parser, and the binder in a process of its own, open DuckDB; their connections read no file and no network."""
     modules = [path for path in SOURCES if package_of(path) == "translate"]
     users = {name_of(path) for path in modules for _, name in imports_of(path) if name.startswith("duckdb")}
-    assert users == {"duckicelake/translate/views/parser.py", "duckicelake/translate/functions/binder.py"}
+    assert users == {"duckicelake/translate/sql.py", "duckicelake/translate/function_binder.py"}
     assert CONFIG["enable_external_access"] == "false"
     assert CONFIG["lock_configuration"] == "true"
 

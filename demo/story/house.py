@@ -30,13 +30,13 @@ from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.staging import Stage, make_run_id
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, IngestReport
-from duckicelake.pipeline.ingest.publishing import commit_once
+from duckicelake.pipeline.ingest.writing import commit_once
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.lake_access import DuckLake, MaintainContext
 from duckicelake.pipeline.maintain.planning import MaintainReport
 from duckicelake.pipeline.maintain.policy import MaintainOptions, MaintainPolicies
-from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport
+from duckicelake.pipeline.profile import ProfileContext, profile
+from duckicelake.pipeline.profile_report import ProfileOptions, ProfileReport
 from duckicelake.pipeline.verify.job import VerifyContext, VerifyOptions, VerifyReport, verify
 
 Result = TypeVar("Result")

@@ -34,7 +34,7 @@ from duckicelake.lake.audit_log import (
     write_reports,
 )
 from duckicelake.lake.connect import Lake, writing_on_new_connection
-from duckicelake.lake.events.outbox import delete_old_events
+from duckicelake.lake.events import delete_old_events
 
 __all__ = ["DENIED", "DONE", "HIDDEN", "UNKNOWN", "UNPROVEN", "AuditContext", "AuditLine", "AuditLog", "log_line"]
 

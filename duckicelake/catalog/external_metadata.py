@@ -23,7 +23,7 @@ from duckicelake.translate.client_snapshots import without_aliases
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.schemas import without_duplicate_names
-from duckicelake.translate.to_ducklake.mapped_files import NamedFile, find_names, list_partition_folders, list_partition_only
+from duckicelake.translate.to_ducklake.files import NamedFile, find_names, list_partition_folders, list_partition_only
 
 MAX_METADATA_BYTES = 64 * 1024 * 1024
 MAX_FILES = 100_000

@@ -12,8 +12,8 @@ from threading import BoundedSemaphore, Lock
 from typing import Any
 
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.translate.functions import binder
-from duckicelake.translate.functions.binder import CPU_SECONDS
+from duckicelake.translate import function_binder
+from duckicelake.translate.function_binder import CPU_SECONDS
 
 MAX_SECONDS = 120
 """For which the process may wait for a processor; it uses at most `CPU_SECONDS` of one."""
@@ -71,7 +71,7 @@ def _ask(question: bytes) -> Answers | None:
     Raises: ServiceUnavailable: it ended for a reason that may not last
     """
     # -P: Python imports nothing from the folder that the server was started in
-    command = [sys.executable, "-P", "-m", binder.__name__]
+    command = [sys.executable, "-P", "-m", function_binder.__name__]
     environment = {name: text for name, text in os.environ.items() if name in PASSED_ON}
     try:
         done = subprocess.run(command, input=question, capture_output=True, timeout=MAX_SECONDS, env=environment, cwd="/", check=False)

@@ -11,12 +11,13 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchFunction, Unsupported
 from duckicelake.iceberg.function_metadata import encode_function
 from duckicelake.lake.connect import read_format, reading
-from duckicelake.lake.read_macros import read_macro_names, read_macros
-from duckicelake.lake.read_views import find_view, read_named_columns
-from duckicelake.translate.functions.definitions import BoundOverload, translate_function
-from duckicelake.translate.functions.environment import (
+from duckicelake.lake.read_views import find_view, read_macro_names, read_macros, read_named_columns
+from duckicelake.translate.functions import (
     SELECT,
     Body,
+    BoundOverload,
+    Macro,
+    MacroOverload,
     find_body,
     find_overload_body,
     format_macro,
@@ -24,12 +25,13 @@ from duckicelake.translate.functions.environment import (
     format_schema,
     format_table,
     format_view,
+    list_versions,
+    to_macros,
+    translate_function,
 )
-from duckicelake.translate.functions.macros import Macro, MacroOverload, list_versions, to_macros
 from duckicelake.translate.namespaces import fold_name, to_levels, to_schema_name
-from duckicelake.translate.views.names import NameContext
-from duckicelake.translate.views.parser import Parser, open_parser
-from duckicelake.translate.views.spark import DUCKDB, SPARK, find_spark_text
+from duckicelake.translate.sql import NameContext, Parser, open_parser
+from duckicelake.translate.views import DUCKDB, SPARK, find_spark_text
 
 MAX_STATEMENTS = 1_000
 """Tables, views and macros that are followed from one function."""

@@ -7,8 +7,7 @@ from itertools import zip_longest
 
 import psycopg
 
-from duckicelake.catalog.manifest_import.imported import ImportedManifests
-from duckicelake.catalog.manifest_import.submissions import Submission
+from duckicelake.catalog.manifest_import.imported import ImportedManifests, Submission
 from duckicelake.catalog.row_files import FileDeriver
 from duckicelake.catalog.table_cache import NO_LIST, FileCache, NewestList
 from duckicelake.errors import BadRequest
@@ -20,19 +19,17 @@ from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedC
 from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
-from duckicelake.translate.bulk.files import SINGLY_MAX, DataFileBuilder
-from duckicelake.translate.bulk.manifests import ManifestBuilder, to_sequence_number
-from duckicelake.translate.bulk.submissions import ParsedManifest
+from duckicelake.translate.bulk_files import SINGLY_MAX, DataFileBuilder
+from duckicelake.translate.bulk_manifests import ManifestBuilder, ParsedManifest, to_sequence_number
 from duckicelake.translate.client_snapshots import with_client_summary
 from duckicelake.translate.files import check_hive_columns
-from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.locations import format_manifest_name, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import V3, Schemas
 from duckicelake.translate.summaries import FileTally, Totals, count_manifests, summarize
-from duckicelake.translate.visibility import FileKey, Visibility
+from duckicelake.translate.visibility import FileKey, SnapshotStep, Visibility
 
 SLICE = 4_000
 SLICE_COLUMNS = 40_000

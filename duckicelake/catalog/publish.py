@@ -12,28 +12,33 @@ from typing import NamedTuple
 
 import psycopg
 
-from duckicelake.catalog.manifest_import.submissions import Submission
+from duckicelake.catalog.manifest_import.imported import Submission
 from duckicelake.catalog.snapshot_building import TableReading, build_snapshots, read_changes
-from duckicelake.catalog.table_cache import BuiltHistory, CachedTable, FileCache, PublishedTable, TableCache
-from duckicelake.catalog.upload_queue import UploadQueue
+from duckicelake.catalog.table_cache import BuiltHistory, CachedTable, FileCache, PublishedTable, TableCache, UploadQueue
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.connect import writing
-from duckicelake.lake.imported_manifests import ImportedManifestRow, write_imported_manifests
 from duckicelake.lake.note_rows import UNPUBLISHED
-from duckicelake.lake.notes import VersionRequest, assign_and_commit_version, read_kept_list, update_kept_snapshots
+from duckicelake.lake.notes import (
+    ImportedManifestRow,
+    VersionRequest,
+    assign_and_commit_version,
+    read_kept_list,
+    update_kept_snapshots,
+    write_imported_manifests,
+)
 from duckicelake.lake.rows import Position, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.bulk.submissions import normalize_submission
+from duckicelake.translate.bulk_manifests import normalize_submission
 from duckicelake.translate.client_schemas import without_unused_spec
 from duckicelake.translate.client_snapshots import with_registered_log, with_statistics
-from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.sort_orders import to_sort_orders, with_client_orders
 from duckicelake.translate.to_iceberg import TableShape, to_metadata, with_version
+from duckicelake.translate.visibility import to_ms
 
 HINT_TRIES = 5
 

@@ -70,9 +70,7 @@ from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.client_snapshots import change_statistics, format_log
 from duckicelake.translate.locations import Roots, metadata_uri, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
-from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_files, check_file
-from duckicelake.translate.to_ducklake.mapped_files import add_mapping
-from duckicelake.translate.to_ducklake.refs import (
+from duckicelake.translate.to_ducklake.commits import (
     change_main_retention,
     check_partition,
     compute_first_row_id,
@@ -80,6 +78,7 @@ from duckicelake.translate.to_ducklake.refs import (
     keep_earlier_snapshots,
     list_former_columns,
 )
+from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_files, add_mapping, check_file
 from duckicelake.translate.to_ducklake.tables import (
     IdAllocator,
     TableStep,

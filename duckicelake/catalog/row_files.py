@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 
-from duckicelake.catalog.table_cache import FileCache
-from duckicelake.catalog.upload_queue import UploadQueue
+from duckicelake.catalog.table_cache import FileCache, UploadQueue
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import decode_dated_positions, encode_deletion_vectors
@@ -37,10 +36,9 @@ from duckicelake.store.inlined_values import InlinedColumn, UnrepresentableValue
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_position_deletes, read_positions
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
-from duckicelake.translate.leaf_types import ColumnTree, find_primitive
 from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3, Schemas
-from duckicelake.translate.types import build_value_refusal, columns_at, list_hidden, list_layouts
+from duckicelake.translate.types import ColumnTree, build_value_refusal, columns_at, find_primitive, list_hidden, list_layouts
 from duckicelake.translate.unreadable_columns import hides_columns, list_left_out
 from duckicelake.translate.visibility import (
     DeletedRows,

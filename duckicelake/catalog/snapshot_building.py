@@ -10,23 +10,19 @@ from operator import attrgetter
 
 import psycopg
 
-from duckicelake.catalog.manifest_import.imported import ImportedManifests
-from duckicelake.catalog.manifest_import.submissions import Submission
+from duckicelake.catalog.manifest_import.imported import ImportedManifests, Submission
 from duckicelake.catalog.manifests import DataFiles, ManifestWriter
 from duckicelake.catalog.row_files import FileDeriver, RowFiles, collect_row_files, without_lost_snapshots
-from duckicelake.catalog.table_cache import BuiltHistory, FileCache, SchemaCache, TableCache
-from duckicelake.catalog.upload_queue import UploadQueue
+from duckicelake.catalog.table_cache import BuiltHistory, FileCache, SchemaCache, TableCache, UploadQueue
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshots
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.null_proofs import compute_default_ends, list_required
+from duckicelake.lake.null_proofs import compute_default_ends, list_required, read_repeated_files
 from duckicelake.lake.read_table import LastRead, read_table
-from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
 from duckicelake.lake.writing.read_back import PredictedState, read_back
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_schemas import with_client_specs
-from duckicelake.translate.history import TableHistory, build_history
 from duckicelake.translate.locations import table_folder
 from duckicelake.translate.manifests import KEY_OF, ManifestSets, SnapshotPlan, new_manifest_sets, plan_manifests
 from duckicelake.translate.name_mapping import NameMapping, to_name_mapping
@@ -34,7 +30,7 @@ from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.types import with_nullable
 from duckicelake.translate.unreadable_columns import hides_columns
-from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
+from duckicelake.translate.visibility import FileKey, TableHistory, Visibility, build_history, check_repeated
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,22 @@
-"""The caches of published tables. They only save work: every value can be derived again.
+"""The caches of published tables, and the queue of objects to be written. The caches only save work: every value can be derived again.
 
 What a server knows of a table is one `CachedTable`, which is replaced whole when a load or a commit has published a new state, under the
 table's lock. `FileCache` has facts that no later state changes: what files hold, and which objects are in the store.
+
+The queue sends full batches in a thread. Up to about 32 MiB that only hidden snapshots reference stay in memory until something that
+clients see references them.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from threading import Lock
 from time import monotonic
 from typing import cast
 
-from duckicelake.catalog.upload_queue import HeldObject
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -21,8 +25,9 @@ from duckicelake.iceberg.snapshots import Snapshots
 from duckicelake.lake.read_table import LastRead
 from duckicelake.lake.rows import NullableRow, Position, TableState
 from duckicelake.lake.writing.lookups import ReplayCheck
-from duckicelake.store.credentials.vending import CredentialScope
 from duckicelake.store.derived_files import EmbeddedLineage
+from duckicelake.store.objects import Objects
+from duckicelake.store.vending import CredentialScope
 from duckicelake.translate.files import LeafTypes
 from duckicelake.translate.manifests import ManifestSets
 from duckicelake.translate.name_mapping import NameMapping
@@ -30,6 +35,102 @@ from duckicelake.translate.partitions import PublishedSpec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
+
+FLUSH_BYTES = 32 * 1024 * 1024
+FLUSH_COUNT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HeldObject:
+    """An object that nothing names yet, and those of its kind that it names itself."""
+
+    content: bytes
+    names: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class UploadQueue:
+    """Collects objects and writes those the store does not have yet, one batch after the other in a thread of its own.
+
+    `known_uris` grows with every box that has arrived. `held` are objects that are made and named by nothing that clients see:
+    they stay here until something does, because a clean-up would remove unreferenced objects from the store.
+    """
+
+    objects: Objects
+    known_uris: set[str]
+    waiting: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    waiting_bytes: int = 0
+    sent: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    held: dict[str, HeldObject] = field(default_factory=dict[str, HeldObject])
+    is_holding: bool = False
+    held_bytes: int = 0
+    _upload: "Future[set[str]] | None" = None
+
+    def add(self, uri: str, content: bytes, names: Sequence[str] = ()) -> None:
+        """Take an object; a full box is sent off, once the one before has arrived. `names` are of objects that go with it."""
+        if uri in self.known_uris or uri in self.waiting or uri in self.sent:
+            return
+        if self.is_holding and self.held_bytes < FLUSH_BYTES:
+            self.held.setdefault(uri, HeldObject(content, [name for name in names if name in self.held]))
+            self.held_bytes += len(content)
+            return
+        self.waiting[uri] = content
+        self.waiting_bytes += len(content)
+        if self.waiting_bytes >= FLUSH_BYTES or len(self.waiting) >= FLUSH_COUNT:
+            self._send()
+
+    @contextmanager
+    def holding(self, *, is_hidden: bool) -> Generator[None]:
+        """Keep what is added meanwhile, if clients do not see what names it, as long as that is not too much to be kept."""
+        self.is_holding = is_hidden
+        try:
+            yield
+        finally:
+            self.is_holding = False
+
+    def release(self, uris: Iterable[str]) -> None:
+        """Let go of those that were held, and of what they name, since something names them now."""
+        if self.is_holding or not self.held:
+            return
+        for uri in uris:
+            held = self.held.pop(uri, None)
+            if held is not None:
+                self.add(uri, held.content)
+                self.release(held.names)
+
+    def list_held(self, uris: Iterable[str]) -> dict[str, HeldObject]:
+        """Return what is held under these URIs, and what that names."""
+        found = {uri: self.held[uri] for uri in uris if uri in self.held}
+        return found | {name: self.held[name] for held in found.values() for name in held.names if name in self.held}
+
+    def flush(self) -> None:
+        """Write everything that is waiting; afterwards all of it is in the store."""
+        self._wait()
+        if self.waiting:
+            self.objects.put_many_new(list(self.waiting.items()))
+            self.known_uris.update(self.waiting)
+            self.waiting, self.waiting_bytes = {}, 0
+
+    def _send(self) -> None:
+        self._wait()
+        if not self.waiting:
+            return
+        self.sent, self.waiting, self.waiting_bytes = self.waiting, {}, 0
+        with_one_thread = ThreadPoolExecutor(1, "uploads")
+        self._upload = with_one_thread.submit(self.objects.put_many_new, list(self.sent.items()))
+        with_one_thread.shutdown(wait=False)
+
+    def _wait(self) -> None:
+        """Wait for the box on its way.
+
+        Raises: what `Objects.put_many_new` raises
+        """
+        if self._upload is not None:
+            arrival, self._upload = self._upload, None
+            arrival.result()
+            self.known_uris.update(self.sent)
+            self.sent = {}
+
 
 NewestList = tuple[str, Sequence[ManifestFile]]
 """A manifest list that was written, by its URI, and what it names."""

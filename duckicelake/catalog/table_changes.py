@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from duckicelake.catalog.cleanup import list_table_objects, purge_objects
-from duckicelake.catalog.credentials.scopes import check_exclusive
+from duckicelake.catalog.credentials.table_access import check_exclusive
 from duckicelake.catalog.dropped.protection import check_may_drop_table, check_may_move_table
 from duckicelake.catalog.location_rules import (
     NO_TABLE,

@@ -11,10 +11,10 @@ from duckicelake.iceberg.avro.reader import ReaderPool
 from duckicelake.lake.branches.registry import Branch, check_installed, find_branch, find_tag_of, has_snapshot, is_installed
 from duckicelake.lake.connect import Lake, close_lake, open_branch, open_lake, reading
 from duckicelake.lake.read import read_data_path
-from duckicelake.store.credentials.signing import RequestSigner
-from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store.signing import RequestSigner
+from duckicelake.store.vending import StsSettings, Vendor
 from duckicelake.translate.locations import FIXED_LOCATIONS, Roots, parse_roots
 
 __all__ = [

@@ -1,25 +1,54 @@
-"""The embedded Postgres and S3 of a command: settings completed with their addresses and keys, and `duckicelake backends up|down|run`."""
+"""The embedded Postgres and S3 of a command: settings completed with their addresses and keys, and `duckicelake backends up|down|run`.
+
+`format_command` returns the command line that messages recommend.
+"""
 
 import os
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from duckicelake.commands.command_line import format_command
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.config import Settings, SettingsError, read_settings
 from duckicelake.embedded.home import EmbeddedError, Home, find_holder, open_home, read_json, read_keys
 from duckicelake.embedded.object_store import BUCKET, StoreAccess
-from duckicelake.embedded.postgres import build_access
 from duckicelake.embedded.processes import read_log_tail
-from duckicelake.embedded.stack import Report, StackOptions, start_stack
+from duckicelake.embedded.stack import Report, StackOptions, build_access, start_stack
+
+CHECKOUT = Path(__file__).parents[2]
+WRAPPER = CHECKOUT / "scripts" / "duckicelake"
+
+
+def format_command(*arguments: str) -> str:
+    """Return a command line that works in a new shell in this folder: `scripts/duckicelake` of a checkout, else the installed command."""
+    return " ".join((shlex.quote(_get_command()), *arguments))
+
+
+def _get_command() -> str:
+    if WRAPPER.is_file():
+        return _shorten(WRAPPER)
+    installed = Path(sys.executable).parent / "duckicelake"
+    found = shutil.which("duckicelake")
+    if found is not None and Path(found).resolve() == installed.resolve():
+        return "duckicelake"
+    return _shorten(installed)
+
+
+def _shorten(path: Path) -> str:
+    """Return the path relative to the working folder if it is below it, else unchanged."""
+    below = os.path.relpath(path)
+    return str(path) if below.startswith("..") else below
+
 
 METADATA_SCHEMA = "lake"
 DATA_PATH, ICEBERG_PATH = f"s3://{BUCKET}/data/", f"s3://{BUCKET}/iceberg/"

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from duckicelake.commands.command_line import format_command
+from duckicelake.commands.embedded import format_command
 from duckicelake.commands.prepare import connect_postgres, find_version, read_paths
 from duckicelake.config import LakeSettings, Settings, SettingsError, read_secret_file
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach

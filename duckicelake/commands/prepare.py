@@ -20,8 +20,7 @@ from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.connect import CONNECT_OPTIONS, SELECT_VERSION
 from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
-from duckicelake.lake.readers.install import remove_readers
-from duckicelake.lake.readers.roles import drop_all_roles
+from duckicelake.lake.readers import drop_all_roles, remove_readers
 from duckicelake.lake.writing.migrate import MigrationPlan, migrate, plan_migration
 from duckicelake.store.objects import open_objects
 from duckicelake.store_settings import read_store_settings

@@ -26,11 +26,15 @@ from duckicelake.iceberg.json_reader import (
     list_objects,
 )
 from duckicelake.iceberg.partition import (
+    UNSORTED,
     PartitionSpec,
+    SortOrder,
     assign_field_ids,
+    format_sort_order,
     format_spec,
     format_spec_fields,
     get_last_field_id,
+    parse_sort_order,
     parse_spec,
     parse_spec_fields,
 )
@@ -52,7 +56,6 @@ from duckicelake.iceberg.snapshots import (
     parse_snapshot,
     parse_statistics,
 )
-from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, parse_sort_order
 
 FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"

@@ -15,6 +15,7 @@ from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, TOKENS_SINCE, form
 from duckicelake.lake.damaged_rows import check_state, check_table
 from duckicelake.lake.note_rows import RefNotes
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, SELECT_HISTORY_ID, to_notes
+from duckicelake.lake.null_proofs import with_value_checks
 from duckicelake.lake.read import (
     SELECT_DATA_PATH,
     SELECT_ICEBERG_PATH,
@@ -35,7 +36,6 @@ from duckicelake.lake.read_files import (
     read_spans,
     undo_merges,
 )
-from duckicelake.lake.read_values import with_value_checks
 from duckicelake.lake.rows import (
     RESTORED_MAX_BYTES,
     ColumnRow,

@@ -378,7 +378,7 @@ class TableState:
     began or ended, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
     the snapshots of the table's newest change, if a client made it; `changed_at` is the time of the newest change after
     `since`. `history_id` is the newest row of `iceberg_change` that may have changed the table's past.
-    `too_large` and `lacked` are columns: see `lake.read_values`; for `nullable` see `lake.null_proofs`.
+    `too_large` and `lacked` are columns: see `lake.null_proofs`; for `nullable` see `lake.null_proofs`.
     """
 
     position: Position

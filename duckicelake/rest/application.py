@@ -31,13 +31,11 @@ from duckicelake.rest.metrics import build_counter, build_gauge, build_gauges
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
-from duckicelake.rest.routes.branches import BranchRoutes
-from duckicelake.rest.routes.functions import FunctionRoutes
 from duckicelake.rest.routes.management import ManagementRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
 from duckicelake.rest.routes.records import RecordRoutes
-from duckicelake.rest.routes.repositories import RepositoryRoutes
+from duckicelake.rest.routes.repositories import BranchRoutes, RepositoryRoutes
 from duckicelake.rest.routes.scans import ScanRoutes
 from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes
 from duckicelake.rest.routes.store_access import DucklakeRoutes, SignRoutes
@@ -45,7 +43,7 @@ from duckicelake.rest.routes.table_commits import TableCommitRoutes
 from duckicelake.rest.routes.tables import TableChangeRoutes, TableRoutes
 from duckicelake.rest.routes.tokens import TokenRoutes
 from duckicelake.rest.routes.undrop import UndropRoutes
-from duckicelake.rest.routes.views import ViewChangeRoutes, ViewRoutes
+from duckicelake.rest.routes.views import FunctionRoutes, ViewChangeRoutes, ViewRoutes
 
 WAREHOUSE, REASON = ("warehouse",), ("reason",)
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]

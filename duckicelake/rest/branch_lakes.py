@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.catalog.repositories.branches import close_snapshot, list_names, open_snapshot
+from duckicelake.catalog.repositories import close_snapshot, list_names, open_snapshot
 from duckicelake.catalog.warehouse import Branch, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import CatalogError, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.rest.context import OpenLake

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
-from duckicelake.catalog.repositories.branches import MAIN
+from duckicelake.catalog.repositories import MAIN
 from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, NoSuchFunction, NoSuchNamespace, NoSuchTable, NoSuchView
 from duckicelake.iceberg.json_reader import as_list, as_object
 from duckicelake.iceberg.requests.bodies import check_name

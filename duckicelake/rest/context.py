@@ -16,10 +16,10 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.access.policy import LakePolicy
 from duckicelake.access.rate_limit import RateLimit
 from duckicelake.access.sessions import ANONYMOUS, Bearer, Session
-from duckicelake.access.token_endpoint import Accounts
+from duckicelake.access.tokens import Accounts
 from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.credentials.ducklake import RoleCache
-from duckicelake.catalog.events.webhook import Webhook
+from duckicelake.catalog.events import Webhook
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import FIXED_LOCATIONS, Warehouse
 from duckicelake.errors import BadRequest, Forbidden, NoSuchWarehouse

@@ -1,7 +1,8 @@
 """Pure functions between DuckLake's rows and Iceberg values, in both directions; `catalog` and Spark jobs call them.
 
-types (columns → schema) · schemas, partitions, sort_orders, name_mapping (over time) · values (texts → Iceberg values) ·
-locations (paths → URIs) · visibility, history (rows → changes of each snapshot) · manifests (changes → manifest plans) ·
-files, bulk (rows → data files and manifests) · client_schemas, client_snapshots (notes of clients) · to_iceberg (→ metadata) ·
-to_ducklake (metadata → rows) · views (SQL, parsed only) · functions (macros → SQL functions).
+types (columns → schema) · schemas, partitions, sort_orders, name_mapping (over time) · values (texts ↔ Iceberg values) ·
+locations (paths → URIs) · visibility (rows → changes of each snapshot) · manifests (changes → manifest plans) ·
+files, bulk_files, bulk_manifests (rows → data files and manifests) · client_schemas, client_snapshots (notes of
+clients) · to_iceberg (→ metadata) · to_ducklake (metadata → rows) · sql, views, view_columns (SQL, parsed only) ·
+functions, function_binder (macros → SQL functions).
 """

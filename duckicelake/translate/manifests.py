@@ -11,8 +11,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from duckicelake.translate.history import SnapshotStep, TableHistory
-from duckicelake.translate.visibility import FileKey
+from duckicelake.translate.visibility import FileKey, SnapshotStep, TableHistory
 from duckicelake.values import tuple_maker
 
 EXISTING, ADDED, DELETED = 0, 1, 2

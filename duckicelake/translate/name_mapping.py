@@ -12,7 +12,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.lake.rows import ColumnRow, NameMappingRow
-from duckicelake.translate.leaf_types import reads_as_stored
+from duckicelake.translate.types import reads_as_stored
 
 PROPERTY = "schema.name-mapping.default"
 

@@ -11,9 +11,17 @@ from functools import partial
 
 from duckicelake.lake.lake_format import V1_0
 from duckicelake.lake.rows import ColumnRow, TableState
-from duckicelake.translate.leaf_types import ColumnTree, format_replacement, format_sql_leaf, quote
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
-from duckicelake.translate.types import columns_at, format_path, get_path, list_defaulted
+from duckicelake.translate.types import (
+    ColumnTree,
+    columns_at,
+    format_path,
+    format_replacement,
+    format_sql_leaf,
+    get_path,
+    list_defaulted,
+    quote,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, find_field, l
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
 from duckicelake.translate.client_schemas import carry_over_schema, format_schema_note, parse_schema_notes
-from duckicelake.translate.leaf_types import ONLY_IN_V3
 from duckicelake.translate.types import (
+    ONLY_IN_V3,
     FieldRules,
     build_value_refusal,
     columns_at,

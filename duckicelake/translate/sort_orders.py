@@ -15,8 +15,8 @@ from sqlglot import ErrorLevel, exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.partition import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.rows import JsonNote, SortRow, TableNotes
 from duckicelake.translate.namespaces import fold_name

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.manifest import AnyFile
-from duckicelake.translate.history import SnapshotStep
 from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, SnapshotPlan
+from duckicelake.translate.visibility import SnapshotStep
 
 SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 

@@ -9,12 +9,11 @@ from duckicelake.iceberg.requests.table_changes import get_previous_versions_max
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
-from duckicelake.translate.client_schemas import parse_schema_note, parse_spec_note
+from duckicelake.translate.client_schemas import parse_schema_note, parse_spec_note, select_visible_schemas, select_visible_specs
 from duckicelake.translate.client_snapshots import to_visible_snapshots
 from duckicelake.translate.locations import metadata_uri
 from duckicelake.translate.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.partitions import Partitioning, to_spec
-from duckicelake.translate.removed import select_visible_schemas, select_visible_specs
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY

@@ -11,9 +11,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import walk_fields
 from duckicelake.lake.rows import ColumnRow, TagRow
-from duckicelake.translate.leaf_types import HIDE, PROPERTY, REFUSE, ColumnTree, find_primitive
 from duckicelake.translate.namespaces import fold_name
-from duckicelake.translate.types import NESTED_TYPES, is_live
+from duckicelake.translate.types import HIDE, NESTED_TYPES, PROPERTY, REFUSE, ColumnTree, find_primitive, is_live
 
 
 def hides_columns(tags: Iterable[TagRow]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.grants import CHANGE, Rights
 from duckicelake.access.rate_limit import MOST_FROM_ALL, MOST_FROM_ONE, WITHIN_S, LoginThrottle
-from duckicelake.access.token_endpoint import (
+from duckicelake.access.tokens import (
     ACCESS_TOKEN,
     LONGEST_SESSION_S,
     SECRET_REMEMBERED_S,
@@ -17,8 +17,8 @@ from duckicelake.access.token_endpoint import (
     IssuedToken,
     OAuthRefusal,
     TokenRequest,
+    make_signer,
 )
-from duckicelake.access.tokens import make_signer
 from duckicelake.errors import NotAuthorized
 
 NOW = 1_800_000_000.5

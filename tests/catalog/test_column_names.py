@@ -15,8 +15,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.note_rows import MappedFile, MappedName, NewMapping
 from duckicelake.translate.name_mapping import PROPERTY, FileColumns
-from duckicelake.translate.to_ducklake.files import AddedFile
-from duckicelake.translate.to_ducklake.mapped_files import NamedFile
+from duckicelake.translate.to_ducklake.files import AddedFile, NamedFile
 from duckicelake.translate.to_ducklake.tables import IdAllocator
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))

@@ -13,8 +13,7 @@ from duckicelake.errors import Unsupported
 from duckicelake.lake.install import check_absolute
 from duckicelake.lake.rows import DeleteFileRow, TableRow
 from duckicelake.store.derived_files import InlinedColumn, convert_rows, read_embedded
-from duckicelake.translate.leaf_types import ColumnTree
-from duckicelake.translate.types import build_value_refusal
+from duckicelake.translate.types import ColumnTree, build_value_refusal
 
 ROW = DeleteFileRow(1, 1, 5, None, "a-delete.parquet", True, "parquet", 1, 10)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.catalog.upload_queue import FLUSH_BYTES, FLUSH_COUNT, UploadQueue
+from duckicelake.catalog.table_cache import FLUSH_BYTES, FLUSH_COUNT, UploadQueue
 from duckicelake.errors import CatalogError
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings

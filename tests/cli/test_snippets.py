@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from duckicelake.commands.command_line import format_command
+from duckicelake.commands.embedded import format_command
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import (
     format_duckdb,

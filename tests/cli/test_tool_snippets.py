@@ -10,8 +10,7 @@ import sqlglot
 import yaml
 
 from duckicelake.commands.facts import Facts, build_route_facts
-from duckicelake.commands.snippets import format_spark, list_pyiceberg
-from duckicelake.commands.tool_snippets import NEEDS_LAKE, Tool, format_tool, format_yaml, list_tools
+from duckicelake.commands.snippets import NEEDS_LAKE, Tool, format_spark, format_tool, format_yaml, list_pyiceberg, list_tools
 from duckicelake.config import SettingsError
 from tests.cli.test_snippets import PLAIN, facts
 from tests.rest.hostile.test_injection import TEXTS

@@ -12,8 +12,8 @@ import pytest
 
 from duckicelake.embedded.ducklake import LakeAddress, create_lake
 from duckicelake.embedded.home import Home, choose_ports, get_keys
-from duckicelake.embedded.postgres import plan_postgres, prepare_database
 from duckicelake.embedded.processes import Service, start_process, stop_process
+from duckicelake.embedded.stack import plan_postgres, prepare_database
 from duckicelake.lake.install import install
 from tests.crashes.asked import Stand
 from tests.crashes.kinds import KINDS

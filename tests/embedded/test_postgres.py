@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.embedded.home import EmbeddedError, Home, get_keys
-from duckicelake.embedded.postgres import plan_postgres
+from duckicelake.embedded.stack import plan_postgres
 
 
 def test_root_without_setpriv_is_told_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_a_cluster_that_cannot_be_made_leaves_no_password_behind(tmp_path: Path,
     """initdb's own message is shown, and the next start begins again."""
     home = Home(tmp_path)
     keys = get_keys(home)
-    monkeypatch.setattr("duckicelake.embedded.postgres.ADMIN_ROLE", "pg_reserved")
+    monkeypatch.setattr("duckicelake.embedded.stack.ADMIN_ROLE", "pg_reserved")
     with pytest.raises(EmbeddedError, match=r"(?s)cannot be made in .*/postgres: .*pg_"):
         plan_postgres(home, keys, 5)
     assert not (tmp_path / "postgres").exists()

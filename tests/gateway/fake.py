@@ -12,8 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from duckicelake.access.clients import parse_clients
-from duckicelake.access.token_endpoint import Accounts
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.tokens import Accounts, make_signer
 from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import Gateway
 from duckicelake.rest.application import build_web

@@ -21,7 +21,7 @@ from duckicelake.iceberg.metadata import (
     get_default_spec,
     parse_metadata,
 )
-from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
+from duckicelake.iceberg.partition import UNPARTITIONED, UNSORTED, PartitionField, PartitionSpec, SortField, SortOrder
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import (
     BlobMetadata,
@@ -30,7 +30,6 @@ from duckicelake.iceberg.snapshots import (
     SnapshotRef,
     StatisticsFile,
 )
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"

@@ -2,7 +2,7 @@ import pytest
 from pyiceberg.table.sorting import SortOrder as OracleOrder
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
+from duckicelake.iceberg.partition import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
 
 ORDER = SortOrder(1, (SortField(1, "identity", "asc", "nulls-first"), SortField(2, "bucket[8]", "desc", "nulls-last")))
 FIELD = {"transform": "identity", "source-id": 1, "direction": "asc", "null-order": "nulls-first"}

@@ -12,12 +12,11 @@ from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, write_m
 from duckicelake.commands.jobs.start import start_publish
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.reports import Verdict
-from duckicelake.pipeline.ingest.follow import FollowReport
+from duckicelake.pipeline.ingest.job import FollowReport
 from duckicelake.pipeline.ingest.options import IngestReport, Status
 from duckicelake.pipeline.maintain.planning import MaintainReport, StepKind, StepResult
-from duckicelake.pipeline.profile.measuring import Point
-from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
-from duckicelake.pipeline.publish.job import Published, PublishReport
+from duckicelake.pipeline.profile_report import Point, ProfileReport, TableProfile
+from duckicelake.pipeline.publish import Published, PublishReport
 from duckicelake.pipeline.transfer.catalogs import EntryKind
 from duckicelake.pipeline.transfer.options import TransferReport, TransferResult
 from duckicelake.pipeline.verify.job import Finding, VerifyReport

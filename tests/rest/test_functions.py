@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.translate.functions.binder import CPU_SECONDS
+from duckicelake.translate.function_binder import CPU_SECONDS
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake
 

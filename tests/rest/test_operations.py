@@ -7,8 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from duckicelake.access.token_endpoint import Accounts
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.tokens import Accounts, make_signer
 from duckicelake.rest.application import add_operations, build_web
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext

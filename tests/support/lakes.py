@@ -12,7 +12,7 @@ from psycopg import Connection, connect, sql
 
 from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret
 from duckicelake.embedded.object_store import StoreAccess
-from duckicelake.embedded.postgres import ROLE
+from duckicelake.embedded.stack import ROLE
 from tests.support.keys import format_s3_keys
 from tests.support.shared_stack import EXTENSIONS, METADATA_SCHEMA, TEMPLATE, SharedStack
 

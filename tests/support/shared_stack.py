@@ -23,9 +23,8 @@ from psycopg import sql
 from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, create_lake
 from duckicelake.embedded.home import read_json, write_json
 from duckicelake.embedded.object_store import StoreAccess
-from duckicelake.embedded.postgres import ADMIN_ROLE, ROLE
 from duckicelake.embedded.processes import reap_stale
-from duckicelake.embedded.stack import Stack, StackOptions, start_stack
+from duckicelake.embedded.stack import ADMIN_ROLE, ROLE, Stack, StackOptions, start_stack
 from duckicelake.lake.install import install
 from tests.support.keys import format_s3_keys
 

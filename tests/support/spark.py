@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duckicelake.pipeline.common.java import Jar, fetch_jars, get_java_home, source_jars
 from duckicelake.pipeline.common.rest import RestCatalog
-from duckicelake.pipeline.common.spark_compat import to_arrow
+from duckicelake.pipeline.common.spark_connect import to_arrow
 from duckicelake.pipeline.common.spark_session import SparkPlan, add_catalog, spark_session
 from tests.support.java import calm_java, jar_cache
 

@@ -6,8 +6,7 @@ import pytest
 
 from duckicelake.lake.rows import SnapshotNote
 from duckicelake.translate.client_snapshots import with_client_summary
-from duckicelake.translate.history import build_history
-from duckicelake.translate.visibility import TrackedFile, Visibility
+from duckicelake.translate.visibility import TrackedFile, Visibility, build_history
 from tests.translate.support.states import make_state, snapshot, visibility
 
 OWN = {"flink.max-committed-checkpoint-id": "3", "kafka.connect.offsets.topic.0": "{}", "spark.sql.streaming.epochId": "7", "engine": "x"}

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.rows import Position, TableNote
-from duckicelake.translate.history import SnapshotStep, build_history
 from duckicelake.translate.manifests import ADDED, DELETED
 from duckicelake.translate.summaries import FileTally, Totals, summarize
-from duckicelake.translate.visibility import TrackedFile
+from duckicelake.translate.visibility import SnapshotStep, TrackedFile, build_history
 from tests.translate.support.states import EPOCH, TABLE_ID, make_notes, make_state, snapshot, visibility
 
 

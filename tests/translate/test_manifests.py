@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.translate.history import SnapshotStep, TableHistory, build_history
 from duckicelake.translate.manifests import (
     ADDED,
     DATA,
@@ -26,7 +25,7 @@ from duckicelake.translate.manifests import (
     size_class,
 )
 from duckicelake.translate.summaries import count_manifests
-from duckicelake.translate.visibility import TrackedFile
+from duckicelake.translate.visibility import SnapshotStep, TableHistory, TrackedFile, build_history
 from tests.support.examples import examples
 from tests.translate.support.states import Life, make_life
 

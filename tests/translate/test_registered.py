@@ -15,7 +15,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.note_rows import FormerColumn
 from duckicelake.translate.name_mapping import PROPERTY
-from duckicelake.translate.to_ducklake.refs import check_partition, compute_first_row_id, compute_lake_snapshot_id, list_former_columns
+from duckicelake.translate.to_ducklake.commits import check_partition, compute_first_row_id, compute_lake_snapshot_id, list_former_columns
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from duckicelake.iceberg.partition import UNSORTED
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, SortRow
 from duckicelake.translate.sort_orders import find_column, to_sort_orders

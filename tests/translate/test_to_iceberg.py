@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from duckicelake.iceberg.metadata import digest_metadata, encode_metadata, parse_metadata
+from duckicelake.iceberg.partition import UNSORTED
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TagRow
 from duckicelake.translate.name_mapping import NameMapping

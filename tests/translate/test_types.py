@@ -7,8 +7,8 @@ import pytest
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField
-from duckicelake.translate.leaf_types import find_primitive
 from duckicelake.translate.schemas import Schemas, to_schemas
+from duckicelake.translate.types import find_primitive
 from tests.translate.support.room import Room
 
 

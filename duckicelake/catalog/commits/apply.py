@@ -16,7 +16,7 @@ from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots
 from duckicelake.lake.writing.lookups import LiveTableRows, to_live_rows
-from duckicelake.translate.removed import check_unused, with_removed
+from duckicelake.translate.client_schemas import check_unused, with_removed
 from duckicelake.translate.to_ducklake.commits import check_parents, check_supported, map_updates, number_snapshots
 
 

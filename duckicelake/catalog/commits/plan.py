@@ -31,12 +31,12 @@ from duckicelake.lake.writing.rows import (
     NewRow,
     NewSnapshotNote,
 )
+from duckicelake.translate.client_schemas import mark_removed
 from duckicelake.translate.client_snapshots import change_statistics
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, to_canonical, to_folder_uri
 from duckicelake.translate.partitions import has_buckets
-from duckicelake.translate.removed import mark_removed
+from duckicelake.translate.to_ducklake.commits import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
-from duckicelake.translate.to_ducklake.refs import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.tables import (
     IdAllocator,
     LiveTable,

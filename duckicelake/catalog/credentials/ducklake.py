@@ -15,11 +15,10 @@ from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.connect import reading
 from duckicelake.lake.locations import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.readers.install import format_schema_name
-from duckicelake.lake.readers.roles import LakeReader, ReaderRole, can_issue, create_reader_role, is_live
-from duckicelake.store.credentials.vending import SessionCredentials, Vendor, split_reads
+from duckicelake.lake.readers import LakeReader, ReaderRole, can_issue, create_reader_role, format_schema_name, is_live
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.store.uris import parse_uri
+from duckicelake.store.vending import SessionCredentials, Vendor, split_reads
 from duckicelake.translate.locations import file_uri, to_folder_uri
 from duckicelake.translate.namespaces import LEVEL_SEPARATOR, to_levels
 

@@ -28,8 +28,8 @@ from duckicelake.iceberg.requests.updates import AddSchema, AddSpec, SetCurrentS
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.note_rows import NewKeptSnapshot
 from duckicelake.lake.rows import TableNotes
+from duckicelake.translate.client_schemas import with_removed
 from duckicelake.translate.locations import format_manifest_name, manifest_list_uri, manifest_uri, to_canonical
-from duckicelake.translate.removed import with_removed
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 WITHOUT_INHERITANCE = 1

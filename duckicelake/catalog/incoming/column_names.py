@@ -20,8 +20,8 @@ from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
 from duckicelake.translate.locations import list_paths, table_folder
 from duckicelake.translate.name_mapping import PROPERTY, FileColumns, NamePath, parse_name_mapping, to_name_mapping
-from duckicelake.translate.to_ducklake.files import AddedFile
-from duckicelake.translate.to_ducklake.mapped_files import (
+from duckicelake.translate.to_ducklake.files import (
+    AddedFile,
     NamedFile,
     Names,
     PartitionOnlyColumn,

@@ -1,7 +1,8 @@
-"""Imported manifests as a load finds them: those recorded in the lake, and those of the present submission."""
+"""Imported manifests as a load finds them: those recorded in the lake, and those of the present submission, as others offer them."""
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -10,18 +11,71 @@ from operator import attrgetter
 
 import psycopg
 
-from duckicelake.catalog.manifest_import.submissions import Submission
 from duckicelake.catalog.table_cache import FileCache
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.lake.imported_manifests import ImportedManifestRow, read_imported_manifests
+from duckicelake.lake.notes import ImportedManifestRow, read_imported_manifests
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.bulk.manifests import ManifestBuilder
-from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives_json
-from duckicelake.translate.bulk.submissions import ParsedManifest, count_rows, parse_submission
+from duckicelake.translate.bulk_manifests import (
+    ManifestBuilder,
+    ParsedManifest,
+    Recipe,
+    RowCounts,
+    count_file_rows,
+    digest_plan,
+    is_bulky,
+    parse_submission,
+    survives_json,
+)
 from duckicelake.translate.locations import format_manifest_name, manifest_uri, table_folder
 from duckicelake.translate.manifests import KEY_OF, ManifestPlan
 from duckicelake.translate.visibility import TrackedFile
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedManifest:
+    """A manifest that an executor wrote: the digest of its bytes, and its description as JSON."""
+
+    name: str
+    told: object
+
+
+@dataclass(slots=True)
+class VerifiedManifests:
+    """The verified manifests of one plan, over all calls.
+
+    `lot` decides which are made again, to compare; `sampled` are the schemas, specs and kinds of entries of which one was. `found` are
+    the correct ones by digest, as they were submitted. `rows` are those of the table's files.
+    """
+
+    lot: int
+    sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
+    found: dict[str, tuple[SubmittedManifest, ParsedManifest]] = field(default_factory=dict[str, tuple[SubmittedManifest, ParsedManifest]])
+    rows: RowCounts | None = None
+
+    def find(self, digest: str, submitted: SubmittedManifest) -> ParsedManifest | None:
+        """Return a manifest that was looked at before, when the same is offered again."""
+        known, found = self.found.get(digest, (None, None))
+        return found if known == submitted else None
+
+
+@dataclass(slots=True)
+class Submission:
+    """Submitted manifests by the digest of their plans, and those that the load used; `needed` are all that it could
+    have taken.
+    """
+
+    manifests: Mapping[str, SubmittedManifest]
+    verified: VerifiedManifests
+    used: set[str] = field(default_factory=set[str])
+    needed: set[str] = field(default_factory=set[str])
+
+    def check_known(self, known: AbstractSet[str]) -> None:
+        """Raises: BadRequest: some digests are unknown."""
+        useless = self.manifests.keys() - known
+        if useless:
+            raise BadRequest(f"{len(useless)} of the {len(self.manifests)} manifests that are offered belong to no plan of this table.")
+
 
 PACKAGE = "duckicelake"
 SAMPLE_RATIO = 64
@@ -169,7 +223,7 @@ class ImportedManifests:
             self.prefetched[uri] = self.objects.read_small(uri, PREFETCH_BYTES)
 
     def _check_rows(self, plan: ManifestPlan, found: ParsedManifest, submission: Submission) -> None:
-        rows = submission.verified.rows = submission.verified.rows or count_rows(self.files)
+        rows = submission.verified.rows = submission.verified.rows or count_file_rows(self.files)
         counts = [0, 0, 0]
         for status, alike in groupby(plan.entries, STATUS_OF):
             counts[status] += rows.sum(map(KEY_OF, alike))

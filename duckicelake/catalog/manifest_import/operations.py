@@ -12,9 +12,16 @@ from typing import Any
 
 import psycopg
 
-from duckicelake.catalog.manifest_import.imported import PACKAGE, build_recipe, draw_lot, explain_obstacle
+from duckicelake.catalog.manifest_import.imported import (
+    PACKAGE,
+    Submission,
+    SubmittedManifest,
+    VerifiedManifests,
+    build_recipe,
+    draw_lot,
+    explain_obstacle,
+)
 from duckicelake.catalog.manifest_import.plan_cache import CachedPlan
-from duckicelake.catalog.manifest_import.submissions import Submission, SubmittedManifest, VerifiedManifests
 from duckicelake.catalog.publish import PublishContext, build_first_note, publish, upgrade_note
 from duckicelake.catalog.snapshot_building import ManifestLayout, build_manifest_writer, plan_layout, read_changes
 from duckicelake.catalog.table_cache import FileCache, TableCache
@@ -25,9 +32,9 @@ from duckicelake.lake.connect import query_once, reading
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import is_touched
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.translate.bulk.recipe import Recipe, format_plan, format_recipe, is_bulky
-from duckicelake.translate.history import build_history
+from duckicelake.translate.bulk_manifests import Recipe, format_plan, format_recipe, is_bulky
 from duckicelake.translate.manifests import ManifestPlan
+from duckicelake.translate.visibility import build_history
 
 
 def import_manifests(

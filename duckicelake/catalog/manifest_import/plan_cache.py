@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
-from duckicelake.catalog.manifest_import.submissions import VerifiedManifests
+from duckicelake.catalog.manifest_import.imported import VerifiedManifests
 from duckicelake.catalog.snapshot_building import TableReading
 from duckicelake.lake.rows import Position, TableNote
 from duckicelake.translate.manifests import ManifestPlan

@@ -16,8 +16,7 @@ from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, ManifestEntry
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit_from_list
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFile
-from duckicelake.iceberg.scanning.plans import ScanRequest
+from duckicelake.iceberg.scan_tasks import FILE_PATH_ID, DeleteIndex, ScanFile, ScanRequest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.store.objects import Objects
 

@@ -25,8 +25,17 @@ from duckicelake.pipeline.common.failures import SPARK_FAILURES
 from duckicelake.pipeline.common.java import JarUnavailable, NoJava
 from duckicelake.pipeline.common.reports import Interrupted, hide_passwords
 from duckicelake.pipeline.common.rest import RestCatalog
-from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
-from duckicelake.pipeline.ingest.job import begin, ingest
+from duckicelake.pipeline.ingest.job import (
+    FollowBroken,
+    FollowOptions,
+    FollowReport,
+    begin,
+    begin_follow,
+    check_followed,
+    follow,
+    ingest,
+    read_follow,
+)
 from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, IngestReport, Run, Status, read_options
 
 

@@ -17,8 +17,8 @@ from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_st
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest
-from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.report import ProfileOptions, ProfileReport, format_page, read_options
+from duckicelake.pipeline.profile import ProfileContext, profile
+from duckicelake.pipeline.profile_report import ProfileOptions, ProfileReport, format_page, read_options
 
 
 @dataclass(frozen=True, slots=True)

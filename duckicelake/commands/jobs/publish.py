@@ -14,8 +14,7 @@ from duckicelake.commands.jobs.reports import FAILED, GetLake, Stop, get_exit_st
 from duckicelake.commands.jobs.session import JobCall, opening_spark, read_job_call, showing_progress, to_catalog
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import RestCatalog, open_rest
-from duckicelake.pipeline.publish.executor import LakeLocation
-from duckicelake.pipeline.publish.job import PublishJobContext, PublishOptions, PublishReport, publish, read_options
+from duckicelake.pipeline.publish import LakeLocation, PublishJobContext, PublishOptions, PublishReport, publish, read_options
 
 
 def read_call(given: Mapping[str, Any]) -> JobCall[PublishOptions]:

@@ -28,8 +28,7 @@ from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duck
 from duckicelake.embedded.home import EmbeddedError, Home
 from duckicelake.pipeline.common.failures import SPARK_FAILURES
 from duckicelake.pipeline.common.java import Jar, source_jars
-from duckicelake.pipeline.common.options import read_pairs
-from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.reports import Progress, read_pairs
 from duckicelake.pipeline.common.rest import RestCatalog, open_rest
 from duckicelake.pipeline.common.spark_connect import check_conf, is_gone
 from duckicelake.pipeline.common.spark_session import PIECES, JobContext, SparkPlan, add_catalog, spark_session

@@ -23,12 +23,11 @@ from duckicelake.pipeline.common.staging import make_run_id
 from duckicelake.pipeline.transfer.catalogs import Catalog, LazyScratchCatalog
 from duckicelake.pipeline.transfer.copies import Store
 from duckicelake.pipeline.transfer.delta import DeltaFolders
-from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
-from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferContext, transfer
 from duckicelake.pipeline.transfer.options import FOLDERS, Form, TransferOptions, TransferReport, name_place, read_options
 from duckicelake.pipeline.transfer.parquet_folders import HiveFolders
 from duckicelake.pipeline.transfer.rest import RestSide
+from duckicelake.pipeline.transfer.serverless import HadoopWarehouse, JdbcCatalog, open_database
 from duckicelake.store.objects import StoreSettings, open_objects
 
 RESOLVING = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}

@@ -20,7 +20,7 @@ from duckicelake.iceberg.json_reader import (
     is_text,
     refuse,
 )
-from duckicelake.iceberg.partition import UNPARTITIONED, PartitionSpec, parse_spec
+from duckicelake.iceberg.partition import UNPARTITIONED, UNSORTED, PartitionSpec, SortOrder, parse_sort_order, parse_spec
 from duckicelake.iceberg.requests.requirements import Requirement, parse_requirements
 from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
@@ -32,7 +32,6 @@ from duckicelake.iceberg.requests.updates import (
     parse_view_updates,
 )
 from duckicelake.iceberg.schema import Schema, parse_schema
-from duckicelake.iceberg.sorting import UNSORTED, SortOrder, parse_sort_order
 from duckicelake.iceberg.view_metadata import ViewVersion, parse_version
 
 BODY = "request body"

@@ -9,10 +9,9 @@ import numpy
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
-from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionField, PartitionSpec
+from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionField, PartitionSpec, SortField, SortOrder
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.single_values import parse_value
-from duckicelake.iceberg.sorting import SortField, SortOrder
 from duckicelake.iceberg.transforms import result_type
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType, child_fields, walk_fields
 

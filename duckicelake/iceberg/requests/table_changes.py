@@ -17,7 +17,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import FORMAT_VERSIONS, TableMetadata, check_metadata, get_current_schema, get_default_spec
-from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNPARTITIONED, PartitionSpec, get_last_field_id
+from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNPARTITIONED, UNSORTED, PartitionSpec, SortOrder, get_last_field_id
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.compatibility import check_partition_names, check_sort_order, check_spec
 from duckicelake.iceberg.requests.table_draft import (
@@ -67,7 +67,6 @@ from duckicelake.iceberg.requests.updates import (
     UpgradeFormatVersion,
 )
 from duckicelake.iceberg.schema import Schema, check_format_version, get_highest_field_id
-from duckicelake.iceberg.sorting import UNSORTED, SortOrder
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
 
 FORMAT_VERSION = "format-version"

@@ -29,7 +29,7 @@ from duckicelake.iceberg.json_reader import (
     list_ints,
     refuse,
 )
-from duckicelake.iceberg.partition import PartitionSpec, parse_spec
+from duckicelake.iceberg.partition import PartitionSpec, SortOrder, parse_sort_order, parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.iceberg.snapshots import (
     PartitionStatisticsFile,
@@ -41,7 +41,6 @@ from duckicelake.iceberg.snapshots import (
     parse_snapshot,
     parse_statistics,
 )
-from duckicelake.iceberg.sorting import SortOrder, parse_sort_order
 from duckicelake.iceberg.view_metadata import ViewVersion, parse_version
 
 LAST_ADDED = -1

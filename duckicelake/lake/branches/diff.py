@@ -1,6 +1,6 @@
 """The difference between the newest states of two members of a repository: what the second has that the first has not, and the reverse.
 
-`catalog.repositories.history` and `commands.branch_history` call it. Ids of members are disjoint, so a table, view or file is the same on
+`catalog.repositories` and `commands.branch_history` call it. Ids of members are disjoint, so a table, view or file is the same on
 both sides if its id is.
 """
 

@@ -1,6 +1,6 @@
 """The log of a member of a repository: its lake snapshots, with what each did to which table.
 
-`catalog.repositories.history` calls it in a read transaction on a worker thread, `commands.branch_history` on a connection with
+`catalog.repositories` calls it in a read transaction on a worker thread, `commands.branch_history` on a connection with
 autocommit, where each query sees the newest state.
 """
 

@@ -1,6 +1,6 @@
 """A merge of a branch into its lake: one lake snapshot of the lake, all or nothing, after which the branch goes on from there.
 
-`catalog.repositories.merging` and `commands.branch_merge` call it. `plan_merge` takes no lock. `merge_locked` runs in the caller's
+`catalog.repositories` and `commands.branch_merge` call it. `plan_merge` takes no lock. `merge_locked` runs in the caller's
 transaction, takes the locks of both, and decides again unless both are as they were planned.
 """
 

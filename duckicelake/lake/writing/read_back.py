@@ -13,7 +13,7 @@ import psycopg
 from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
 from duckicelake.lake.damaged_rows import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
-from duckicelake.lake.null_proofs import has_no_nulls
+from duckicelake.lake.null_proofs import has_no_nulls, with_value_checks
 from duckicelake.lake.read import SELECT_TAGS, fetch_queries
 from duckicelake.lake.read_files import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES, SELECT_SPANS
 from duckicelake.lake.read_table import (
@@ -26,7 +26,6 @@ from duckicelake.lake.read_table import (
     format_table_tokens,
     select_main_snapshots,
 )
-from duckicelake.lake.read_values import with_value_checks
 from duckicelake.lake.rows import (
     ColumnStatsRow,
     DataFileRow,
@@ -134,7 +133,7 @@ def predict_state(commit: Commit, cached: TableState, step: LakeStep, since: Las
 
 
 def _needs_value_checks(cached: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
-    """Return True if the files may change the value checks of the table: see `lake.read_values`."""
+    """Return True if the files may change the value checks of the table: see `lake.null_proofs`."""
     defaulted = {row.column_id for row in cached.columns if row.initial_default is not None and row.end_snapshot is None}
     has_all = all(defaulted <= {row.column_id for row in stats.get(file.data_file_id, ())} for file in files) if defaulted else True
     return not has_all or "uint32" in {row.column_type.lower() for row in cached.columns}

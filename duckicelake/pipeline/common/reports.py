@@ -1,22 +1,62 @@
-"""Reports of jobs that go from table to table: verdicts, exit status, JSON; the time that each step took; and messages without passwords.
+"""Options and reports that commands share: properties, words of an enumeration; verdicts, exit status, JSON; messages without passwords.
 
 Every command imports this for the messages of Postgres and DuckDB, so it needs no library of Spark's.
+Secrets come from a file or the environment only, because other users of the machine see the arguments of commands.
 """
 
 import json
 import re
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
 import duckdb
 import psycopg
 
-from duckicelake.errors import CatalogError
+from duckicelake.errors import BadRequest, CatalogError
+
+SECRET = re.compile("passw|pwd|secret|credential|token|authorization|cookie|(?:private|api|shared|account|sse).?key", re.IGNORECASE)
+"""Matches names of properties that hold secrets."""
+
+
+def read_properties(path: Path | None) -> dict[str, str]:
+    """Return the properties of a TOML file; none without one. Raises: BadRequest: it cannot be read, or one is no text."""
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"--properties {path} cannot be read: {error}") from error
+    wrong = next((name for name, text in found.items() if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise BadRequest(f'--properties {path}: {wrong} must be a text; write names with dots in quotes: "s3.endpoint" = "…"')
+    return found
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def read_pairs(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return `name=value` texts as a mapping. Raises: BadRequest: one has no `=`."""
+    pairs = [text.partition("=") for text in texts or ()]
+    wrong = next((name for name, equals, _ in pairs if not equals or not name), None)
+    if wrong is not None:
+        raise BadRequest(f"{wrong!r} is no NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def read_word(words: type[Word], option: str, text: str) -> Word:
+    try:
+        return words(text)
+    except ValueError as error:
+        raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
+
 
 JOB, RUN_ID = "duckicelake.job", "duckicelake.run-id"
 """What snapshots say of the run that made them."""

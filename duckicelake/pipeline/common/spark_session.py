@@ -22,8 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from duckicelake.pipeline.common.java import Jar, fetch_jars, find_trust_store, get_java_home, iceberg_jars, join_options, leave_given
-from duckicelake.pipeline.common.options import SECRET
-from duckicelake.pipeline.common.reports import Progress
+from duckicelake.pipeline.common.reports import SECRET, Progress
 from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableIdent
 from duckicelake.pipeline.common.spark_connect import (
     FIXED_CONF,

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_compat import parse_ddl
+from duckicelake.pipeline.common.spark_connect import parse_ddl
 
 _PARTITION = re.compile(r"\s*(?:(?P<transform>[a-z]+)\s*\(\s*(?:(?P<number>\d+)\s*,\s*)?(?P<inner>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*")
 _SORT = re.compile(r"\s*(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?\s*", re.IGNORECASE)

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.common.spark_compat import block_pushdown, checkpoint_rows, parse_ddl
+from duckicelake.pipeline.common.spark_connect import block_pushdown, checkpoint_rows, parse_ddl
 from duckicelake.pipeline.common.spark_sql import quote
 from duckicelake.pipeline.common.storage import NoSource
 from duckicelake.pipeline.ingest import database_checks

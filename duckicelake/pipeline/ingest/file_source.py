@@ -22,9 +22,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common import storage
-from duckicelake.pipeline.common.spark_compat import get_condition
+from duckicelake.pipeline.common.spark_connect import get_condition
 from duckicelake.pipeline.common.storage import DELTA_LOG, NoSource, check_counted, find_local_path, get_local_path
-from duckicelake.pipeline.ingest import footers, text_inference
+from duckicelake.pipeline.ingest import file_checks
 from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestOptions, find_format
 from duckicelake.pipeline.ingest.source import (
     FILE,
@@ -204,7 +204,7 @@ class FileReading:
     options: Mapping[str, Any]
     listing: Listing
     path_columns: Sequence[str] = ()
-    looks: Mapping[str, footers.AvroHeader] | None = None
+    looks: Mapping[str, file_checks.AvroHeader] | None = None
     store: storage.S3Store | None = None
     has_odd_header: bool = False
     is_numbered: bool = False
@@ -223,38 +223,36 @@ class FileReading:
         with matching_case(self.spark) if self.form is Format.json else nullcontext():
             found = self._load(self.paths, inferred).schema
             if looks_at_values and self.form is Format.json:
-                found = text_inference.keep_digits(found, self._read_as, self.path_columns)
+                found = file_checks.keep_digits(found, self._read_as, self.path_columns)
         if self.form is Format.avro:
             found = self._merge_avro_columns(found)
         found = StructType([field for field in found.fields if field.name != RAW])
         if looks_at_values and self.form is Format.csv:
-            found = text_inference.keep_texts(found, self._list_texts(found))
-        said = text_inference.list_path_values([file.path for file in self.files], self.path_columns)
-        return text_inference.keep_texts(found, text_inference.list_path_texts(found, said))
+            found = file_checks.keep_texts(found, self._list_texts(found))
+        said = file_checks.list_path_values([file.path for file in self.files], self.path_columns)
+        return file_checks.keep_texts(found, file_checks.list_path_texts(found, said))
 
     def adopt_paths(self, found: StructType, known: StructType | None) -> StructType:
         """Return the columns found, those of paths as they are known: what stands there is a text, or a number if it has only digits."""
-        said = text_inference.list_path_values([file.path for file in self.files], self.path_columns)
-        return text_inference.adopt_paths(
-            found, {} if known is None else {field.name.lower(): field.dataType for field in known.fields}, said
-        )
+        said = file_checks.list_path_values([file.path for file in self.files], self.path_columns)
+        return file_checks.adopt_paths(found, {} if known is None else {field.name.lower(): field.dataType for field in known.fields}, said)
 
     def _list_texts(self, found: StructType) -> set[str]:
         """Return the columns of CSV that seem to be numbers or moments, and have a value that is a text."""
-        doubtful = text_inference.list_doubtful(found, knows_times=find_option(self.options, "timestampFormat") is not None)
+        doubtful = file_checks.list_doubtful(found, knows_times=find_option(self.options, "timestampFormat") is not None)
         named = [field for field in doubtful if field.name not in self.path_columns]
-        return text_inference.list_text_columns(self._read_as(text_inference.keep_texts(found, found.names)), named) if named else set()
+        return file_checks.list_text_columns(self._read_as(file_checks.keep_texts(found, found.names)), named) if named else set()
 
     def find_times(self, columns: StructType) -> Row | None:
         """Return a row of text with a time without a day where the columns say timestamp, and its file. Spark takes it for one of today."""
-        kinds = {field.name: text_inference.as_texts(field.dataType) for field in columns.fields if field.name not in self.path_columns}
+        kinds = {field.name: file_checks.as_texts(field.dataType) for field in columns.fields if field.name not in self.path_columns}
         asked = {name: kind for name, kind in kinds.items() if kind is not None}
         if not asked or find_option(self.options, "timestampFormat") is not None:
             return None
         is_csv = self.form is Format.csv
-        wanted = text_inference.keep_texts(columns, columns.names) if is_csv else StructType([StructField(*one) for one in asked.items()])
-        shown = F.to_json(F.struct(*(text_inference.name_column(name) for name in asked))).alias("row")
-        rows = self._read_as(wanted).select(F.col("_metadata.file_path").alias(FILE), shown, text_inference.has_times(asked).alias("found"))
+        wanted = file_checks.keep_texts(columns, columns.names) if is_csv else StructType([StructField(*one) for one in asked.items()])
+        shown = F.to_json(F.struct(*(file_checks.name_column(name) for name in asked))).alias("row")
+        rows = self._read_as(wanted).select(F.col("_metadata.file_path").alias(FILE), shown, file_checks.has_times(asked).alias("found"))
         return rows.where("found").first()
 
     def _read_as(self, columns: StructType) -> DataFrame:
@@ -298,7 +296,7 @@ class FileReading:
         """Of every schema that the files were written with one file is asked; the columns of paths come last."""
         columns = StructType([])
         for kind in self._group_alike().values():
-            columns = footers.merge_columns(columns, self._read_own_columns(kind[0]), kind[0].path)
+            columns = file_checks.merge_columns(columns, self._read_own_columns(kind[0]), kind[0].path)
         return StructType([*columns.fields, *(field for field in found.fields if field.name in self.path_columns)])
 
     def _read_own_columns(self, file: Taken) -> StructType:
@@ -414,14 +412,14 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     return replace(reading, options=dict(reading.options) | {"enforceSchema": "true"}, has_odd_header=True) if is_odd else reading
 
 
-def _read_avro_files(files: Sequence[Taken], store: storage.S3Store | None) -> Mapping[str, footers.AvroHeader] | None:
+def _read_avro_files(files: Sequence[Taken], store: storage.S3Store | None) -> Mapping[str, file_checks.AvroHeader] | None:
     """Return what the files say of themselves, None where only Spark reaches them."""
     if store is not None:
-        return footers.read_avro_headers(files, partial(footers.open_object, store.open_files()), counts=False)
+        return file_checks.read_avro_headers(files, partial(file_checks.open_object, store.open_files()), counts=False)
     paths = {file.uri: path for file in files if (path := find_local_path(file.path)) is not None}
     if len(paths) < len(files):
         return None
-    return footers.read_avro_headers(files, lambda file: paths[file.uri].open("rb"), counts=True)
+    return file_checks.read_avro_headers(files, lambda file: paths[file.uri].open("rb"), counts=True)
 
 
 def _read_footer(form: Format, path: Path) -> int:
@@ -445,7 +443,7 @@ def _read_schema(form: Format, objects: S3FileSystem | None, file: Taken) -> byt
     if path is None and objects is None:
         return None
     try:
-        with path.open("rb") if path is not None else footers.open_object(cast(S3FileSystem, objects), file) as source:
+        with path.open("rb") if path is not None else file_checks.open_object(cast(S3FileSystem, objects), file) as source:
             schema = parquet.read_schema(source) if form is Format.parquet else orc.ORCFile(source).schema
             return schema.to_string(show_field_metadata=False, show_schema_metadata=False).encode()
     except (OSError, ArrowException):

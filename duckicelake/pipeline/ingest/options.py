@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.common.options import SECRET, read_pairs, read_properties, read_word
+from duckicelake.pipeline.common.reports import SECRET, read_pairs, read_properties, read_word
 from duckicelake.pipeline.common.rest import TableIdent, parse_ident
 from duckicelake.pipeline.common.spark_sql import PartitionTerm, SortTerm, parse_order, parse_partitions
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from duckicelake.errors import BadRequest, CatalogError, CommitStateUnknown
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import Rest, TableIdent
-from duckicelake.pipeline.common.spark_compat import get_condition
+from duckicelake.pipeline.common.spark_connect import get_condition
 from duckicelake.pipeline.common.spark_sql import (
     PartitionTerm,
     format_columns,
@@ -25,13 +25,12 @@ from duckicelake.pipeline.common.spark_sql import (
     quote,
     quote_ident,
 )
+from duckicelake.pipeline.ingest.file_checks import NO_VALUE, list_path_values, list_taken, name_column, refusing_unread_types
 from duckicelake.pipeline.ingest.file_source import FileReading, find_option
-from duckicelake.pipeline.ingest.footers import list_taken, refusing_unread_types
 from duckicelake.pipeline.ingest.options import Evolve, Format, IngestOptions
 from duckicelake.pipeline.ingest.row_checks import QUARANTINE_COLUMNS
 from duckicelake.pipeline.ingest.schema_evolution import ColumnEvolution, adopt, apply_changes, fits
 from duckicelake.pipeline.ingest.source import FILE, Reading
-from duckicelake.pipeline.ingest.text_inference import NO_VALUE, list_path_values, name_column
 
 _SHOWN = 100
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_compat import is_valid_utf8
+from duckicelake.pipeline.common.spark_connect import is_valid_utf8
 from duckicelake.pipeline.common.spark_sql import format_create, quote, quote_ident
 from duckicelake.pipeline.common.staging import Stage, Staged, check_count
 from duckicelake.pipeline.ingest.file_source import LETTERS, WHOLE_BYTES, FileReading, find_option, get_decodable

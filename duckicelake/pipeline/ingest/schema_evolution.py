@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.common.spark_compat import parse_ddl
+from duckicelake.pipeline.common.spark_connect import parse_ddl
 from duckicelake.pipeline.common.spark_sql import format_type, quote
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions
 

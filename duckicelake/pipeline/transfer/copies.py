@@ -14,12 +14,11 @@ from uuid import uuid4
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.avro.manifest_decoding import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata, find_snapshot, get_current_schema, get_default_spec
-from duckicelake.iceberg.partition import format_spec
+from duckicelake.iceberg.partition import UNSORTED, format_sort_order, format_spec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.table_changes import NewIdentity, build_new_metadata
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, format_snapshot
-from duckicelake.iceberg.sorting import UNSORTED, format_sort_order
 from duckicelake.iceberg.view_metadata import ViewMetadata, ViewVersion, get_current_version
 from duckicelake.pipeline.common.reports import JOB
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent

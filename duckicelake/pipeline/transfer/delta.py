@@ -37,9 +37,8 @@ from duckicelake.pipeline.common.storage import DELTA_LOG, S3Store
 from duckicelake.pipeline.ingest.file_source import escape_pattern
 from duckicelake.pipeline.transfer.catalogs import Entry, ScratchCatalog, TransferTable
 from duckicelake.pipeline.transfer.copies import describe_new
-from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
-from duckicelake.pipeline.transfer.in_place import REMEDY, FolderFile, describe_files
-from duckicelake.pipeline.transfer.parquet_folders import ReadFolders
+from duckicelake.pipeline.transfer.parquet_folders import REMEDY, FolderFile, ReadFolders, describe_files
+from duckicelake.pipeline.transfer.serverless import NO_KEYS, is_delta
 from duckicelake.translate.locations import to_canonical
 
 READ_FEATURES = frozenset(

@@ -32,7 +32,6 @@ from duckicelake.pipeline.transfer.copies import (
     tidy,
     withdraw,
 )
-from duckicelake.pipeline.transfer.in_place import REMEDY
 from duckicelake.pipeline.transfer.options import (
     ComparedAspect,
     TransferMode,
@@ -42,10 +41,9 @@ from duckicelake.pipeline.transfer.options import (
     check_tables,
     spell_tables,
 )
-from duckicelake.pipeline.transfer.parquet_folders import ReadFolders
+from duckicelake.pipeline.transfer.parquet_folders import REMEDY, ReadFolders
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
-from duckicelake.pipeline.verify.checksums import Checksums, CompareSpec, check_readable, compare
-from duckicelake.pipeline.verify.spark_checksums import checksum_rows
+from duckicelake.pipeline.verify.checksums import Checksums, CompareSpec, check_readable, checksum_rows, compare
 
 
 @dataclass(frozen=True, slots=True)

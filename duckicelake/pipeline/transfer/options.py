@@ -11,8 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.common.options import SECRET, read_pairs, read_properties, read_word
-from duckicelake.pipeline.common.reports import Report, Verdict
+from duckicelake.pipeline.common.reports import SECRET, Report, Verdict, read_pairs, read_properties, read_word
 from duckicelake.pipeline.common.rest import TableIdent, split_names
 from duckicelake.pipeline.transfer.catalogs import EntryKind
 

@@ -14,7 +14,7 @@ from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, 
 from duckicelake.pipeline.common.spark_sql import quote_ident
 from duckicelake.pipeline.transfer.catalogs import Entry, EntryKind, ScratchCatalog, TransferTable, UnfinishedCopy
 from duckicelake.pipeline.transfer.copies import Store, format_creation, format_staged_create, name_staged, write_rows
-from duckicelake.pipeline.transfer.in_place import take_files
+from duckicelake.pipeline.transfer.parquet_folders import take_files
 
 _ANSWER = "the catalog's answer"
 _VIEWS = "GET /v1/{prefix}/namespaces/{namespace}/views"

@@ -28,8 +28,7 @@ from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
-from duckicelake.pipeline.common.spark_compat import from_arrow
-from duckicelake.pipeline.common.spark_connect import check_executors
+from duckicelake.pipeline.common.spark_connect import check_executors, from_arrow
 from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.pipeline.verify.parquet_checks import FileExpectations, PartitionPart, check_lake_facts, check_parquet, spread_partition
 from duckicelake.pipeline.verify.snapshot_pairs import CatalogTable, SnapshotPair, name_metadata, read_table_id

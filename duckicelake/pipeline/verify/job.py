@@ -33,13 +33,15 @@ from duckicelake.pipeline.verify.checksums import (
     build_compare_spec,
     check_readable,
     checksum_batches,
+    checksum_rows,
     compare,
     find_different_bins,
     find_examples,
     find_unread,
     format_select,
     pick_batches,
-    quote,
+    pick_rows,
+    quote_duckdb,
 )
 from duckicelake.pipeline.verify.files import (
     FilesLocation,
@@ -60,7 +62,6 @@ from duckicelake.pipeline.verify.snapshot_pairs import (
     load_state,
     read_history,
 )
-from duckicelake.pipeline.verify.spark_checksums import checksum_rows, pick_rows
 from duckicelake.translate.namespaces import to_schema_name
 
 
@@ -412,7 +413,7 @@ class TableComparer:
         return self.context.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
 
     def _read_ducklake(self, pair: SnapshotPair) -> Iterator[pa.RecordBatch]:
-        table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
+        table = ".".join(map(quote_duckdb, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
         return self.session.read(format_select(pair.schema, table, pair.lake_snapshot_id, pair.names))
 
 

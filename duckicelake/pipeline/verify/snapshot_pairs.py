@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.common.rest import Rest, TableIdent, list_namespaces, list_pages
-from duckicelake.pipeline.verify.checksums import quote
+from duckicelake.pipeline.verify.checksums import quote_duckdb
 from duckicelake.translate.namespaces import fold_name, to_schema_name
 
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
@@ -74,7 +74,7 @@ class LakeHistory:
 
 def name_metadata(metadata_schema: str) -> str:
     """Return the schema of DuckLake's own tables, in DuckDB's SQL."""
-    return f"__ducklake_metadata_lake.{quote(metadata_schema)}"
+    return f"__ducklake_metadata_lake.{quote_duckdb(metadata_schema)}"
 
 
 def read_table_id(duck: DuckDBPyConnection, meta: str, ident: TableIdent) -> int:

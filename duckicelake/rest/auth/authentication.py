@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.access.policy import LakePolicy
 from duckicelake.access.sessions import Bearer, Session
-from duckicelake.access.token_endpoint import UNKNOWN_CLIENT, Accounts
+from duckicelake.access.tokens import UNKNOWN_CLIENT, Accounts
 from duckicelake.catalog.warehouse import is_snapshot_id
 from duckicelake.errors import CatalogError, Forbidden, NotAuthorized, TooManyRequests
 from duckicelake.rest.auth.audit import audit_error, find_operation, parse_prefix

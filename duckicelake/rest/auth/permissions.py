@@ -13,7 +13,7 @@ from fastapi import Request
 from duckicelake.access.grants import Levels, Rights, format_name, format_object
 from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW, get_branch_rights
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.repositories.branches import MAIN
+from duckicelake.catalog.repositories import MAIN
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, CHANGING, MANAGEMENT, REPOSITORIES
 from duckicelake.rest.params import decode_segment, split_levels

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duckicelake.catalog.repositories.branches import MAIN
+from duckicelake.catalog.repositories import MAIN
 from duckicelake.catalog.tables import Ident, check_table_exists
 from duckicelake.catalog.warehouse import Warehouse, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import BadRequest, CatalogError, NoSuchNamespace, NoSuchTable, NoSuchWarehouse

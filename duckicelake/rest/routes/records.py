@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from duckicelake.catalog.events.feed import MOST_EVENTS, parse_cursor, read_events
+from duckicelake.catalog.events import MOST_EVENTS, parse_cursor, read_events
 from duckicelake.catalog.records.client_reports import MOST_REPORTS, encode_report, list_reports, summarize_reports
 from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read, list_reads
 from duckicelake.catalog.tables import Ident

@@ -10,7 +10,7 @@ from duckicelake.catalog.scanning.scans import PlannedScan, check_plan, fetch_pl
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.json_reader import decode_json
-from duckicelake.iceberg.scanning.plans import parse_plan_task, parse_scan_request
+from duckicelake.iceberg.scan_tasks import parse_plan_task, parse_scan_request
 from duckicelake.rest.auth.audit import note_answer
 from duckicelake.rest.auth.delegation import describe_read, encode_credentials, find_credentials
 from duckicelake.rest.context import ServerContext

@@ -15,13 +15,12 @@ from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.policy import TABLE
-from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit
 from duckicelake.catalog.commits.commit import Attempts, PreparedOnce
 from duckicelake.catalog.commits.requests import GroupMember, TableCommit, to_request
 from duckicelake.catalog.idempotency import RequestContext, reopen, run_once
 from duckicelake.catalog.table_changes import load_committed_table
-from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.catalog.tables import Ident, LoadedTable, with_client_ids
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, CommitGaveUp, CommitStateUnknown
 from duckicelake.iceberg.json_reader import decode_json

@@ -15,13 +15,12 @@ from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import ANONYMOUS
 from duckicelake.catalog import registration
 from duckicelake.catalog.cleanup import finish_noted_purges
-from duckicelake.catalog.client_ids import may_be_looked_for, with_client_ids
 from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
 from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.records.client_reports import find_reported_table
 from duckicelake.catalog.records.reads import ReadAnswer
 from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
-from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
+from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table, may_be_looked_for, with_client_ids
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchTable, NotServed
 from duckicelake.iceberg.json_reader import decode_json

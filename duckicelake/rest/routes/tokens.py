@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request, Response
 from starlette.types import Scope
 
-from duckicelake.access.token_endpoint import ACCESS_TOKEN, NO_POLICIES, Accounts, IssuedToken, OAuthRefusal, Policies, TokenRequest
+from duckicelake.access.tokens import ACCESS_TOKEN, NO_POLICIES, Accounts, IssuedToken, OAuthRefusal, Policies, TokenRequest
 from duckicelake.catalog.audit_log import DENIED, UNPROVEN, AuditLine
 from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.rest.auth.audit import audit_denial, describe_request

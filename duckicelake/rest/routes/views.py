@@ -1,4 +1,4 @@
-"""Handlers of the view operations."""
+"""Handlers of the operations on views, and on functions, which only DuckDB changes."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from fastapi import Response
 
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import VIEW
-from duckicelake.catalog import view_changes, views
+from duckicelake.catalog import functions, views
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import LoadedView, load_committed_view
 from duckicelake.errors import BadRequest, NoSuchView
@@ -18,9 +18,9 @@ from duckicelake.rest.changes_in_turn import RequestedChange, change_in_turn, pa
 from duckicelake.rest.context import ServerContext, Target
 from duckicelake.rest.openapi import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.operations import OperationHandler
-from duckicelake.rest.params import Levels, Page, Prefix, ViewName, cut_page
+from duckicelake.rest.params import FunctionName, Levels, Page, Prefix, ViewName, cut_page
 from duckicelake.rest.request_bodies import Body, Key, decode_rename, describe_body
-from duckicelake.rest.response_bodies import ListTablesResponse, LoadViewResult
+from duckicelake.rest.response_bodies import ListFunctionsResponse, ListTablesResponse, LoadFunctionResult, LoadViewResult
 from duckicelake.rest.routes.tables import add_objects, to_ident, to_levels
 
 LOADED: dict[int | str, dict[str, Any]] = {200: {"model": LoadViewResult, "description": "The view's metadata."}}
@@ -90,7 +90,7 @@ class ViewChangeRoutes:
         warehouse = self._context.get_warehouse(target)
         once = add_objects(key, ident)
         change = RequestedChange(
-            warehouse, once, lambda w: view_changes.create_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
+            warehouse, once, lambda w: views.create_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(made.moved_to))
@@ -104,7 +104,7 @@ class ViewChangeRoutes:
         warehouse = self._context.get_lake(target.prefix).warehouse
         once = add_objects(key, ident)
         change = RequestedChange(
-            warehouse, once, lambda w: view_changes.register_view(w, ident, location), lambda w, uuid: load_committed_view(w, ident, uuid)
+            warehouse, once, lambda w: views.register_view(w, ident, location), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         made = await change_in_turn(self._context, [ident], change)
         check_moved(target.session, VIEW, to_levels(made.moved_to))
@@ -120,7 +120,7 @@ class ViewChangeRoutes:
         change = RequestedChange(
             warehouse,
             key,
-            lambda w: view_changes.replace_view(w, ident, asked),
+            lambda w: views.replace_view(w, ident, asked),
             lambda w, uuid: load_committed_view(w, ident, uuid),
             is_commit=True,
         )
@@ -131,7 +131,7 @@ class ViewChangeRoutes:
     async def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        change = RequestedChange(warehouse, key, lambda w: view_changes.drop_view(w, ident), lambda _, __: None)
+        change = RequestedChange(warehouse, key, lambda w: views.drop_view(w, ident), lambda _, __: None)
         await change_in_turn(self._context, [ident], change)
         return Response(status_code=204)
 
@@ -142,6 +142,33 @@ class ViewChangeRoutes:
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchView)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        change = RequestedChange(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
+        change = RequestedChange(warehouse, once, lambda w: views.rename_view(w, source, destination), lambda _, __: None)
         await change_in_turn(self._context, [source, destination], change)
         return Response(status_code=204)
+
+
+LOADED_FUNCTION: dict[int | str, dict[str, Any]] = {200: {"model": LoadFunctionResult, "description": "The function's metadata."}}
+
+
+class FunctionRoutes:
+    """Handlers of the operations that read functions."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return the handlers by operation name."""
+        return {
+            "listFunctions": OperationHandler(self.list_functions),
+            "loadFunction": OperationHandler(self.load_function, responses=LOADED_FUNCTION),
+        }
+
+    def list_functions(self, prefix: Prefix, levels: Levels, page: Page) -> ListFunctionsResponse:
+        """List the functions of a namespace."""
+        listed = functions.list_functions(self._context.get_lake(prefix).warehouse, levels)
+        cut, token = cut_page(listed, lambda ident: (*ident.namespace, ident.name), page)
+        return {"identifiers": [[*ident.namespace, ident.name] for ident in cut], "next-page-token": token}
+
+    def load_function(self, prefix: Prefix, levels: Levels, name: FunctionName) -> LoadFunctionResult:
+        """Load a function's metadata, with all its definitions."""
+        return {"metadata": functions.load_function(self._context.get_lake(prefix).warehouse, Ident(levels, name))}

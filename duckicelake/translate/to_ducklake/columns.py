@@ -21,9 +21,9 @@ from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.namespaces import check_distinct, fold_name
-from duckicelake.translate.to_ducklake.texts import find_default_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
 from duckicelake.translate.unreadable_columns import check_names_free, list_unseen
+from duckicelake.translate.values import find_default_text
 
 TYPES: Mapping[str, str] = {
     "boolean": "boolean",

@@ -13,7 +13,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.rows import InlinedDeleteRow
-from duckicelake.translate.to_ducklake.texts import decode_bound
+from duckicelake.translate.values import decode_bound
 from duckicelake.translate.visibility import DeletedRows, Longs
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from duckicelake.catalog.manifest_import.imported import SubmittedManifest
 from duckicelake.catalog.manifest_import.operations import BulkPlan, encode_plan, import_manifests, plan_manifests, verify_manifests
-from duckicelake.catalog.manifest_import.submissions import SubmittedManifest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.pipeline.common.rest import RestCatalog
-from duckicelake.pipeline.publish.executor import LakeLocation, Task
+from duckicelake.pipeline.publish import LakeLocation, Task
 from tests.support.lakes import FreshLake
 
 T = Ident(("main",), "t")

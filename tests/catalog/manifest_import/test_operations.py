@@ -11,11 +11,10 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.commands.check import repair_lake
 from duckicelake.commands.serve import GC_THRESHOLDS
 from duckicelake.errors import BadRequest, CommitFailed
-from duckicelake.pipeline.publish.executor import looking_rarely_for_cycles
+from duckicelake.pipeline.publish import looking_rarely_for_cycles
 from duckicelake.store.objects import Objects
-from duckicelake.translate import manifests
-from duckicelake.translate.bulk import recipe
-from duckicelake.translate.bulk.recipe import ENTRIES_MIN
+from duckicelake.translate import bulk_manifests, manifests
+from duckicelake.translate.bulk_manifests import ENTRIES_MIN
 from duckicelake.translate.locations import format_manifest_name, manifest_uri
 from tests.catalog.conftest import Opener
 from tests.catalog.manifest_import.making import Batch, make
@@ -72,7 +71,7 @@ def test_the_same_bytes_by_the_same_code(
     """Partitions, nested columns, deletes, inlined rows, a column that changed: a server that takes manifests over publishes what
     one published alone, and reads none of their files' rows.
     """
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     fill(lake, more)
     alone = load(warehouse)
     taking = open_server(lake)
@@ -93,7 +92,7 @@ def test_the_same_bytes_by_the_same_code(
 
 def test_a_manifest_of_every_kind_is_made_again(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong in those with older files alone is found, whatever the lot is."""
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     monkeypatch.setattr(imported, "draw_lot", lambda digest: int(digest[:8], 16))  # pyright: ignore
     fill(lake, "SELECT 1")
     batch = make(lake, warehouse)
@@ -147,7 +146,7 @@ def test_manifests_are_taken_over_in_any_order(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Whether they are read side by side or are too large for that; each that is small is read once."""
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     monkeypatch.setattr(manifests, "ENTRIES_MAX", FEWER)
     monkeypatch.setattr(imported, "PREFETCH_COUNT", 3)
     monkeypatch.setattr(imported, "PREFETCH_BYTES", most)

@@ -7,8 +7,7 @@ from duckicelake.catalog.manifest_import import imported, operations
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.store.objects import Objects
-from duckicelake.translate import manifests
-from duckicelake.translate.bulk import recipe
+from duckicelake.translate import bulk_manifests, manifests
 from tests.catalog.conftest import Opener
 from tests.catalog.manifest_import.making import Batch, make
 from tests.catalog.manifest_import.test_operations import FEWER, check_refused, fill, read_rows
@@ -22,7 +21,7 @@ MANIFESTS = 4
 @pytest.fixture
 def batch(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Batch:
     """A few manifests of one table, planned by the server and made."""
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     monkeypatch.setattr(manifests, "ENTRIES_MAX", FEWER)
     make_copies(lake, MANIFESTS * FEWER - 1)
     made = make(lake, warehouse)
@@ -59,7 +58,7 @@ def test_a_planned_table_is_not_read_again(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With partitions, deletes, inlined rows and older snapshots, as long as the lake has not moved."""
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     fill(lake, "ALTER TABLE t ALTER k SET DATA TYPE BIGINT")
     made = make(lake, warehouse)
     with monkeypatch.context() as patch:
@@ -101,7 +100,7 @@ def test_what_was_looked_at_is_not_read_again(
     assert batch.submit(warehouse) == MANIFESTS
     assert len(read) == len(set(read)) == MANIFESTS
     monkeypatch.undo()
-    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(bulk_manifests, "ENTRIES_MIN", FEWER)
     monkeypatch.setattr(manifests, "ENTRIES_MAX", FEWER)
     check_alone(lake, warehouse, open_server)
 

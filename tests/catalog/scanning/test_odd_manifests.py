@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from duckicelake.catalog.scanning.planning import ENTRIES_MIN, WORK_MAX, Scan, ScanLimits
+from duckicelake.catalog.scanning.scans import ENTRIES_MIN, WORK_MAX, Scan, ScanLimits
 from duckicelake.catalog.scanning.sources import ScanInput
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.scanning.binding import bind, build_schema_columns
-from duckicelake.iceberg.scanning.expressions import BoundExpression, parse_expression
-from duckicelake.iceberg.scanning.files import DeleteIndex, ScanFile
-from duckicelake.iceberg.scanning.plans import WHOLE_SCAN
+from duckicelake.iceberg.scan_filters import BoundExpression, bind, build_schema_columns, parse_expression
+from duckicelake.iceberg.scan_tasks import WHOLE_SCAN, DeleteIndex, ScanFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 

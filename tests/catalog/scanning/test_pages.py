@@ -7,13 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from duckicelake.catalog.scanning.planning import ScanLimits
-from duckicelake.catalog.scanning.scans import PlannedScan, check_plan, fetch_plan, fetch_tasks, plan_scan
+from duckicelake.catalog.scanning.scans import PlannedScan, ScanLimits, check_plan, fetch_plan, fetch_tasks, plan_scan
 from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchPlanId, NoSuchPlanTask, NoSuchTable
-from duckicelake.iceberg.scanning.plans import ScanRequest, parse_scan_request
+from duckicelake.iceberg.scan_tasks import ScanRequest, parse_scan_request
 from tests.catalog.conftest import Opener
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_after

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from duckicelake.catalog.client_ids import with_client_ids
 from duckicelake.catalog.commits import commit, write
 from duckicelake.catalog.commits.commit import commit_table
 from duckicelake.catalog.commits.requests import to_request
-from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.tables import Ident, with_client_ids
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CommitFailed, CommitGaveUp, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table

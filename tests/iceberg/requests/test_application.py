@@ -8,7 +8,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import encode_metadata, format_metadata, parse_metadata
-from duckicelake.iceberg.partition import UNPARTITIONED
+from duckicelake.iceberg.partition import UNPARTITIONED, UNSORTED
 from duckicelake.iceberg.requests.table_changes import apply_updates, log_metadata_file
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
@@ -27,7 +27,6 @@ from duckicelake.iceberg.requests.updates import (
     UpgradeFormatVersion,
 )
 from duckicelake.iceberg.snapshots import SnapshotRef
-from duckicelake.iceberg.sorting import UNSORTED
 from tests.iceberg.support.updates import NOW_MS, ORDERS, SCHEMAS, SPECS, TABLE_UPDATES, UUID, likely_requests, snapshot, table
 
 OTHER = "00000000-0000-0000-0000-000000000000"

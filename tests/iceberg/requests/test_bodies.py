@@ -1,7 +1,7 @@
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
+from duckicelake.iceberg.partition import UNPARTITIONED, UNSORTED, PartitionField, PartitionSpec, SortField, SortOrder
 from duckicelake.iceberg.requests.bodies import (
     CommitTable,
     CommitView,
@@ -18,7 +18,6 @@ from duckicelake.iceberg.requests.bodies import (
 from duckicelake.iceberg.requests.requirements import AssertCreate, AssertTableUuid, AssertViewUuid
 from duckicelake.iceberg.requests.updates import SetLocation
 from duckicelake.iceberg.schema import format_schema
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
 from duckicelake.iceberg.view_metadata import format_version
 from tests.iceberg.support.updates import SCHEMAS, UUID
 from tests.iceberg.support.views import version

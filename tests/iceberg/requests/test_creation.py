@@ -10,11 +10,10 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import format_metadata, parse_metadata
-from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec
+from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, UNSORTED, PartitionField, PartitionSpec, SortField, SortOrder
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.table_changes import NewIdentity, assign_fresh_ids, build_new_metadata
 from duckicelake.iceberg.schema import Schema, format_schema
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
 from tests.iceberg.support.updates import NOW_MS, SCHEMAS, UUID, column
 

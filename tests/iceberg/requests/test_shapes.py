@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec
+from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, UNSORTED, PartitionField, PartitionSpec, SortField, SortOrder
 from duckicelake.iceberg.requests.table_changes import apply_updates
 from duckicelake.iceberg.requests.table_draft import map_spec_ids, resolve_added_specs
 from duckicelake.iceberg.requests.updates import (
@@ -21,7 +21,6 @@ from duckicelake.iceberg.requests.updates import (
     UpgradeFormatVersion,
 )
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
 from duckicelake.iceberg.types import ListType, PrimitiveType, StructType
 from tests.iceberg.support.updates import AT, ID, NOW_MS, SCHEMAS, TEXT, column, snapshot, table
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.scanning.files import FILE_PATH_ID, DeleteIndex, ScanFile
+from duckicelake.iceberg.scan_tasks import FILE_PATH_ID, DeleteIndex, ScanFile
 
 
 def file(number: int, content: int = 0, partition: tuple[object, ...] = (), spec_id: int = 0, **more: Any) -> ScanFile:

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.scanning.binding import parse_literal
+from duckicelake.iceberg.scan_filters import parse_literal
 from duckicelake.iceberg.types import PrimitiveType
 
 NINE = 9 * 3600 * 1_000_000

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.scanning.binding import bind, build_schema_columns, parse_literal
-from duckicelake.iceberg.scanning.expressions import parse_expression
-from duckicelake.iceberg.scanning.pruning import build_residual
+from duckicelake.iceberg.scan_filters import bind, build_schema_columns, parse_expression, parse_literal
+from duckicelake.iceberg.scan_pruning import build_residual
 from duckicelake.iceberg.transforms import apply_transform, to_decimal
 from duckicelake.iceberg.types import PrimitiveType
 from tests.iceberg.scanning.rows import FIELD_ID, PLAIN, Column, matches, to_node

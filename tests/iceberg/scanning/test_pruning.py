@@ -17,9 +17,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import ManifestEntry
 from duckicelake.iceberg.manifest_list import FieldSummary, summarise_partitions
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec, list_partition_types
-from duckicelake.iceberg.scanning.binding import bind, build_schema_columns, parse_literal
-from duckicelake.iceberg.scanning.expressions import BoundExpression, format_bound, parse_expression
-from duckicelake.iceberg.scanning.pruning import build_manifest_test, build_metrics_test, build_residual
+from duckicelake.iceberg.scan_filters import BoundExpression, bind, build_schema_columns, format_bound, parse_expression, parse_literal
+from duckicelake.iceberg.scan_pruning import build_manifest_test, build_metrics_test, build_residual
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duckicelake.iceberg.scanning.plans import (
+from duckicelake.iceberg.scan_tasks import (
     WHOLE_SCAN,
     InvalidToken,
     PinnedScan,

@@ -5,7 +5,17 @@ from dataclasses import fields, replace
 from hypothesis import strategies as st
 
 from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec, format_spec
+from duckicelake.iceberg.partition import (
+    UNASSIGNED,
+    UNPARTITIONED,
+    UNSORTED,
+    PartitionField,
+    PartitionSpec,
+    SortField,
+    SortOrder,
+    format_sort_order,
+    format_spec,
+)
 from duckicelake.iceberg.requests import updates as actions
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.snapshots import (
@@ -18,7 +28,6 @@ from duckicelake.iceberg.snapshots import (
     format_snapshot,
     format_statistics,
 )
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order
 from duckicelake.iceberg.types import IcebergType, ListType, NestedField, PrimitiveType
 from duckicelake.iceberg.view_metadata import format_version
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from duckicelake.pipeline.common.rest import RestCatalog, open_rest, parse_ident
 from duckicelake.pipeline.common.spark_session import JobContext, SparkPlan, add_catalog, spark_session
-from duckicelake.pipeline.ingest.follow import FollowOptions, follow
-from duckicelake.pipeline.ingest.job import ingest
+from duckicelake.pipeline.ingest.job import FollowOptions, follow, ingest
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode, IngestOptions
 from tests.pipeline.dying import Moment, dying, run_module
 from tests.support.java import jar_cache

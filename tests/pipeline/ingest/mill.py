@@ -14,8 +14,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import Rest, open_rest, parse_ident
 from duckicelake.pipeline.common.spark_session import JobContext
-from duckicelake.pipeline.ingest.follow import FollowOptions, FollowReport, follow
-from duckicelake.pipeline.ingest.job import ingest
+from duckicelake.pipeline.ingest.job import FollowOptions, FollowReport, follow, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, IngestReport, Run
 from tests.support.readers import Served
 from tests.support.spark import Spark

@@ -8,7 +8,7 @@ import fastavro
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.footers import read_avro_headers
+from duckicelake.pipeline.ingest.file_checks import read_avro_headers
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode, Status
 from duckicelake.pipeline.ingest.schema_evolution import EvolutionRefused
 from duckicelake.pipeline.ingest.source import Taken

@@ -21,7 +21,7 @@ from duckicelake.pipeline.common.reports import Interrupted
 from duckicelake.pipeline.common.rest import Rest, parse_ident
 from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.common.staging import BRANCH_PREFIX, is_stale
-from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, follow
+from duckicelake.pipeline.ingest.job import FollowBroken, FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions, Status
 from tests.cli.test_commands import settings_for
 from tests.pipeline.stopped import BusySpark, opening

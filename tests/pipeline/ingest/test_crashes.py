@@ -10,7 +10,7 @@ import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, ServiceUnavailable
 from duckicelake.pipeline.common.rest import Rest, open_rest
-from duckicelake.pipeline.ingest import publishing
+from duckicelake.pipeline.ingest import writing
 from duckicelake.pipeline.ingest.job import begin
 from duckicelake.pipeline.ingest.options import IngestMode, IngestOptions, IngestReport, Status
 from tests.pipeline.ingest.doomed import Doom, run_doomed
@@ -199,7 +199,7 @@ def test_answers_that_never_come_are_found_in_the_ledger(mill: Mill, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Rest, "change", lose)
-        patched.setattr(publishing, "PATIENCE_SECONDS", 0.0)
+        patched.setattr(writing, "PATIENCE_SECONDS", 0.0)
         done = mill.run()
     assert (done.status, done.attempts, done.rows_out, lost) == (Status.done, 1, 6, [True])
     check_whole(mill)
@@ -218,7 +218,7 @@ def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Rest, "change", lose)
-        patched.setattr(publishing, "PATIENCE_SECONDS", 0.0)
+        patched.setattr(writing, "PATIENCE_SECONDS", 0.0)
         with pytest.raises(CommitStateUnknown) as lost:
             mill.run(run=run)
     known = run.report

@@ -13,7 +13,7 @@ from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.common.rest import Rest, open_rest
 from duckicelake.pipeline.common.spark_session import JobContext
 from duckicelake.pipeline.ingest.file_source import choose_files
-from duckicelake.pipeline.ingest.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
+from duckicelake.pipeline.ingest.job import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.options import Batch, IngestMode, IngestOptions, Status
 from duckicelake.pipeline.ingest.source import Taken
 from tests.cli.test_commands import settings_for

@@ -15,8 +15,7 @@ from pyarrow import ArrowNotImplementedError
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.common.failures import explain_spark
-from duckicelake.pipeline.common.options import read_pairs
-from duckicelake.pipeline.common.reports import Stopwatch
+from duckicelake.pipeline.common.reports import Stopwatch, read_pairs
 from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableHead, TableIdent, open_rest, parse_ident
 from duckicelake.pipeline.common.spark_session import end_process
 from duckicelake.pipeline.common.spark_sql import parse_order
@@ -36,10 +35,9 @@ from duckicelake.pipeline.ingest import file_source
 from duckicelake.pipeline.ingest.file_source import choose_format, choose_reading, list_path_columns
 from duckicelake.pipeline.ingest.job import check_pair, check_target
 from duckicelake.pipeline.ingest.options import Format, IngestMode, IngestOptions, IngestReport, Status, find_format
-from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.row_checks import ends_at_lines
 from duckicelake.pipeline.ingest.source import Taken
-from duckicelake.pipeline.ingest.writing import check_growth, check_merged, check_moved
+from duckicelake.pipeline.ingest.writing import check_growth, check_merged, check_moved, commit_once
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.reference.front import Answer, Came, format_answer, listening, refuse

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from duckicelake.commands.jobs.profile import ProfileCall, make_desk
-from duckicelake.pipeline.profile.job import profile
-from duckicelake.pipeline.profile.report import ProfileOptions
+from duckicelake.pipeline.profile import profile
+from duckicelake.pipeline.profile_report import ProfileOptions
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
 

@@ -12,8 +12,8 @@ from duckicelake.commands.jobs.maintain import open_postgres
 from duckicelake.pipeline.common.java import NoJava
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.profile.job import ProfileContext, profile
-from duckicelake.pipeline.profile.report import ColumnProfile, ProfileOptions, ProfileReport, TableProfile
+from duckicelake.pipeline.profile import ProfileContext, profile
+from duckicelake.pipeline.profile_report import ColumnProfile, ProfileOptions, ProfileReport, TableProfile
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
 

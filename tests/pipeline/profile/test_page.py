@@ -6,15 +6,19 @@ from itertools import pairwise
 import pytest
 
 from duckicelake.pipeline.common.reports import Verdict
-from duckicelake.pipeline.profile.measuring import POINTS, Point, SizeClass, find_state, thin
-from duckicelake.pipeline.profile.report import (
+from duckicelake.pipeline.profile_report import (
+    POINTS,
     ColumnProfile,
+    Point,
     ProfileReport,
+    SizeClass,
     TableProfile,
+    find_state,
     format_bytes,
     format_page,
     plot_growth,
     plot_sizes,
+    thin,
 )
 
 EVIL = """<script>alert('1')</script>"&{run_id}%s"""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.puffin import decode_puffin
+from duckicelake.pipeline import profile
 from duckicelake.pipeline.common.reports import Interrupted, Verdict
-from duckicelake.pipeline.profile import job
 from tests.pipeline.profile.measurer import Measurer, by_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -256,6 +256,6 @@ def test_statistics_that_were_registered_are_told(measurer: Measurer, monkeypatc
     def lose(*_: Any) -> Any:
         raise OSError("lost")
 
-    monkeypatch.setattr(job, "read_extremes", lose)
+    monkeypatch.setattr(profile, "read_extremes", lose)
     [lost] = measurer.run("main.t", again=True).tables
     assert (lost.verdict, lost.message.startswith("its statistics are in the catalog: ")) == (Verdict.failed, True), lost

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from duckicelake.commands.jobs.publish import make_desk
 from duckicelake.commands.jobs.session import JobCall
-from duckicelake.pipeline.publish.job import PublishOptions, publish
+from duckicelake.pipeline.publish import PublishOptions, publish
 from tests.pipeline.dying import dying
 from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
 

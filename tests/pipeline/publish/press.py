@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from duckicelake.pipeline.common.java import NoJava
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.publish.job import Published, PublishJobContext, PublishOptions, PublishReport, publish
+from duckicelake.pipeline.publish import Published, PublishJobContext, PublishOptions, PublishReport, publish
 from tests.catalog.manifest_import.making import open_place
 from tests.catalog.test_many_files import make_copies
 from tests.support.readers import Served

@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
+from duckicelake.pipeline import publish
 from duckicelake.pipeline.common.reports import Verdict
-from duckicelake.pipeline.publish import job
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.pipeline.publish.press import FILES, MANIFESTS, Press
@@ -42,14 +42,14 @@ def test_executors_make_what_the_server_would(press: Press, open_server: Opener)
 def test_executors_get_ready_while_the_catalog_plans(press: Press, monkeypatch: pytest.MonkeyPatch) -> None:
     """When there is surely much to make; without Spark the run says so when it comes to that, and once all is made it is not asked for."""
     press.fill()
-    monkeypatch.setattr(job, "LARGE", FILES)
-    ready, get_ready = list[list[str]](), job.get_ready
+    monkeypatch.setattr(publish, "LARGE", FILES)
+    ready, get_ready = list[list[str]](), publish.get_ready
 
     def note(spark: SparkSession) -> None:
         ready.append([*press.told])
         get_ready(spark)
 
-    monkeypatch.setattr(job, "get_ready", note)
+    monkeypatch.setattr(publish, "get_ready", note)
     failed = press.publish(spark=False)
     assert (failed.verdict, failed.message) == (Verdict.failed, "there is no Spark here")
     press.told.clear()

@@ -16,8 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, open_database
 from duckicelake.pipeline.transfer.options import TransferReport
+from duckicelake.pipeline.transfer.serverless import CREATE_TABLES, open_database
 from tests.pipeline.holding import list_files, list_named
 from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.rest.proxy import Wire, wire_to

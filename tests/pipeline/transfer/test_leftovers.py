@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.partition import UNSORTED, PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, TransferTable
 from duckicelake.pipeline.transfer.copies import Store, clear, describe_new

@@ -13,21 +13,19 @@ import pytest
 
 from duckicelake.commands.jobs.transfer import build_folder_uri
 from duckicelake.errors import BadRequest, CommitStateUnknown, ServiceUnavailable
-from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.partition import UNSORTED, PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.common.rest import Rest, RestCatalog, TableIdent
 from duckicelake.pipeline.common.spark_session import LazySpark
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, LazyScratchCatalog
 from duckicelake.pipeline.transfer.copies import Store, describe_new, encode_published
-from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
-from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, HAS_TABLES_SQLITE, Database, JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferContext, transfer
 from duckicelake.pipeline.transfer.options import Form, TransferMode, TransferOptions
 from duckicelake.pipeline.transfer.parquet_folders import find_partitions
 from duckicelake.pipeline.transfer.rest import RestSide, read_keys
+from duckicelake.pipeline.transfer.serverless import CREATE_TABLES, HAS_TABLES_SQLITE, Database, HadoopWarehouse, JdbcCatalog, open_database
 from duckicelake.store.objects import StoreSettings, open_objects
 
 ASKED = CreateTable("t", Schema(0, (NestedField(1, "id", PrimitiveType("int"), required=False),)), PartitionSpec(0, ()), UNSORTED, None, {})

@@ -3,7 +3,7 @@
 import pytest
 
 from duckicelake.errors import NoSuchTable
-from duckicelake.pipeline.transfer.hadoop import choose_version
+from duckicelake.pipeline.transfer.serverless import choose_version
 
 
 def plain(*versions: int) -> list[str]:

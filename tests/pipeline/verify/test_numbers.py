@@ -16,10 +16,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
-from duckicelake.pipeline.common import spark_compat
-from duckicelake.pipeline.verify.checksums import CompareSpec, GroupField, checksum_batches, compare, find_different_bins
+from duckicelake.pipeline.common import spark_connect
+from duckicelake.pipeline.verify.checksums import (
+    CompareSpec,
+    GroupField,
+    checksum_batches,
+    checksum_rows,
+    compare,
+    find_different_bins,
+    format_number,
+    pick_rows,
+)
 from duckicelake.pipeline.verify.row_hashes import hash_rows
-from duckicelake.pipeline.verify.spark_checksums import checksum_rows, format_number, pick_rows
 from tests.support.spark import Spark, letting_go
 from tests.support.tiers import long_after
 
@@ -143,7 +151,7 @@ def test_spark_makes_the_same_numbers(spark: Spark, kind: str, tmp_path: Path) -
     table, look = make(forms, 7)
     number = format_number([(field.name, field.type) for field in look.fields])
     with letting_go():
-        theirs = spark_compat.to_arrow(read(spark, table, tmp_path).select(F.expr(number).alias("n")))
+        theirs = spark_connect.to_arrow(read(spark, table, tmp_path).select(F.expr(number).alias("n")))
     [whole] = table.combine_chunks().to_batches()
     ours = hash_rows(whole, look.fields)
     assert len(set(ours.tolist())) > ROWS * 0.9

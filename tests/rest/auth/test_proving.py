@@ -7,7 +7,7 @@ from threading import Event, Lock
 import pytest
 
 from duckicelake.access import clients
-from duckicelake.access.token_endpoint import Accounts, Policies, TokenRequest
+from duckicelake.access.tokens import Accounts, Policies, TokenRequest
 from duckicelake.errors import TooManyRequests
 from duckicelake.rest.routes import tokens
 from duckicelake.rest.routes.tokens import MAX_CONCURRENT, SecretVerification

@@ -12,8 +12,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from psycopg import Connection
 
-from duckicelake.access.token_endpoint import Accounts
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.tokens import Accounts, make_signer
 from duckicelake.catalog.access_rules import GrantText, list_audit_objects
 from duckicelake.catalog.audit_log import MAX_WAITING, AuditContext, AuditLine, AuditLog
 from duckicelake.catalog.idempotency import RequestContext

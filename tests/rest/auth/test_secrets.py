@@ -9,7 +9,7 @@ import pytest
 
 from duckicelake.commands.serve import configure_logging
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.store.credentials.vending import SessionCredentials, Vendor
+from duckicelake.store.vending import SessionCredentials, Vendor
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.lakes import FreshLake
 from tests.support.tiers import whole_after

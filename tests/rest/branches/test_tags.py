@@ -316,7 +316,7 @@ def test_a_snapshot_that_waits_for_the_lake_holds_up_no_branch(lake: FreshLake, 
     """A branch is opened meanwhile; and the snapshot is given up soon, to be asked for again."""
     lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
     make_branch(lake, "dev")
-    monkeypatch.setattr("duckicelake.catalog.repositories.branches.SNAPSHOT_TRIES", 3)
+    monkeypatch.setattr("duckicelake.catalog.repositories.SNAPSHOT_TRIES", 3)
 
     async def read() -> None:
         async with AsyncExitStack() as opened:

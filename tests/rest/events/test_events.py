@@ -128,7 +128,7 @@ def test_a_cursor_before_what_was_deleted_is_told_so(server: Server, lake: Fresh
         session.execute("CALL ducklake_expire_snapshots('lake', versions => [1, 2])")
     conn = lake.psycopg()
     assert conn.execute("SELECT count(*) FROM iceberg_event").fetchone() == (2,)
-    from duckicelake.lake.events.outbox import delete_old_events  # noqa: PLC0415
+    from duckicelake.lake.events import delete_old_events  # noqa: PLC0415
 
     assert delete_old_events(conn, 1, 100) == 0
     conn.execute("UPDATE iceberg_event SET kept_at = kept_at - interval '2 days'")
@@ -231,7 +231,7 @@ def test_the_copy_of_a_lake_snapshot_that_is_there_stays(server: Server, lake: F
         session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
     conn = lake.psycopg()
     conn.execute("UPDATE iceberg_event SET kept_at = kept_at - interval '2 days'")
-    from duckicelake.lake.events.outbox import delete_old_events  # noqa: PLC0415
+    from duckicelake.lake.events import delete_old_events  # noqa: PLC0415
 
     assert delete_old_events(conn, 1, 100) == 2
     assert summarise(read_all(server)) == [("table.dropped", "main.t")]

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from duckicelake.catalog.events.webhook import Sent, Webhook, compute_pause
+from duckicelake.catalog.events import Sent, Webhook, compute_pause
 from duckicelake.config import SettingsError, read_settings
 from duckicelake.errors import BadRequest
 from duckicelake.gateway.webhook import WebhookSender, decode_secret

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.iceberg.scanning.plans import WHOLE_SCAN, encode_scan, format_plan_id, format_task, parse_plan_id
+from duckicelake.iceberg.scan_tasks import WHOLE_SCAN, encode_scan, format_plan_id, format_task, parse_plan_id
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split
 from tests.support.lakes import make_lake

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.credentials.vending import LONGEST_POLICY, CredentialScope, format_policy, is_on_s3, parse_partition, split_reads
+from duckicelake.store.vending import LONGEST_POLICY, CredentialScope, format_policy, is_on_s3, parse_partition, split_reads
 
 T1 = "s3://lake/data/main/t1/"
 LOCATION = "s3://lake/iceberg/main/t1-0190/"

@@ -10,8 +10,8 @@ import pytest
 
 from duckicelake.config import Settings
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.store.credentials.vending import StsSettings, Vendor
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store.vending import StsSettings, Vendor
 from duckicelake.store_settings import read_store_settings, read_sts_settings
 from tests.support.sts import Asked, run_sts
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from duckicelake.errors import BadRequest, Forbidden, NotServed, ServiceUnavailable
-from duckicelake.store.credentials.signing import RequestSigner, SignableRequest, UnsignedRequest, parse_unsigned_request
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.store.signing import RequestSigner, SignableRequest, UnsignedRequest, parse_unsigned_request
 from tests.support.keys import open_s3
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack

@@ -10,7 +10,7 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duckicelake.store.credentials.signing import CanonicalRequest, RootCredentials, sign
+from duckicelake.store.signing import CanonicalRequest, RootCredentials, sign
 
 KEYS = RootCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 DATE = "20261122T060000Z"

@@ -7,8 +7,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import EncodedFile, encode_files
-from duckicelake.translate.bulk.manifests import BuiltManifest, ManifestBuilder
-from duckicelake.translate.bulk.submissions import format_submission, normalize_submission, parse_submission
+from duckicelake.translate.bulk_manifests import BuiltManifest, ManifestBuilder, format_submission, normalize_submission, parse_submission
 from duckicelake.translate.manifests import ManifestPlan
 from tests.translate.bulk.test_recipe import NOTE, PLAN, RECIPE
 

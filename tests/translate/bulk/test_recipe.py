@@ -11,7 +11,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from duckicelake.lake.rows import TableNote
-from duckicelake.translate.bulk.recipe import (
+from duckicelake.translate.bulk_manifests import (
     ENTRIES_MIN,
     Recipe,
     digest_plan,

@@ -11,7 +11,7 @@ from duckicelake.iceberg.manifest import encode_metrics as encode_one
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read_files import read_column_stats, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
-from duckicelake.translate.bulk.statistics import encode_metrics
+from duckicelake.translate.bulk_files import encode_metrics
 from duckicelake.translate.files import LeafTypes, to_data_file
 from tests.translate.support.packed import pack
 from tests.translate.support.room import Room

@@ -8,10 +8,19 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from duckicelake.lake.rows import InlinedTable, TableState
-from duckicelake.translate.history import TableHistory, build_history
 from duckicelake.translate.locations import file_uri, table_folder
 from duckicelake.translate.manifests import DATA, DELETES, new_manifest_sets, plan_manifests
-from duckicelake.translate.visibility import DeletedRows, Longs, TrackedFile, Visibility, to_visibility, track_inlined, track_partial
+from duckicelake.translate.visibility import (
+    DeletedRows,
+    Longs,
+    TableHistory,
+    TrackedFile,
+    Visibility,
+    build_history,
+    to_visibility,
+    track_inlined,
+    track_partial,
+)
 from tests.translate.support.room import Room, read_file
 
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"

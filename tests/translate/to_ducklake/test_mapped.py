@@ -15,7 +15,7 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.note_rows import MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewColumnStats
 from duckicelake.translate.name_mapping import PROPERTY, FileColumns, parse_name_mapping
-from duckicelake.translate.to_ducklake.mapped_files import (
+from duckicelake.translate.to_ducklake.files import (
     NamedFile,
     PartitionOnlyColumn,
     add_mapping,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from duckicelake.iceberg.single_values import encode_value
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
-from duckicelake.translate.values import parse_value
+from duckicelake.translate.values import decode_bound, find_text, parse_value
 
 DAY_MICROS = 86_400_000_000
 FIRST_MICROS = -9_223_372_022_400_000_000

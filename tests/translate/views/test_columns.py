@@ -7,7 +7,8 @@ import pytest
 from duckicelake.iceberg.schema import Schema, format_schema, parse_schema
 from duckicelake.iceberg.types import ListType, PrimitiveType, StructType
 from duckicelake.lake.rows import ColumnRow
-from duckicelake.translate.views.columns import (
+from duckicelake.translate.sql import Parser, open_parser
+from duckicelake.translate.view_columns import (
     QueryScope,
     ViewColumn,
     find_columns,
@@ -16,7 +17,6 @@ from duckicelake.translate.views.columns import (
     number_fields,
     to_columns,
 )
-from duckicelake.translate.views.parser import Parser, open_parser
 
 TABLE = [ViewColumn("a", PrimitiveType("int")), ViewColumn("b", PrimitiveType("string")), ViewColumn("odd", None)]
 OTHER = [ViewColumn("a", PrimitiveType("long")), ViewColumn("c", PrimitiveType("date"))]

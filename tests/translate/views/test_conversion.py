@@ -9,8 +9,8 @@ import pytest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import MapType, NestedField, PrimitiveType
 from duckicelake.iceberg.view_metadata import SqlRepresentation, ViewMetadata, ViewVersion
-from duckicelake.translate.views.conversion import DuckLakeView, to_ducklake_view
-from duckicelake.translate.views.parser import Parser, open_parser
+from duckicelake.translate.sql import Parser, open_parser
+from duckicelake.translate.views import DuckLakeView, to_ducklake_view
 
 LONG = PrimitiveType("long")
 

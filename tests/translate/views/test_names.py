@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from duckicelake.translate.views.names import NameContext, as_query, find_qualified_query, list_names
-from duckicelake.translate.views.parser import CONFIG, Parser, open_parser
+from duckicelake.translate.sql import CONFIG, NameContext, Parser, as_query, find_qualified_query, list_names, open_parser
 
 NAMES = NameContext(("a", "b"), "lake")
 

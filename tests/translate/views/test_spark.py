@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from duckicelake.translate.views.spark import find_spark_text, find_translation
+from duckicelake.translate.views import find_spark_text, find_translation
 
 ROWS = [(1, "x", 1.5), (2, "y", None), (None, None, 2.5), (1, "x", 3.5)]
 

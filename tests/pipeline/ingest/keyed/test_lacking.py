@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.rest import open_rest, parse_ident
-from duckicelake.pipeline.common.spark_compat import from_arrow
+from duckicelake.pipeline.common.spark_connect import from_arrow
 from duckicelake.pipeline.common.spark_sql import add_defaults, format_default, parse_partitions
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode
 from tests.pipeline.ingest.mill import Mill

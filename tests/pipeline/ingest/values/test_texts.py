@@ -9,7 +9,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.common.spark_sql import parse_columns
-from duckicelake.pipeline.ingest.text_inference import adopt_paths, list_path_texts, list_path_values
+from duckicelake.pipeline.ingest.file_checks import adopt_paths, list_path_texts, list_path_values
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.test_avro import write_avro
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.pipeline.common.spark_compat import KEEPS_READS
+from duckicelake.pipeline.common.spark_connect import KEEPS_READS
 from duckicelake.pipeline.common.spark_sql import parse_order, parse_partitions
 from duckicelake.pipeline.ingest.options import Evolve, IngestMode
 from tests.pipeline.ingest.mill import Mill

@@ -19,10 +19,10 @@ from duckicelake.iceberg.single_values import decode_value
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.common.storage import StoredFiles
-from duckicelake.pipeline.transfer import in_place
+from duckicelake.pipeline.transfer import parquet_folders
 from duckicelake.pipeline.transfer.catalogs import TransferTable
 from duckicelake.pipeline.transfer.copies import Store
-from duckicelake.pipeline.transfer.in_place import FolderFile, describe_files, format_file_uri, format_names, take_files
+from duckicelake.pipeline.transfer.parquet_folders import FolderFile, describe_files, format_file_uri, format_names, take_files
 
 DISK = StoredFiles(LocalFileSystem())
 TYPES = {"id": "long", "name": "string", "day": "date", "price": "decimal(6, 2)", "half": "double", "part": "int"}
@@ -105,7 +105,7 @@ def test_files_that_are_not_what_was_listed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ServiceUnavailable, match="cannot read"):
         describe_files(DISK, [FolderFile(lying.uri + "x", None)], TABLE)
     with pytest.raises(Unsupported, match="10001 files, more than the 10000"):
-        describe_files(DISK, [lying] * (in_place.MAX_FILES + 1), TABLE)
+        describe_files(DISK, [lying] * (parquet_folders.MAX_FILES + 1), TABLE)
     Path(lying.uri.removeprefix("file://")).write_bytes(b"no Parquet at all")
     with pytest.raises(Unsupported, match="is no Parquet file"):
         describe_files(DISK, [FolderFile(lying.uri, None)], TABLE)

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from duckicelake.embedded.postgres import ROLE
+from duckicelake.embedded.stack import ROLE
 from duckicelake.errors import Forbidden
 from duckicelake.lake.access_rules import change_rules, insert_principal
 from duckicelake.lake.connect import close_lake, open_lake

@@ -17,10 +17,10 @@ from duckicelake.commands.serve import QUIET_LOGGERS
 from duckicelake.config import LakeSettings
 from duckicelake.embedded.home import open_home
 from duckicelake.embedded.object_store import ROLE_ARN
-from duckicelake.embedded.postgres import ROLE
+from duckicelake.embedded.stack import ROLE
 from duckicelake.errors import NotServed
-from duckicelake.lake.readers import roles
-from duckicelake.lake.readers.roles import MOST_ROLES
+from duckicelake.lake import readers
+from duckicelake.lake.readers import MOST_ROLES
 from tests.rest.auth.ducklake.readers import PATH, ask, ask_as
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
@@ -161,7 +161,7 @@ def test_one_principal_has_so_many_roles_and_what_they_made_goes_with_them(
 
 def test_who_uses_all_of_its_roles_gets_no_more(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     """No session is ended for a newer one: 429 until one is closed, and others get theirs."""
-    monkeypatch.setattr(roles, "MOST_ROLES", 1)
+    monkeypatch.setattr(readers, "MOST_ROLES", 1)
     guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
     first = ask_as(guarded, "admin")
     conn = first.psycopg()

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from duckicelake.access.token_endpoint import ACCESS_TOKEN, TOKEN_EXCHANGE
+from duckicelake.access.tokens import ACCESS_TOKEN, TOKEN_EXCHANGE
 from tests.rest.auth.principals import GRANTS, guard, secret_of
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import WAREHOUSE, make_settings, serve

@@ -1,1 +1,0 @@
-"""Events: the changes of each lake snapshot, of DuckDB and of Iceberg clients, as CloudEvents."""

@@ -1,0 +1,300 @@
+"""A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
+
+Runs on a thread of the pool, on a connection of its own. A merge is one transaction, and a repeated request with the same key gets the
+same answer.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import AlreadyExists, BadRequest, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
+from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
+from duckicelake.lake.branches.create import BranchRequest, create_branch
+from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots
+from duckicelake.lake.branches.diff import Diff, read_diff
+from duckicelake.lake.branches.documents import describe_diff, describe_entry
+from duckicelake.lake.branches.log import NEWEST, LogEntry, read_log
+from duckicelake.lake.branches.merge import MergeRequest, check_plan, describe_conflict, describe_result, merge_locked, plan_merge, preview
+from duckicelake.lake.branches.merge_rules import build_resolution
+from duckicelake.lake.branches.refs import get_ref_schema
+from duckicelake.lake.branches.registry import (
+    MAIN,
+    Branch,
+    check_name,
+    find_branch,
+    has_snapshot,
+    is_installed,
+    list_branches,
+    rename_branch,
+)
+from duckicelake.lake.branches.reset import reset_branch
+from duckicelake.lake.branches.revert import RevertRequest, describe_revert, revert_locked
+from duckicelake.lake.branches.revert import preview_revert as try_revert
+from duckicelake.lake.connect import connecting, reading
+from duckicelake.lake.install import LOCK_PAUSE_S
+from duckicelake.lake.writing.idempotency import find_outcome, note_answer
+from duckicelake.lake.writing.transaction import committing
+
+__all__ = [
+    "MAIN",
+    "NEWEST",
+    "Branch",
+    "BranchRequest",
+    "MergeRequest",
+    "RevertRequest",
+    "build_resolution",
+    "check_branch_name",
+    "describe_diff",
+    "describe_entry",
+    "diff_refs",
+    "format_branch",
+    "list_log",
+    "list_made",
+    "make",
+    "merge",
+    "preview_merge",
+    "preview_revert",
+    "remove",
+    "rename",
+    "reset",
+    "revert",
+]
+
+
+def check_branch_name(warehouse: Warehouse, name: str) -> None:
+    """Raise BadRequest unless a branch may have that name."""
+    check_name(name, warehouse.lake.metadata_schema)
+
+
+def list_made(warehouse: Warehouse, *, is_tag: bool = False) -> list[tuple[Branch, str | None]]:
+    """Return the branches, or the tags, oldest first, each with the name of what it was made from; None: that is deleted."""
+    with reading(warehouse.lake) as conn:
+        branches = list_branches(conn)
+    names = {branch.schema_name: branch.name for branch in branches} | {warehouse.lake.metadata_schema: MAIN}
+    return [(branch, names.get(branch.parent)) for branch in branches if branch.is_tag == is_tag]
+
+
+def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditContext) -> Branch:
+    """Make a branch or a tag. Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas."""
+    with connecting(warehouse.lake) as conn:
+        branch = create_branch(conn, warehouse.lake.metadata_schema, request)
+        _write_audit_line(conn, audit_context, branch.name)
+    return branch
+
+
+def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_tag: bool = False) -> None:
+    """Delete a branch or a tag. Raises: NotFound: there is none of exactly that name."""
+    with connecting(warehouse.lake) as conn:
+        found = find_branch(conn, name)
+        if found is None or found.name != name or found.is_tag != is_tag:
+            raise NotFound(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
+        delete_branch(conn, warehouse.lake.metadata_schema, name, is_tag=is_tag)
+        _write_audit_line(conn, audit_context, name)
+
+
+def rename(warehouse: Warehouse, name: str, new_name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
+    """Rename a branch and return it as `list_made` does. Raises: what `rename_branch` raises."""
+    with connecting(warehouse.lake) as conn:
+        branch = rename_branch(conn, warehouse.lake.metadata_schema, name, new_name)
+        _write_audit_line(conn, audit_context, name, new_name)
+    return _find_made(warehouse, branch)
+
+
+def reset(warehouse: Warehouse, name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
+    """Let a branch forget what it changed and return it as `list_made` does. Raises: what `reset_branch` raises."""
+    with connecting(warehouse.lake) as conn:
+        branch = reset_branch(conn, warehouse.lake.metadata_schema, name)
+        _write_audit_line(conn, audit_context, branch.name)
+    return _find_made(warehouse, branch)
+
+
+def _find_made(warehouse: Warehouse, branch: Branch) -> tuple[Branch, str | None]:
+    return next((made for made in list_made(warehouse) if made[0].schema_name == branch.schema_name), (branch, None))
+
+
+def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, *names: str) -> None:
+    about = replace(audit_context, objects=tuple(map(format_branch, names)))
+    write_line(conn, about, None)
+    log_line(AuditLine(about, DONE))
+
+
+def format_branch(name: str) -> str:
+    """Return a branch as the audit log names it."""
+    return f"branch:{name}"
+
+
+def parse_at(at: object) -> int | datetime | None:
+    """Return a snapshot id or a time (a number, or text); a time without a zone is in UTC. Raises: ValueError."""
+    if at is None or (isinstance(at, int) and not isinstance(at, bool)):
+        return at
+    if not isinstance(at, str):
+        raise ValueError("neither a number nor a text")
+    if at.isdecimal():
+        return int(at)
+    time = datetime.fromisoformat(at)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+SNAPSHOT_TRIES = 10
+"""How often the lake's lock is asked for, half a second each: a client that reads waits, and may ask again."""
+
+
+def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
+    """Make a tag of a lake snapshot, for as long as a server shows it, and return it. None: the lake has no such snapshot.
+
+    Raises: BadRequest: a flush or merge has put its rows into files with newer ones. Forbidden: the role may not create schemas
+            ServiceUnavailable: the lake is not idle for some seconds
+    """
+    lake_schema = warehouse.lake.metadata_schema
+    with connecting(warehouse.lake) as conn:
+        if not has_snapshot(conn, snapshot_id):
+            return None
+        delete_left_snapshots(conn, lake_schema)
+        left = find_branch(conn, str(snapshot_id))
+        if left is not None and not is_installed(conn, left):
+            delete_branch(conn, lake_schema, left.name, is_tag=True)
+        try:
+            return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True), SNAPSHOT_TRIES)
+        except AlreadyExists as error:
+            # Another server shows it, too; or a session still reads the tag that was deleted last, whose row has the name.
+            found = find_branch(conn, str(snapshot_id))
+            if found is None:
+                raise ServiceUnavailable(f"A session still reads the tag that snapshot {snapshot_id} had; try again later.") from error
+            return found
+
+
+def close_snapshot(warehouse: Warehouse, tag: Branch) -> None:
+    """Delete the tag of a snapshot that is not shown any more; nothing is done if another server has done so."""
+    with connecting(warehouse.lake) as conn:
+        found = find_branch(conn, tag.name)
+        if found is not None and found.is_automatic and found.number == tag.number:
+            with suppress(BadRequest):
+                delete_branch(conn, warehouse.lake.metadata_schema, tag.name, is_tag=True)
+
+
+def list_names(warehouse: Warehouse) -> set[str]:
+    """Return the name of each branch and tag."""
+    with reading(warehouse.lake) as conn:
+        return {branch.name for branch in list_branches(conn)}
+
+
+def list_log(warehouse: Warehouse, ref: str, limit: int, before: int = NEWEST) -> list[LogEntry]:
+    """Return lake snapshots of the lake (`main`) or of a branch, newest first. Raises: NotFound: there is no such branch."""
+    with reading(warehouse.lake) as conn:
+        return read_log(conn, get_ref_schema(conn, warehouse.lake.metadata_schema, ref), limit, before)
+
+
+def diff_refs(warehouse: Warehouse, old: str, new: str) -> Diff:
+    """Return what `new` has that `old` has not, and the reverse. Raises: NotFound: there is no such branch."""
+    with reading(warehouse.lake) as conn:
+        return read_diff(conn, *(get_ref_schema(conn, warehouse.lake.metadata_schema, name) for name in (old, new)))
+
+
+RETRY_S = 10.0
+"""A merge or revert waits half a second for the locks of both sides, and begins again for so long."""
+
+
+def preview_merge(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
+    """Return what a merge would do. Raises: MergeConflicts: something stands against it."""
+    with reading(warehouse.lake) as conn:
+        planned = plan_merge(conn, warehouse.lake.metadata_schema, request)
+        try:
+            check_plan(planned, request)
+        except MergeConflicts as error:
+            raise describe(error) from error
+        return describe_result(preview(planned))
+
+
+def merge(warehouse: Warehouse, asked: RequestContext, request: MergeRequest) -> dict[str, Any]:
+    """Merge a branch into the lake and return what was done.
+
+    Raises: MergeConflicts: something stands against it, as JSON; nothing was written. LakeBusy: others held its locks all the time
+    """
+    return _run(warehouse, asked, lambda opened: _merge_once(opened, request))
+
+
+def _run(warehouse: Warehouse, asked: RequestContext, apply: Callable[[Warehouse], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return run_once(warehouse, asked, lambda opened: _try_often(opened, apply), lambda opened, _: _repeat(opened, asked))
+    except MergeConflicts as error:
+        # The list of conflicts is stored with the key, as the text of the refusal.
+        stored: dict[str, Any] = json.loads(error.message)
+        raise MergeConflicts(stored["message"], stored["conflicts"]) from error
+
+
+def preview_revert(warehouse: Warehouse, request: RevertRequest) -> dict[str, Any]:
+    """Return what a revert would do. Raises: MergeConflicts: something stands against it. LakeBusy: others hold the lock."""
+    with connecting(warehouse.lake) as conn:
+        try:
+            return describe_revert(try_revert(conn, warehouse.lake.metadata_schema, request), is_planned=True)
+        except MergeConflicts as error:
+            raise describe(error) from error
+
+
+def revert(warehouse: Warehouse, asked: RequestContext, request: RevertRequest) -> dict[str, Any]:
+    """Revert a lake snapshot of the lake or of a branch, and return what was done. Raises: what `merge` raises; NotFound, BadRequest."""
+    return _run(warehouse, asked, lambda opened: _revert_once(opened, request))
+
+
+def _revert_once(warehouse: Warehouse, request: RevertRequest) -> dict[str, Any]:
+    key = warehouse.lake.request
+    with committing(warehouse.lake) as commit:
+        result = revert_locked(commit.conn, warehouse.lake.metadata_schema, request)
+        # The audit log of the lake names lake snapshots of the lake alone.
+        commit.note(result.snapshot_id if request.ref == MAIN else None)
+        if key is not None:
+            note_answer(commit.conn, key, json.dumps(describe_revert(result)))
+    return describe_revert(result)
+
+
+def describe(error: MergeConflicts) -> MergeConflicts:
+    """Return conflicts as JSON shows them."""
+    return MergeConflicts(error.message, [describe_conflict(each) for each in error.conflicts])
+
+
+def _try_often(warehouse: Warehouse, apply: Callable[[Warehouse], dict[str, Any]]) -> dict[str, Any]:
+    give_up = time.monotonic() + RETRY_S
+    while True:
+        try:
+            return apply(warehouse)
+        except LakeBusy:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(LOCK_PAUSE_S)
+        except MergeConflicts as error:
+            found = describe(error)
+            raise MergeConflicts(json.dumps({"message": found.message, "conflicts": found.conflicts})) from error
+
+
+def _merge_once(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
+    schema, key = warehouse.lake.metadata_schema, warehouse.lake.request
+    with reading(warehouse.lake) as conn:
+        planned = plan_merge(conn, schema, request)
+        check_plan(planned, request)
+        if planned.has_nothing and key is None:
+            return describe_result(preview(planned))
+    with committing(warehouse.lake) as commit:
+        result = merge_locked(commit.conn, schema, request, planned)
+        commit.note(result.snapshot_id)
+        if key is not None:
+            note_answer(commit.conn, key, json.dumps(describe_result(result)))
+    return describe_result(result)
+
+
+def _repeat(warehouse: Warehouse, asked: RequestContext) -> dict[str, Any]:
+    assert asked.key is not None
+    with reading(warehouse.lake) as conn:
+        outcome = find_outcome(conn, asked.key)
+    if outcome is None or outcome.message is None:
+        raise CommitStateUnknown("The request with this Idempotency-Key has ended; read the log of the lake for what it did.")
+    found: dict[str, Any] = json.loads(outcome.message)
+    return found

@@ -1,0 +1,555 @@
+"""Read-only access to a lake for DuckDB: a Postgres role for each reader, and the readers' schema next to the lake's metadata schema.
+
+A role has a password and an expiry, is listed in `iceberg_reader` and dropped when expired. `catalog.credentials.ducklake` creates one, and
+the schema with the first, in a transaction of its own, which also drops expired roles. Only `duckicelake check --repair` drops them
+otherwise, and `duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
+"""
+
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
+from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
+from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
+from duckicelake.lake.inspect import LakeFinding
+from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
+from duckicelake.lake.lake_format import SCHEMA_NAME, V1_1, LakeFormat, get_format
+from duckicelake.lake.reader_views import (
+    COVERS,
+    HIDE,
+    IDS,
+    INLINED,
+    INNER,
+    NESTED,
+    OF_TABLE,
+    OF_TABLES,
+    OTHERS,
+    OWN,
+    READS,
+    REFUSE,
+    ROWS,
+    SHOW,
+    SHOW_ALL,
+    SHOW_DELETES,
+    SHOW_ROWS,
+    SHOWN,
+    TRIGGERS,
+)
+
+SUFFIX = "_readers"
+MOST_STALE = 100
+LONGEST_NAME_BYTES = 63
+LOCK_TRIES = 100
+
+SELECT_INSTALLED = """
+SELECT value FROM iceberg_setting WHERE key = 'readers'
+"""
+
+SELECT_IS_READY = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers' AND value = %(digest)s || '/' ||
+                      -- After a migration of DuckLake the views lack columns.
+                      (SELECT m.value FROM ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL))
+   AND EXISTS (SELECT FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
+                WHERE n.nspname = %(own)s AND v.relname = 'iceberg_me' AND obj_description(n.oid, 'pg_namespace') = %(mark)s)
+   AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_namespace n ON n.oid = f.pronamespace
+         WHERE n.nspname = %(own)s AND t.tgenabled <> 'D'
+           AND (t.tgrelid, t.tgname) IN ((to_regclass('ducklake_inlined_data_tables'), 'iceberg_show_rows'),
+                                         (to_regclass('ducklake_snapshot_changes'), 'iceberg_show_deletes'))) = 2
+"""
+
+SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
+
+SELECT_MARK = """
+SELECT obj_description(n.oid, 'pg_namespace') FROM pg_namespace n WHERE n.nspname = %(own)s
+"""
+
+SELECT_MAY_SHOW = """
+SELECT has_function_privilege(to_regprocedure(quote_ident(%(own)s) || '.iceberg_show(text, bigint, bigint)')::oid, 'EXECUTE')
+"""
+
+UPSERT_INSTALLED = """
+INSERT INTO iceberg_setting (key, value)
+SELECT 'readers', %(digest)s || '/' || m.value FROM ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+DELETE_INSTALLED = """
+DELETE FROM iceberg_setting WHERE key = 'readers'
+"""
+
+SELECT_MAY_ISSUE = """
+SELECT r.rolsuper OR r.rolcreaterole,
+       EXISTS (SELECT FROM iceberg_setting s WHERE s.key = 'readers')
+       OR (has_database_privilege(current_database(), 'CREATE')
+           AND (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes'))),
+       -- A role that can create relations in DuckLake's schema could pass them off as DuckLake's.
+       NOT has_schema_privilege('public', (SELECT c.relnamespace FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes')),
+                                'CREATE')
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+CREATE_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
+CREATE_FILTERED_VIEW: LiteralString = (
+    "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+)
+SELECT_STALE = """
+SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
+ WHERE n.nspname = %(own)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s
+   AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+   AND NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace o ON o.oid = c.relnamespace
+                    WHERE o.nspname = %(lake)s AND c.relname = v.relname)
+ LIMIT %(most)s
+"""
+
+SELECT_FOR_PUBLIC = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND has_database_privilege('public', current_database(), 'TEMPORARY'),
+       EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND to_regnamespace('public') IS NOT NULL
+       AND has_schema_privilege('public', 'public', 'CREATE')
+"""
+
+LOCK_FOR_INSTALL: LiteralString = (
+    "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
+)
+LOCK_FOR_REMOVAL: LiteralString = (
+    "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN ACCESS EXCLUSIVE MODE NOWAIT"
+)
+MISSING_PRIVILEGE = (
+    "The catalog cannot issue read-only access to DuckLake: the server's Postgres role may not {}. As a superuser of Postgres run "
+    "`ALTER ROLE role CREATEROLE`, as the database's owner `GRANT CREATE ON DATABASE database TO role`, and let the role that made "
+    "the lake be the server's."
+)
+OPEN_SCHEMA = (
+    "The catalog cannot issue read-only access to DuckLake: PUBLIC, and so every reader, may create tables in the lake's metadata schema. "
+    "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to the roles that write with DuckDB."
+)
+
+
+def format_schema_name(metadata_schema: str) -> str:
+    """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
+    name = metadata_schema + SUFFIX
+    if len(name.encode()) > LONGEST_NAME_BYTES:
+        raise NotServed(f"The name of the lake's metadata schema is too long: {name!r} has more than 63 bytes.")
+    return name
+
+
+def _build_names(metadata_schema: str) -> dict[str, str]:
+    return {"lake": metadata_schema, "own": format_schema_name(metadata_schema), "mark": f"duckicelake readers of {metadata_schema}"}
+
+
+def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
+    """Return if our role may create roles, if the readers' schema exists or may be created, and if PUBLIC cannot create in the lake's."""
+    row = conn.execute(SELECT_MAY_ISSUE).fetchone()
+    return (False, False, False) if row is None else (bool(row[0]), bool(row[1]), bool(row[2]))
+
+
+def check_may_issue(conn: psycopg.Connection) -> None:
+    """Raise NotServed, naming the missing right, unless our role may create what readers need."""
+    makes_roles, makes_views, is_closed = may_issue(conn)
+    if not makes_roles:
+        raise NotServed(MISSING_PRIVILEGE.format("make roles (CREATEROLE)"))
+    if not makes_views:
+        raise NotServed(MISSING_PRIVILEGE.format("create a schema in the lake's database, and triggers"))
+    if not is_closed:
+        raise NotServed(OPEN_SCHEMA)
+
+
+def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
+    """Return findings about objects that PUBLIC, and so every reader, may create in the database."""
+    row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
+    temporary, public = (False, False) if row is None else row
+    findings: list[LakeFinding] = []
+    if temporary:
+        remedy = "This shows them no additional data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create temporary tables and functions, as PUBLIC", remedy))
+    if public:
+        remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create tables in the schema public, as PUBLIC", remedy))
+    return findings
+
+
+def is_ready(conn: psycopg.Connection, metadata_schema: str) -> bool:
+    """Return True if the readers' schema of this version exists, with the triggers that maintain it."""
+    row = conn.execute(SELECT_IS_READY, {**_build_names(metadata_schema), "digest": compute_digest()}).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Raise NotServed if a schema with the name of the readers' schema is not ours to drop."""
+    names = _build_names(metadata_schema)
+    row = conn.execute(SELECT_MARK, names).fetchone()
+    if row is not None and row[0] != names["mark"]:
+        raise NotServed(
+            f"There is a schema {names['own']!r} in the lake's database, and it is not marked as the readers' of this lake. Rename it, or, "
+            f"if this catalog made it, run COMMENT ON SCHEMA … IS '{names['mark']}'."
+        )
+
+
+def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
+    """Create the readers' schema, on a connection of its own that commits by itself. Locks use NOWAIT, so writers are not blocked.
+
+    Raises: NotServed: our role lacks a right. ServiceUnavailable: the lake is never idle
+    """
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                conn.execute(_compose(LOCK_FOR_INSTALL, metadata_schema))
+                if not is_ready(conn, metadata_schema):
+                    _check_own(conn, metadata_schema)
+                    row = conn.execute(SELECT_VERSION).fetchone()
+                    for statement in _list_statements(metadata_schema, get_format(None if row is None else row[0])):
+                        conn.execute(statement)
+                    conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise NotServed(MISSING_PRIVILEGE.format("create a schema in the lake's database, and triggers")) from error
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: Callable[[psycopg.Connection], None]) -> None:
+    """Remove the readers' schema and, by `drop_roles`, all of their roles. Raises: ServiceUnavailable: the lake is never idle."""
+    for _ in range(LOCK_TRIES):
+        try:
+            with conn.transaction():
+                conn.execute(format_search_path(metadata_schema))
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                if not has_settings(conn):
+                    return
+                drop_roles(conn)
+                if conn.execute(SELECT_INSTALLED).fetchone() is not None:
+                    _check_own(conn, metadata_schema)
+                    conn.execute(_compose(LOCK_FOR_REMOVAL, metadata_schema))
+                    conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", metadata_schema))
+                    conn.execute(DELETE_INSTALLED)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Drop views of inlined tables that DuckDB has dropped, unless a reader uses one now; create the missing views."""
+    names = _build_names(metadata_schema)
+    for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
+        with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '50ms'")
+            conn.execute(_compose("DROP VIEW {own}.{name}", metadata_schema, name))
+            conn.execute("SET LOCAL lock_timeout = '10s'")
+    row = conn.execute(SELECT_MAY_SHOW, names).fetchone()
+    for text in SHOW_ALL if row is not None and row[0] else ():
+        conn.execute(_compose(text, metadata_schema))
+
+
+def _list_statements(metadata_schema: str, lake_format: LakeFormat) -> Iterator[sql.Composed]:
+    others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
+    for text in (
+        "DROP SCHEMA IF EXISTS {own} CASCADE",
+        "CREATE SCHEMA {own}",
+        "COMMENT ON SCHEMA {own} IS {mark}",
+        "GRANT USAGE ON SCHEMA {own} TO PUBLIC",
+    ):
+        yield _compose(text, metadata_schema)
+    yield _compose(REFUSE, metadata_schema)
+    for name, query in INNER:
+        yield _compose(CREATE_VIEW, metadata_schema, name, query)
+    yield _compose(IDS, metadata_schema)
+    for name in OF_TABLES:
+        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=OF_TABLE)
+    for name, condition in others:
+        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=condition)
+    for name, query in OWN:
+        yield _compose(CREATE_VIEW, metadata_schema, name, query)
+    for name in (*OF_TABLES, *dict(others), *dict(OWN)):
+        yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
+    for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
+        yield _compose(text, metadata_schema)
+
+
+def _compose(
+    text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
+) -> sql.Composed:
+    """Return a statement with all its placeholders filled in."""
+    names = _build_names(metadata_schema)
+    own = names["own"]
+    parts: dict[str, sql.Composable] = {
+        "lake": sql.Identifier(metadata_schema),
+        "own": sql.Identifier(own),
+        "lake_text": sql.Literal(metadata_schema),
+        "own_text": sql.Literal(own),
+        "mark": sql.Literal(names["mark"]),
+        "name": sql.Identifier(name),
+        "covers": sql.SQL(COVERS),
+        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(metadata_schema))),
+    }
+    parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
+    parts["reads"] = sql.SQL(READS).format(**parts)
+    parts["condition"] = sql.SQL(condition).format(**parts)
+    parts["query"] = sql.SQL(query).format(**parts)
+    return sql.SQL(text).format(**parts)
+
+
+def compute_digest() -> str:
+    """Return the digest that identifies this version of the schema."""
+    statements = [statement.as_string() for statement in _list_statements("lake", V1_1)]
+    return hashlib.sha256("".join(statements).encode()).hexdigest()
+
+
+ROLE_PREFIX = "duckicelake_reader_"
+MOST_ROLES = 16
+"""The most roles of one principal. Each server reuses the ones it issued, so few are needed."""
+
+BUSY_S = 60
+"""The `Retry-After` for a principal with too many roles."""
+
+SHARED_OPTIONS = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
+"""The options of the server's own connection that a reader's connection string repeats."""
+
+ROLE_SETTINGS: Sequence[sql.SQL] = (
+    sql.SQL("ALTER ROLE {} SET statement_timeout = '5min'"),
+    sql.SQL("ALTER ROLE {} SET idle_in_transaction_session_timeout = '10min'"),
+    sql.SQL("ALTER ROLE {} SET lock_timeout = '10s'"),
+    sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeReader:
+    """A principal that reads the lake with DuckDB, and its rights besides its grants: by settings (`spaces`), and within a scope.
+
+    Shape:  spaces are schema names in lower case, with nested ones included; an empty one means all. `scope` None: all
+            `account`: the principal's id and the number of its secret; None if settings or another issuer define it
+            `roles`: names of roles from its token; roles that the lake does not have at the moment of reading are ignored
+    """
+
+    principal: str
+    account: tuple[int, int] | None
+    spaces: tuple[str, ...]
+    scope: tuple[str, ...] | None
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRole:
+    """A role with its connection string. After `fresh_until_s` it is not issued again."""
+
+    name: str
+    dsn: str = field(repr=False)
+    expires_at_s: float
+    fresh_until_s: float
+
+
+INSERT_READER = """
+INSERT INTO iceberg_reader (role_name, database_id, principal, principal_id, secret_number, spaces, scope, roles, expires_at)
+SELECT %(role_name)s, d.oid, %(principal)s, %(principal_id)s, %(secret_number)s, %(spaces)s::text[], %(scope)s::text[],
+       %(roles)s::text[], to_timestamp(%(expires_at_s)s)
+  FROM pg_database d WHERE d.datname = current_database()
+"""
+
+SELECT_EXPIRED = """
+SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
+  FROM iceberg_reader r
+ WHERE r.expires_at < clock_timestamp()
+    -- And the oldest roles above the limit, unless a session uses them.
+    OR r.role_name IN (SELECT o.role_name FROM iceberg_reader o
+                        WHERE o.principal = %(principal)s AND o.expires_at >= clock_timestamp()
+                          AND NOT EXISTS (SELECT FROM pg_stat_activity a
+                                           WHERE a.usename = o.role_name AND a.datname = current_database())
+                        ORDER BY o.created_at, o.role_name
+                        LIMIT (SELECT greatest(0, count(*) - %(most)s) FROM iceberg_reader c
+                                WHERE c.principal = %(principal)s AND c.expires_at >= clock_timestamp()))
+"""
+
+SELECT_ALL_READERS = """
+SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
+  FROM iceberg_reader r
+"""
+
+DELETE_READER = """
+DELETE FROM iceberg_reader WHERE role_name = %(role_name)s
+"""
+
+SELECT_HAS_ROLE = """
+SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %(role_name)s)
+"""
+
+SELECT_IS_LIVE = """
+SELECT EXISTS (SELECT FROM iceberg_reader WHERE role_name = %(role_name)s AND expires_at > clock_timestamp())
+   AND EXISTS (SELECT FROM pg_roles WHERE rolname = %(role_name)s)
+"""
+
+SELECT_MAY_CONNECT = """
+SELECT has_database_privilege(%(role_name)s, current_database(), 'CONNECT')
+"""
+
+SELECT_TERMINATED = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %(role_name)s
+"""
+
+SELECT_LOCKED = """
+-- Lock a row, which readers cannot; they could take an advisory lock.
+SELECT FROM iceberg_setting WHERE key = 'readers' FOR UPDATE
+"""
+
+SELECT_COUNT = """
+SELECT count(*) FROM iceberg_reader WHERE principal = %(principal)s
+"""
+
+SELECT_HAS_READERS = """
+SELECT to_regclass('iceberg_reader') IS NOT NULL
+"""
+
+
+def can_issue(lake: Lake) -> bool:
+    """Return True if our Postgres role may create what readers need."""
+    with reading(lake) as conn:
+        return all(may_issue(conn))
+
+
+def is_live(lake: Lake, role: ReaderRole) -> bool:
+    """Return True if a role that was issued still exists and has not expired."""
+    with reading(lake) as conn:
+        row = conn.execute(SELECT_IS_LIVE, {"role_name": role.name}).fetchone()
+        return row is not None and bool(row[0])
+
+
+def create_reader_role(lake: Lake, reader: LakeReader, public: str | None, times: tuple[float, float]) -> ReaderRole:
+    """Create a role for a reader, and drop expired ones.
+
+    Units:  `times` are its expiry, and until when it may be issued again. `public`: the address at which readers reach Postgres
+    Raises: NotServed: our Postgres role lacks a right; names it. TooManyRequests: the principal uses all the roles it may have
+    """
+    _prepare(lake)
+    name, password = ROLE_PREFIX + secrets.token_hex(8), secrets.token_urlsafe(32)
+    with writing(lake) as conn:
+        conn.execute(SELECT_LOCKED)
+        refresh_views(conn, lake.metadata_schema)
+        _drop_expired(conn, reader.principal)
+        _check_role_count(conn, reader.principal)
+        _create_role(conn, name, password, times[0])
+        conn.execute(INSERT_READER, _to_row(name, reader, times[0]))
+        if lake.audit_context is not None:
+            write_line(conn, lake.audit_context, None)
+        dsn = _format_dsn(conn, lake.dsn, public, (name, password))
+    if lake.audit_context is not None:
+        log_line(AuditLine(lake.audit_context, DONE))
+    return ReaderRole(name, dsn, *times)
+
+
+def drop_expired_roles(conn: psycopg.Connection, metadata_schema: str) -> int:
+    """Drop expired roles, and views of inlined tables that DuckDB has dropped; return the number of roles."""
+    row = conn.execute(SELECT_HAS_READERS).fetchone()
+    if row is None or not row[0]:
+        return 0
+    refresh_views(conn, metadata_schema)
+    return _drop_expired(conn, None)
+
+
+def drop_all_roles(conn: psycopg.Connection) -> None:
+    """Drop all roles of the lake's readers, in the caller's transaction."""
+    for name, is_ours in conn.execute(SELECT_ALL_READERS).fetchall():
+        _drop_role(conn, name, is_ours=is_ours)
+
+
+def _prepare(lake: Lake) -> None:
+    with reading(lake) as conn:
+        check_may_issue(conn)
+        is_installed = is_ready(conn, lake.metadata_schema)
+    if not is_installed:
+        with writing_on_new_connection(lake) as conn:
+            conn.commit()
+            install_readers(conn, lake.metadata_schema)
+
+
+def _to_row(name: str, reader: LakeReader, expires_at_s: float) -> dict[str, object]:
+    principal_id, secret_number = reader.account or (None, None)
+    return {
+        "role_name": name,
+        "principal": reader.principal,
+        "principal_id": principal_id,
+        "secret_number": secret_number,
+        "spaces": list(reader.spaces),
+        "scope": None if reader.scope is None else list(reader.scope),
+        "roles": list(reader.roles),
+        "expires_at_s": expires_at_s,
+    }
+
+
+def _create_role(conn: psycopg.Connection, name: str, password: str, expires_at_s: float) -> None:
+    """Create a role. Postgres gets the SCRAM verifier, never the password."""
+    verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+    row = conn.execute("SELECT to_timestamp(%(at_s)s)::text", {"at_s": expires_at_s}).fetchone()
+    assert row is not None
+    role = sql.Identifier(name)
+    conn.execute(
+        sql.SQL("CREATE ROLE {} LOGIN NOINHERIT CONNECTION LIMIT 8 PASSWORD {} VALID UNTIL {}").format(
+            role, sql.Literal(verifier), sql.Literal(row[0])
+        )
+    )
+    for limit in ROLE_SETTINGS:
+        conn.execute(limit.format(role))
+    row = conn.execute(SELECT_MAY_CONNECT, {"role_name": name}).fetchone()
+    if row is not None and not row[0]:
+        _grant_connect(conn, role)
+
+
+def _grant_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
+    grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(conn.info.dbname), role)
+    try:
+        conn.execute(grant)
+    except psycopg.errors.InsufficientPrivilege as error:
+        message = "The catalog cannot issue read-only access to DuckLake: the server's Postgres role may not grant CONNECT on the database."
+        raise NotServed(f"{message} Run `GRANT CONNECT ON DATABASE database TO PUBLIC`, or make it the owner.") from error
+
+
+def _drop_expired(conn: psycopg.Connection, principal: str | None) -> int:
+    expired = conn.execute(SELECT_EXPIRED, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
+    for name, is_ours in expired:
+        _drop_role(conn, name, is_ours=is_ours)
+    return len(expired)
+
+
+def _check_role_count(conn: psycopg.Connection, principal: str) -> None:
+    row = conn.execute(SELECT_COUNT, {"principal": principal}).fetchone()
+    if row is not None and row[0] >= MOST_ROLES:
+        message = f"The principal has {MOST_ROLES} roles for DuckLake and sessions open with each of them. Close some of these first."
+        raise TooManyRequests(message, BUSY_S)
+
+
+def _drop_role(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
+    """Drop a role with its sessions and everything it may own. In a copied database the rows name roles of the original; leave these."""
+    conn.execute(DELETE_READER, {"role_name": name})
+    row = conn.execute(SELECT_HAS_ROLE, {"role_name": name}).fetchone()
+    if not is_ours or row is None or not row[0]:
+        return
+    role = sql.Identifier(name)
+    try:
+        with conn.transaction():
+            # The creator of a role may not drop what its members own without being one.
+            conn.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(role))
+            conn.execute(SELECT_TERMINATED, {"role_name": name})
+            conn.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            conn.execute(sql.SQL("DROP ROLE {}").format(role))
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist):
+        # The role was created by another Postgres role. Without its row it reads nothing, and its password expires.
+        return
+
+
+def _format_dsn(conn: psycopg.Connection, dsn: str, public: str | None, login: tuple[str, str]) -> str:
+    """Return the connection string for a reader."""
+    options = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED_OPTIONS}
+    server = {"host": conn.info.host, "port": conn.info.port, "dbname": conn.info.dbname}
+    address = conninfo_to_dict(public) if public else {}
+    return make_conninfo("", **{**server, **options, **address, "user": login[0], "password": login[1]})

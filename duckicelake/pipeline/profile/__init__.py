@@ -1,1 +1,0 @@
-"""The job `profile`: statistics of columns and distinct values for query planners, and how files and snapshots grow."""

@@ -1,1 +1,0 @@
-"""Manifests of data files from DuckLake's rows: the code that both the server and Spark executors run."""
