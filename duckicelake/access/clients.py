@@ -1,6 +1,6 @@
 """OAuth clients: the `clients` setting, and verification of secrets. In memory only.
 
-`app` parses the setting at start; `token_endpoint` verifies secrets on threads of its own; `catalog.access_rules` creates secrets.
+`app` parses the setting at start; `access.tokens` verifies secrets on threads of its own; `catalog.access_rules` creates secrets.
 """
 
 import hashlib

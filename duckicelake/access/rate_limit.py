@@ -1,6 +1,6 @@
 """Limits kept in the memory of one server process: requests of each principal, and logins after wrong secrets.
 
-The authentication layer asks `RateLimit` on the event loop; `token_endpoint` asks `LoginThrottle` on several threads.
+The authentication layer asks `RateLimit` on the event loop; `access.tokens` asks `LoginThrottle` on several threads.
 """
 
 import math

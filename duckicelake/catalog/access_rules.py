@@ -1,4 +1,8 @@
-"""Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request."""
+"""Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request.
+
+Each change and its audit entry are one transaction. `app` gives `read_policy` to the cache of policies, which calls it when
+the rules have changed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -92,7 +92,7 @@ def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
 
 
 def purge_objects(warehouse: Warehouse, table_objects: TableObjects, noted: Purge) -> None:
-    """Remove what a table left that no row of DuckLake names; its drop has landed, so a store that fails leaves the rest."""
+    """Remove the objects of a purged table that no row of DuckLake names. If the store fails, the rest stays: the drop has landed."""
     try:
         with reading(warehouse.lake) as conn:
             if is_shared(conn):
@@ -185,7 +185,10 @@ def _list_named(conn: psycopg.Connection, gone: TableObjects) -> set[str]:
 
 
 def list_abandoned_locations(warehouse: Warehouse, before: datetime) -> Sequence[StagedLocation]:
-    """Return the places that were given out before that time and have no table; those that have one are forgotten."""
+    """Return the locations that were given to staged tables before that time and have no table.
+
+    The notes of staged tables that exist by now are deleted.
+    """
     with writing(warehouse.lake) as conn:
         delete_created_staged(conn)
     with reading(warehouse.lake) as conn:
@@ -193,11 +196,11 @@ def list_abandoned_locations(warehouse: Warehouse, before: datetime) -> Sequence
 
 
 def list_leftovers(warehouse: Warehouse, noted: StagedLocation, before: datetime) -> Sequence[str] | None:
-    """Return what lies in a place that no table is in and nothing names; None while something there is younger than that time."""
+    """Return the objects in a staged location that has no table and that nothing names; None if one is younger than that time."""
     found = dict(warehouse.objects.list_modified(noted.location))
     if any(modified >= before for modified in found.values()):
         return None
-    # read after the objects were listed: a table that was made since is among these
+    # Read this after the objects were listed, so that a table that was created meanwhile is found.
     with reading(warehouse.lake) as conn:
         place = to_canonical(noted.location)
         if has_table(conn, place) or find_overlapping_view(conn, place) is not None:
@@ -209,7 +212,7 @@ def list_leftovers(warehouse: Warehouse, noted: StagedLocation, before: datetime
 
 
 def forget_staged_location(warehouse: Warehouse, noted: StagedLocation) -> None:
-    """Forget a place in which nothing is left."""
+    """Delete the note of a staged location in which no object is left."""
     with writing(warehouse.lake) as conn:
         delete_staged(conn, noted)
 
@@ -226,27 +229,27 @@ class NamedObjects:
     uris: set[str] = field(default_factory=set[str])
 
     def add(self, uri: str) -> bool:
-        """Take a name; False when it was there."""
+        """Add a URI; return False if it was added before."""
         name = to_canonical(uri)
         is_new = name not in self.uris
         self.uris.add(name)
         return is_new
 
     def add_metadata(self, metadata: TableMetadata) -> None:
-        """Take everything that a metadata file names, and what that names."""
+        """Add all URIs that a metadata file names, and those that its manifest lists and manifests name."""
         for item in (*metadata.statistics, *metadata.partition_statistics):
             self.add(item.statistics_path)
         for snapshot in metadata.snapshots:
             self.add_snapshot(snapshot)
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's manifest list, and what that names."""
+        """Add a snapshot's manifest list, and the URIs that it names."""
         if self.add(snapshot.manifest_list):
             with suppress(NotFound):
                 self.add_list(self.objects.read(snapshot.manifest_list))
 
     def add_list(self, content: bytes) -> None:
-        """Take the manifests of a list, and their files."""
+        """Add the manifests of a list, and their files."""
         for manifest in decode_manifest_list(content):
             if self.add(manifest.manifest_path):
                 with suppress(NotFound):
@@ -256,10 +259,10 @@ class NamedObjects:
 
 
 def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[str]:
-    """Return what nothing names in a live table's locations, of what was last written before that time.
+    """Return the objects in a live table's locations that nothing names and that were last written before that time.
 
     The table is published first, so that everything its rows and notes imply is named. Locations that another table has had
-    are passed over, and metadata files stay, but for those that a copy was staged by.
+    are skipped. Metadata files stay, except those of a copy that was never registered.
     Raises: what `load_table` raises. BadRequest: an object is there and is not what was written
     """
     table, published = publish_table(warehouse, ident)
@@ -277,7 +280,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     if not old:
         return []
     named = NamedObjects(objects)
-    # read after the objects were listed: what a commit has named since is among these
+    # Read this after the objects were listed, so that files of a commit that landed meanwhile are found.
     _add_rows(warehouse, table, own, named)
     named.add_metadata(metadata)
     for uri in {*list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
@@ -293,7 +296,7 @@ def _is_staged(locations: Sequence[str], uri: str) -> bool:
 
 
 def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], named: NamedObjects) -> None:
-    """Take what rows and notes name in these locations: files, and the snapshots that refs keep or have kept."""
+    """Add what rows and notes name in these locations: files, and the snapshots that refs keep or have kept."""
     with reading(warehouse.lake) as conn:
         folder = table_folder(read_data_path(conn), table)
         for path, is_relative in list_named_paths(conn, table.table_id, locations):

@@ -1,4 +1,7 @@
-"""The metadata file of an external table and everything it references, read before any lock."""
+"""The metadata file of an external table and everything that it names, read before any lock.
+
+`registration` calls this on a worker thread. It reads the object store, and writes the table's deletes there as DuckLake's delete files.
+"""
 
 import re
 import zlib
@@ -51,7 +54,7 @@ class ExternalTable:
 
 
 def read_metadata_file(objects: Objects, uri: str) -> TableMetadata:
-    """Return what a metadata file says, packed or not.
+    """Return the metadata in a metadata file, which may be compressed with gzip.
 
     Raises: BadRequest: it is missing, too large, malformed or of an unknown version
     """
@@ -88,7 +91,7 @@ def _unpack(uri: str, content: bytes) -> bytes:
 
 
 def prepare_external_table(warehouse: Warehouse, metadata: TableMetadata, *, with_past: bool) -> ExternalTable:
-    """Read what a table's metadata names, and write its deletes as DuckLake keeps them.
+    """Read the files that a table's metadata names, and write its deletes as DuckLake's delete files.
 
     Raises: BadRequest: something is missing, malformed, elsewhere or of a kind that DuckLake cannot hold
     """
@@ -181,7 +184,7 @@ def _read_names(objects: Objects, metadata: TableMetadata, files: Mapping[str, S
     for path, found in files.items():
         columns = read_file_columns(objects, found.live.file)
         named = find_names(path, columns, metadata, known)
-        untold = list_partition_only(path, columns, metadata, found.live.spec_id, named)
+        unread = list_partition_only(path, columns, metadata, found.live.spec_id, named)
         if named is not None:
-            names[path] = replace(named, folders=list_partition_folders(found.live.file, untold, known)) if untold else named
+            names[path] = replace(named, folders=list_partition_folders(found.live.file, unread, known)) if unread else named
     return names

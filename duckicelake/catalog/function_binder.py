@@ -1,4 +1,7 @@
-"""The result types of macros, by DuckDB's binder, each asked for once. DuckDB binds in a process of its own, which ends with its answer."""
+"""The result types of macros, found by DuckDB's binder, which runs in a process of its own. The latest answers are kept.
+
+`catalog.functions` calls this on a worker thread, which waits until the process ends. One process runs at a time.
+"""
 
 import json
 import os

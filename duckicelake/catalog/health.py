@@ -1,4 +1,8 @@
-"""Readiness of a warehouse, and the monitor that finds published objects missing from the store."""
+"""Readiness of a warehouse, and published objects that are missing from the store: found by a monitor thread and by `duckicelake check`.
+
+`rest` calls `check_ready` and `app` starts one `ObjectMonitor` for each lake; `duckicelake check` calls the `list_` functions. The
+monitor lists the store, without Postgres, and publishes a table again if objects are missing.
+"""
 
 import json
 import logging

@@ -1,4 +1,8 @@
-"""Idempotency keys: a request is executed once, and every repetition gets the same answer."""
+"""Idempotency keys: a request is executed once, and every repetition gets the same answer.
+
+`rest` calls this on worker threads. The key of a change is written in the transaction of the change; the key of a refused request is
+written in a transaction of its own, after the change was rolled back.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

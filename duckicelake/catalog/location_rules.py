@@ -1,7 +1,8 @@
 """The rules for names, locations and files of tables and views. Violations raise BadRequest, Forbidden or AlreadyExists.
 
-`table_changes`, `view_changes`, `registration`, `dropped.undrop` and `commits` call this in their own transactions, mostly under the
-lake's lock. Only `check_store` contacts the object store, before the lock: it writes, reads and deletes a probe object.
+`table_changes`, `views`, `namespace_changes`, `registration`, `dropped.undrop`, `credentials.table_access` and `commits` call this in
+their own transactions, mostly under the lake's lock. Only `check_store` contacts the object store, before the lock: it writes, reads
+and deletes a probe object.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,9 @@
 """The Iceberg snapshots of a table, built from its rows: from the first one, or on from an earlier load.
 
-`publish` and `manifest_import` call this in a read transaction, with the table's cache locked."""
+`publish` calls this in a read transaction, and `commits.write` in the commit's transaction under the lake's lock, both with the table's
+cache locked. `manifest_import`, `commits.unreadable` and `duckicelake check` call it in a read transaction, mostly with a cache of their
+own. Objects go to an `UploadQueue`, which sends full batches while the transaction is open.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing

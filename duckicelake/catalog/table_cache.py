@@ -42,7 +42,7 @@ FLUSH_COUNT = 512
 
 @dataclass(frozen=True, slots=True)
 class HeldObject:
-    """An object that nothing names yet, and those of its kind that it names itself."""
+    """An object that no visible object names yet, and the URIs of the held objects that it names itself."""
 
     content: bytes
     names: Sequence[str] = ()
@@ -50,10 +50,10 @@ class HeldObject:
 
 @dataclass(slots=True)
 class UploadQueue:
-    """Collects objects and writes those the store does not have yet, one batch after the other in a thread of its own.
+    """Collect objects and write those that the store does not have yet, one batch after the other in a thread of its own.
 
-    `known_uris` grows with every box that has arrived. `held` are objects that are made and named by nothing that clients see:
-    they stay here until something does, because a clean-up would remove unreferenced objects from the store.
+    `known_uris` grows with every batch that is written. `held` are objects that nothing visible to clients names. They stay in memory
+    until something visible names them, because a clean-up would remove unreferenced objects from the store.
     """
 
     objects: Objects
@@ -67,7 +67,7 @@ class UploadQueue:
     _upload: "Future[set[str]] | None" = None
 
     def add(self, uri: str, content: bytes, names: Sequence[str] = ()) -> None:
-        """Take an object; a full box is sent off, once the one before has arrived. `names` are of objects that go with it."""
+        """Add an object; a full batch is sent as soon as the batch before is written. `names` are the URIs of objects that it names."""
         if uri in self.known_uris or uri in self.waiting or uri in self.sent:
             return
         if self.is_holding and self.held_bytes < FLUSH_BYTES:
@@ -81,7 +81,7 @@ class UploadQueue:
 
     @contextmanager
     def holding(self, *, is_hidden: bool) -> Generator[None]:
-        """Keep what is added meanwhile, if clients do not see what names it, as long as that is not too much to be kept."""
+        """Within the block, hold the objects that are added if only hidden snapshots name them, up to about `FLUSH_BYTES`."""
         self.is_holding = is_hidden
         try:
             yield
@@ -89,7 +89,7 @@ class UploadQueue:
             self.is_holding = False
 
     def release(self, uris: Iterable[str]) -> None:
-        """Let go of those that were held, and of what they name, since something names them now."""
+        """Add held objects, and the held objects that they name, to the next batch, because a visible object names them now."""
         if self.is_holding or not self.held:
             return
         for uri in uris:
@@ -99,7 +99,7 @@ class UploadQueue:
                 self.release(held.names)
 
     def list_held(self, uris: Iterable[str]) -> dict[str, HeldObject]:
-        """Return what is held under these URIs, and what that names."""
+        """Return the held objects with these URIs, and the held objects that they name."""
         found = {uri: self.held[uri] for uri in uris if uri in self.held}
         return found | {name: self.held[name] for held in found.values() for name in held.names if name in self.held}
 
@@ -121,7 +121,7 @@ class UploadQueue:
         with_one_thread.shutdown(wait=False)
 
     def _wait(self) -> None:
-        """Wait for the box on its way.
+        """Wait for the batch that is being sent.
 
         Raises: what `Objects.put_many_new` raises
         """
@@ -254,7 +254,7 @@ class FileCache:
 
 @dataclass(slots=True)
 class TableCache:
-    """One table's. `lock` is held while the table is published, so that one thread does the work for all, and `table` is replaced.
+    """The cache of one table. `lock` is held while the table is published, so that one thread does the work for all.
 
     `is_invalid`: `files` may hold what was never committed; threads that waited for the lock take a new cache.
     """
@@ -267,7 +267,7 @@ class TableCache:
     is_invalid: bool = False
 
     def forget_missing(self, gone: Collection[str]) -> None:
-        """Forget objects that the store does not have any more: what is made of them again is written again."""
+        """Forget objects that are gone from the store, so that they are written again when they are made again."""
         files, built = self.files, self.table.built
         files.known_uris = None if files.known_uris is None else files.known_uris.difference(gone)
         derived = (file.file_path for made in (files.derived_rows, files.delete_files) for file in made.values())
@@ -282,7 +282,7 @@ class TableCache:
 
 
 def count_cached(cache: TableCache) -> tuple[int, int]:
-    """Return how many large and small things a table's memory holds: as long as these stay about the same, so does its size."""
+    """Return how many large and small items a table's cache holds; its size hardly changes while these numbers stay about the same."""
     files, published = cache.files, cache.table.published
     large = (files.deleted_rows, files.embedded, files.derived_rows, files.delete_files)
     encoded_bytes = 0 if published is None else len(published.encoded)
@@ -295,7 +295,7 @@ OBJECT_BYTES = 64
 
 
 def estimate_bytes(value: object) -> int:
-    """Return about how many bytes a remembered value holds, from a few items of each large container.
+    """Return about how many bytes a cached value holds, from a few items of each large container.
 
     Only the order of magnitude counts: it decides which table is forgotten first.
     """
@@ -316,13 +316,13 @@ def _estimate_many(items: Iterable[object], count: int) -> int:
 
 
 GROWTH_BEFORE_ESTIMATE = 1.25
-"""How much a table's memory grows until it is weighed again."""
+"""Growth of a table's cache after which its size is estimated again."""
 SMALL_GROWTH = 256
-"""A young table's grows by that much with every commit, and is next to nothing."""
+"""The cache of a new table grows by that many items with every commit, and is small."""
 NEVER_ESTIMATED = (-1, 0)
 CONTENDED_S = 5.0
 RECENT_SNAPSHOTS = 100
-"""A cached table may be so far behind as the base of a commit: the check under the lock tells whether those snapshots changed it."""
+"""A cached table may be so far behind as the base of a commit: the check under the lock finds out if those snapshots changed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +355,11 @@ class TableCaches:
             self._races[name] = monotonic() + CONTENDED_S
 
     def is_contended(self, name: tuple[str, str]) -> bool:
-        """Return True if another process has changed a table under a commit of late."""
+        """Return True if another process has recently changed a table during a commit of this one."""
         return self._races.get(name, 0.0) > monotonic()
 
     def of(self, table_id: int) -> TableCache:
-        """Return the memory of a table, empty at first; the table used longest ago is forgotten."""
+        """Return the cache of a table, empty at first; the cache of the least recently used table is dropped."""
         with self._lock:
             cache = self._by_table.get(table_id)
             if cache is None:
@@ -369,20 +369,20 @@ class TableCaches:
             return cache
 
     def name(self, name: tuple[str, str], past: ReplayCheck) -> None:
-        """Remember the table that a schema's and a table's name stand for."""
+        """Remember the table that a schema's name and a table's name stand for."""
         if past.current.table is None:
             return
         cache = self.of(past.current.table.table_id)
         with self._lock:
             if cache.named is not None:
-                # one spelling each: names have as many as clients like
+                # Keep one spelling for each table: clients may write a name in any case.
                 self._by_name.pop(cache.named.name, None)
             cache.named = CachedName(name, past)
             self._by_name[name] = past.current.table.table_id
             self._newest = max(self._newest, past.current.position.lake_snapshot_id)
 
     def find_named(self, name: tuple[str, str]) -> TableCache | None:
-        """Return the memory of the table that a name stood for, if it was published not long ago, or None."""
+        """Return the cache of the table that a name stood for if the table was published recently, else None."""
         with self._lock:
             cache = self._by_table.get(self._by_name.get(name, -1))
             published = None if cache is None else cache.table.published
@@ -393,9 +393,9 @@ class TableCaches:
             return cache if position > self._newest - RECENT_SNAPSHOTS else None
 
     def estimate_size(self, table_id: int, cache: TableCache) -> None:
-        """Take note of how large a table's memory is now; those used longest ago make room for it.
+        """Estimate the size of a table's cache, and drop caches of the least recently used tables if all together are too large.
 
-        That looks at much of it: what holds about as much as when it was weighed last is not weighed again.
+        An estimate is expensive, so it is kept as long as the cache holds about as many items.
         """
         parts = count_cached(cache)
         large, small = self._parts.get(table_id, NEVER_ESTIMATED)
@@ -408,7 +408,7 @@ class TableCaches:
                 self._forget_oldest()
 
     def forget(self, table_id: int, cache: TableCache) -> None:
-        """Forget this memory of a table."""
+        """Drop this cache of a table."""
         with self._lock:
             if self._by_table.get(table_id) is cache:
                 self._forget(table_id)
@@ -417,17 +417,17 @@ class TableCaches:
         return len(self._by_table)
 
     def items(self) -> list[tuple[int, TableCache]]:
-        """Return what is remembered by table, and count none of it as used."""
+        """Return the caches by table id, without counting them as used."""
         with self._lock:
             return list(self._by_table.items())
 
     def table_ids(self) -> list[int]:
-        """Return the tables that are remembered, the one used longest ago first."""
+        """Return the ids of the cached tables, the least recently used one first."""
         return list(self._by_table)
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes are remembered."""
+        """The estimated size of all caches."""
         return sum(self._size_bytes.values())
 
     def _forget_oldest(self) -> None:

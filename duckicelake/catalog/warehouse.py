@@ -1,4 +1,7 @@
-"""A warehouse: one lake and its object store, opened."""
+"""A warehouse: one lake and its object store, opened, with the caches of its tables.
+
+`app` opens one for each lake and for each branch that is used; some commands open one. Every operation takes it as a parameter.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,6 @@
-"""The metadata of SQL functions as JSON.
+"""The metadata of SQL functions as JSON. No I/O.
 
+`translate.functions` builds these values from DuckDB's macros, and `catalog.functions` encodes them for a load.
 Source: Iceberg format/udf-spec.md, d6aa0bf5 (1 Jul 2026)
 """
 

@@ -1,4 +1,7 @@
-"""The job: the current snapshot of each table gets statistics if it has none, and the report shows what is known of it."""
+"""The job `profile`: the current snapshot of each table gets statistics if it has none, and the report shows what is known of it.
+
+`commands.jobs.profile` calls `profile` on the main thread. Spark's procedures commit the statistics over REST; Postgres is only read.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress

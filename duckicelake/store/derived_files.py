@@ -1,7 +1,9 @@
 """Derived Parquet files: rows that DuckLake keeps inlined in Postgres, and rows of data files that span several lake snapshots.
 
 A flush or merge writes rows of several snapshots to one data file. Older snapshots then read derived files, which must have the
-same bytes as before: the same values, with Iceberg's field ids and row lineage. `catalog` calls this after its transaction.
+same bytes as before: the same values, with Iceberg's field ids and row lineage.
+`catalog.row_files` calls this while the transaction that reads the table is open, for some commits under the lake's lock. Data files are
+read from the `source` that the caller opens; nothing here uses Postgres or writes to the store.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """Fill NULLs of the column `_row_id` in a data file with inherited row ids, without changing the bytes of other columns.
 
-The new column chunks come where the old footer was, followed by a new footer that refers to them. Footers are in Thrift's compact protocol,
-of whose structs and lists one level is decoded at a time. `catalog` calls this for files of commits, outside of its transactions.
+The new column chunks come where the old footer was, followed by a new footer that refers to them. Footers are in Thrift's compact protocol;
+structs and lists are decoded one level at a time. `catalog.incoming.row_id_copies` calls this before a commit's transaction, and writes
+the file to the store.
 
 Shape:  a struct is its fields as (id, kind, value) in order; a value is its encoded bytes
 Source: Thrift «Compact protocol encoding»

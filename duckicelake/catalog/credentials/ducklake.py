@@ -1,4 +1,8 @@
-"""Read-only DuckLake for DuckDB users: a role in Postgres that sees what its principal may read, and keys for the files of that."""
+"""Read-only DuckLake for DuckDB users: a role in Postgres that sees what its principal may read, and credentials for the files of that.
+
+`rest/routes/store_access.py` calls this. The folders are listed in a read transaction, STS gives the credentials, and the role is
+created in a transaction of its own; an unexpired role is given out again.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence

@@ -51,7 +51,7 @@ MAX_FILES = 64
 
 
 def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> CredentialScope:
-    """Return what there is to read of a table, and as writable its present location.
+    """Return the folders and files of a table that its credentials may read; its present location is writable.
 
     Raises: NoSuchTable: it has gone
     """
@@ -65,7 +65,7 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> CredentialS
 
 
 def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> CredentialScope:
-    """Return the same without single files: the folders that are the table's alone."""
+    """Return the folders that no other table has, without single files."""
     data_path = read_data_path(conn)
     places = list_table_locations(conn)
     own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]

@@ -1,6 +1,6 @@
 """Drop protection: the property by which a table or namespace refuses to be dropped, unregistered or replaced over REST.
 
-`table_changes`, `namespaces` and `registration` call this in the commit's transaction, under the lake's lock; a registerTable with
+`table_changes`, `namespace_changes` and `registration` call this in the commit's transaction, under the lake's lock; a registerTable with
 overwrite checks it before, too, in a read transaction. A principal who may write properties can remove the property.
 """
 

@@ -1,4 +1,8 @@
-"""The manifests that a client wrote for its commit: fetched and decoded before any lock."""
+"""The manifests and delete files that a client wrote, for a commit or for a table to be registered: read and decoded before any lock.
+
+`commits.prepare` and `external_metadata` make one `ManifestReader` for each request, on a worker thread. It reads the object store, and
+only the allowed locations; `AllowedLocations` may ask Postgres about a folder of delete files.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +78,7 @@ class ClientManifests:
 
 @dataclass(slots=True)
 class ManifestReader:
-    """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
+    """Read each object of one request once. Only objects in the table's own locations are read, because the client names the URIs.
 
     All manifests of clients share one budget, and so do the rows that delete files name.
     `published`: paths of the manifests of main's current snapshot, which are read without limits.
@@ -92,13 +96,13 @@ class ManifestReader:
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
 
     def reuse(self, known: ClientManifests) -> None:
-        """Take what was read for the same request before, unless other locations are allowed by now."""
+        """Reuse the manifests that an earlier attempt at the request read, unless the allowed locations have changed."""
         if known.allowed == self.allowed:
             self.lists.update(known.lists)
             self.manifests.update(known.manifests)
 
     def list_read(self) -> ClientManifests:
-        """Return what was read so far, for another attempt at the same request."""
+        """Return the manifests that were read so far, for another attempt at the same request."""
         return ClientManifests(self.allowed, self.lists, self.manifests)
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
@@ -132,7 +136,7 @@ class ManifestReader:
         return self.deletes[key]
 
     def read_delete_file(self, uri: str) -> bytes:
-        """Return a delete file as it is. Raises BadRequest when it is missing, too large or elsewhere."""
+        """Return the bytes of a delete file. Raises BadRequest when it is missing, too large, or outside the allowed locations."""
         if not self.allowed.may_hold_deletes(uri):
             raise BadRequest(
                 f"{uri!r} does not lie in the table's location {self._where()}, nor beside its data; write delete files there."
@@ -152,7 +156,7 @@ class ManifestReader:
         return found
 
     def count_positions(self, uri: str, count: int) -> None:
-        """Note that a delete file means so many rows more. Raises BadRequest when those of a request are too many."""
+        """Count the rows that a delete file deletes. Raises BadRequest when a request deletes too many rows."""
         self.positions_left -= count
         if self.positions_left < 0:
             raise BadRequest(f"With {uri!r} more than {MAX_POSITIONS} rows are deleted in one request; delete in smaller commits.")

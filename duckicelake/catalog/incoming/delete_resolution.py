@@ -1,6 +1,8 @@
 """The deleted rows of a snapshot: position deletes, deletion vectors and equality deletes, applied by sequence number.
 
-Equality deletes become positions, because DuckLake has no others; the data files that may match are read before the lock."""
+Equality deletes become positions, because DuckLake has no others; the data files that may match are read before the lock.
+`file_changes` and `external_metadata` call this on a worker thread. It reads the object store through their `ManifestReader`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

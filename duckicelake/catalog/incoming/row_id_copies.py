@@ -1,7 +1,8 @@
-"""Data files of version 3 in which rows wait to inherit their ids: DuckDB takes such rows for rows without ids.
+"""Copies of data files of version 3 in which the NULLs of the column `_row_id` are replaced with row ids.
 
-Iceberg counts the id of a row from its file's first where the column `_row_id` is there and NULL, and Spark's MERGE writes rows so;
-DuckDB reads NULL. A copy that has the ids written takes the place of such a file, on both sides.
+Iceberg computes the id of such a row from the file's first row id, and Spark's MERGE writes such rows; DuckDB reads NULL, a row without
+an id. So the copy takes the place of the file, for DuckDB and for Iceberg clients.
+`commits.prepare` calls this on a worker thread, before the lake's lock: it reads Postgres, and reads and writes the object store.
 """
 
 from collections import Counter
@@ -66,14 +67,14 @@ def list_waiting(metadata: TableMetadata, snapshot_changes: Sequence[SnapshotCha
         snapshot, file_row_id = snapshot_change.snapshot, next_row_id
         for file in snapshot_change.change.added:
             if snapshot_change.is_off_main:
-                # its manifests stay, and so does what they count from
-                is_told = file.first_row_id is not None and snapshot.first_row_id is not None
-                file_row_id = next_row_id + (file.first_row_id or 0) - (snapshot.first_row_id or 0) if is_told else -1
+                # Clients read this snapshot's own manifests, so row ids count from the first row id that these state.
+                is_stated = file.first_row_id is not None and snapshot.first_row_id is not None
+                file_row_id = next_row_id + (file.first_row_id or 0) - (snapshot.first_row_id or 0) if is_stated else -1
             if file_row_id >= 0 and _may_wait(file, columns, snapshot.summary.get("operation", "")):
                 found.append(WaitingFile(file, file_row_id))
             file_row_id += file.record_count
         if snapshot_change.change.returned:
-            # those that the lake has forgotten get ids too, and how many these are is seen under the lock
+            # Returned files that DuckLake has forgotten get row ids too; their number is known only under the lock.
             break
         next_row_id = next_row_id + (snapshot.added_rows or 0) if snapshot_change.is_off_main else file_row_id
     return found[:MAX_FILES]
@@ -97,7 +98,7 @@ def choose_new(conn: psycopg.Connection, table: TableRow, waiting: Sequence[Wait
 
 @dataclass(slots=True)
 class RowIdWriter:
-    """Copies files of one request below a location. `copies` are the files that take the place of others, by the paths of these.
+    """Copy data files of one request into a location. `copies` has the copy of each file, by the path of the file.
 
     `written` has the paths of all files that this may have written.
     """
@@ -109,7 +110,7 @@ class RowIdWriter:
     copies: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
 
     def copy(self, files: Sequence[WaitingFile]) -> None:
-        """Copy those in which rows have no ids, as many as there is room for; those that cannot be read stay as they are."""
+        """Copy the files in which rows have no ids, up to `MAX_COPIED_BYTES`; a file that cannot be read is not copied."""
         wanted = [each for each in files if self._has_room(each.file)]
         self.objects.each(self._copy, [each for each in wanted if _is_small(each.file)])
         for each in wanted:
@@ -147,7 +148,7 @@ class RowIdWriter:
 
 
 def _to_copy(file: DataFile, uri: str, size_bytes: int) -> DataFile:
-    """Return a file under another name, without what was said of ids when some were missing."""
+    """Return the description of a copy, without the metrics of the column `_row_id`, which the copy fills."""
     return replace(
         file,
         file_path=uri,
@@ -159,8 +160,8 @@ def _to_copy(file: DataFile, uri: str, size_bytes: int) -> DataFile:
     )
 
 
-def _without_row_ids(told: Mapping[int, Value] | None) -> Mapping[int, Value] | None:
-    return None if told is None else {field_id: value for field_id, value in told.items() if field_id != ROW_ID}
+def _without_row_ids(metrics: Mapping[int, Value] | None) -> Mapping[int, Value] | None:
+    return None if metrics is None else {field_id: value for field_id, value in metrics.items() if field_id != ROW_ID}
 
 
 def _count(parts: Iterator[bytes], lengths: list[int]) -> Iterator[bytes]:
@@ -174,7 +175,7 @@ def _is_small(file: DataFile) -> bool:
 
 
 def with_file_copies(change: FileChange, copies: Mapping[str, DataFile]) -> FileChange:
-    """Return a change of the copies instead of what they are copies of."""
+    """Return a change with the copies in place of the copied files."""
 
     def rename(path: str) -> str:
         return copies[path].file_path if path in copies else path

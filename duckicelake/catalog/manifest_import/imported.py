@@ -1,4 +1,7 @@
-"""Imported manifests as a load finds them: those recorded in the lake, and those of the present submission, as others offer them."""
+"""The manifests that a load need not write: those that were imported before, and those of the submission that is being imported.
+
+`catalog.manifests` looks each large manifest up in `ImportedManifests`, in the transaction that reads the table.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """Plans of large manifests for Spark executors, and the import of the result: one call imports all manifests or none.
 
-Finished manifests may be verified earlier, while executors write the others.
+Finished manifests may be verified earlier, while executors write the others. `rest/routes/manifests.py` calls this on worker threads.
+Plans and verifications use a read transaction; an import publishes the table with the lock of its cache, as a load does.
 """
 
 import random
@@ -42,9 +43,9 @@ def import_manifests(
 ) -> int:
     """Publish a table with manifests that were planned at a position, note them, and return how many they are.
 
-    All of them are verified first, and a sample is made again: see `ImportedManifests`. A load takes verified ones alone.
-    Raises: NoSuchTable. CommitFailed: the table is not as it was planned any more. BadRequest: something that is offered is not there,
-    or is not what it should be; none is taken then. Unsupported: something in the table is not published
+    All of them are verified first, and a sample is built again and compared: see `ImportedManifests`. A load uses only verified manifests.
+    Raises: NoSuchTable. CommitFailed: the table has changed since the plan. BadRequest: a manifest is missing, or is not what the plan
+    requires; then none is imported. Unsupported: something in the table is not published
     """
     _check_version(made_by)
     for attempt in range(1, LOAD_TRIES + 1):
@@ -61,9 +62,9 @@ def import_manifests(
 def verify_manifests(
     warehouse: Warehouse, ident: Ident, planned: Position, made_by: str, manifests: Mapping[str, SubmittedManifest]
 ) -> int:
-    """Look at manifests that will be handed over with others, and return how many need not be looked at again.
+    """Verify manifests before the import, and return how many the import need not verify again.
 
-    That is none where this server does not know the plan any more. Nothing is published, nor noted.
+    That number is 0 if this server no longer has the plan. Nothing is published or written to Postgres.
     Raises: as `import_manifests`
     """
     _check_version(made_by)
@@ -77,7 +78,7 @@ def verify_manifests(
             try:
                 _verify(conn, warehouse, cached_plan, manifests)
             except BadRequest:
-                # who guesses may not go on to find out which ones are made again
+                # Forget the plan, so that a caller cannot find out by trial which manifests are built again.
                 warehouse.plans.forget(table.table_id)
                 raise
     return len(manifests)
@@ -118,7 +119,7 @@ def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: M
         now, seen = check_cache(conn, warehouse, ident, (table, cache))
         _check_untouched(conn, ident, now.table_id, (planned, seen.position))
         cached_plan = _take_plan(conn, warehouse, now.table_id, seen.position)
-        # what has been published is not forgotten for this
+        # An import does not replace the cache of a table that is published.
         own = cache if cache.table.published is None and cache.table.built is None else TableCache()
         submission = Submission(
             manifests,
@@ -145,7 +146,7 @@ class BulkPlan:
 
 
 def plan_manifests(warehouse: Warehouse, ident: Ident) -> BulkPlan:
-    """Return what there is to make of a table; nothing is published. The plan is kept for who comes back with what was made.
+    """Return the manifests that are to be written for a table; nothing is published. The plan is cached for the import.
 
     Raises: NoSuchTable. Unsupported: something in the table is not published. NotFound: an object that DuckLake names is missing
     """

@@ -1,4 +1,8 @@
-"""Manifest lists, manifests and deletes of published snapshots, read once."""
+"""Manifest lists, manifests and delete files of published snapshots, from which scans are planned. Each is read once and cached.
+
+`scanning.scans` calls this on a worker thread, outside of transactions. This reads the object store; `ManifestSource.is_own` may read a
+table's earlier locations from Postgres.
+"""
 
 import re
 from collections import OrderedDict
@@ -26,7 +30,7 @@ USUAL_BYTES = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class ScanCache:
-    """Values by key, those used last, up to about `most_bytes`; what is larger than a fourth of that is not kept."""
+    """A cache of the most recently used values, up to about `most_bytes`; a value larger than a fourth of that is not kept."""
 
     most_bytes: int = USUAL_BYTES
     size_bytes: int = 0
@@ -34,7 +38,7 @@ class ScanCache:
     _lock: Lock = field(default_factory=Lock)
 
     def get(self, key: Hashable, make: Callable[[], tuple[Cached, int]]) -> Cached:
-        """Return what was kept under a key, or what `make` gives with about its size; two threads may make it at once."""
+        """Return the cached value of a key, else the value that `make` returns with its approximate size. Two threads may call it."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -63,7 +67,7 @@ MAX_DELETE_FILES = 1_000_000
 MAX_LIST_BYTES = 64 * 1024 * 1024
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 FILE_JSON_BYTES = 768
-"""About what a file's JSON takes once it is kept."""
+"""The approximate size of a file's JSON in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class ManifestSource:
             live = [item for item in files if item is not None]
             return (header.spec, files), max(estimate_bytes(live), len(content)) + FILE_JSON_BYTES * len(files)
 
-        # a manifest that several lists name says what it says, but for what its files inherit
+        # Several lists may name one manifest; only the values that its files inherit may differ.
         inherited = (listed.added_snapshot_id, listed.sequence_number, listed.first_row_id)
         return self.cache.get(("manifest", listed.manifest_path, inherited), make)
 
@@ -142,7 +146,7 @@ def _to_scan_file(entry: ManifestEntry, spec: PartitionSpec) -> ScanFile | None:
 
 
 def _without_metrics(item: ScanFile) -> ScanFile:
-    """Return a delete file without what is said of its columns, but for the data file that it names by its bounds."""
+    """Return a delete file without its column metrics, except bounds of `file_path`, which may name its only data file."""
     file = item.file
     bounds = [None if known is None else _pick_path(known) for known in (file.lower_bounds, file.upper_bounds)]
     slim = replace(
@@ -167,7 +171,7 @@ def split_contents(listed: Sequence[ManifestFile]) -> tuple[list[ManifestFile], 
 
 
 FindLakeId = Callable[[int], int | None]
-"""What gives DuckLake's id of a snapshot that a client named otherwise."""
+"""A function that returns DuckLake's id of a snapshot, given the id that its client chose."""
 OWN_LIST = re.compile(r"snap-(\d+)-[0-9a-f-]{32,36}\.avro")
 APPEND = "append"
 NO_SNAPSHOT = -1
@@ -177,8 +181,7 @@ NO_SNAPSHOT = -1
 class ScanInput:
     """The manifests that a scan is planned from.
 
-    `list_name` identifies it. `appended`: of the manifests, the files alone count that these snapshots added; None: all
-    that are there.
+    `list_name` identifies it. `appended`: only the files that these snapshots added are scanned; None: all live files.
     """
 
     list_name: str
@@ -200,7 +203,7 @@ def pick_snapshot(metadata: TableMetadata, request: ScanRequest, find: FindLakeI
 
 
 def get_snapshot(metadata: TableMetadata, snapshot_id: int, find: FindLakeId) -> Snapshot:
-    """Return a snapshot by DuckLake's id or by the one that its author gave it, under DuckLake's id.
+    """Return a snapshot, with DuckLake's id, by that id or by the id that its client chose.
 
     Raises: BadRequest: the table has no such snapshot
     """
@@ -211,7 +214,7 @@ def get_snapshot(metadata: TableMetadata, snapshot_id: int, find: FindLakeId) ->
 
 
 def read_snapshot_input(source: ManifestSource, snapshot: Snapshot) -> ScanInput:
-    """Return what a scan of a snapshot is planned from. Raises: NotFound, Unsupported: something cannot be read."""
+    """Return the manifests from which a scan of a snapshot is planned. Raises: NotFound, Unsupported: an object cannot be read."""
     if not snapshot.manifest_list:
         raise Unsupported(f"Snapshot {snapshot.snapshot_id} has no manifest list; let the client plan scans itself.")
     return _read_list_input(source, snapshot.manifest_list)
@@ -223,7 +226,7 @@ def _read_list_input(source: ManifestSource, uri: str) -> ScanInput:
 
 
 def read_planned_input(source: ManifestSource, metadata: TableMetadata, snapshot_id: int, list_name: str) -> ScanInput:
-    """Return what a plan was made from before: the list of that name, though the snapshot may have another one by now.
+    """Return the manifests of an earlier plan: the list of that name, even if the snapshot has another list by now.
 
     Raises: NotFound: there is none, or it is no list of this snapshot of this table
     """
@@ -237,7 +240,7 @@ def read_planned_input(source: ManifestSource, metadata: TableMetadata, snapshot
 
 
 def read_appended_input(source: ManifestSource, metadata: TableMetadata, start_snapshot_id: int, end: Snapshot) -> ScanInput:
-    """Return what was appended after one snapshot up to another: what other operations did in between does not count.
+    """Return the manifests that appends added after one snapshot, up to another; other operations in between are left out.
 
     Raises: BadRequest: the first is no ancestor of the second
     """
@@ -246,8 +249,8 @@ def read_appended_input(source: ManifestSource, metadata: TableMetadata, start_s
     for snapshot in appends:
         listed = read_snapshot_input(source, snapshot).manifests
         manifests += [item for item in listed if item.added_snapshot_id == snapshot.snapshot_id]
-    told = "\n".join(snapshot.manifest_list for snapshot in appends)
-    name = f"appended-{sha256(told.encode()).hexdigest()[:32]}"
+    list_names = "\n".join(snapshot.manifest_list for snapshot in appends)
+    name = f"appended-{sha256(list_names.encode()).hexdigest()[:32]}"
     return ScanInput(name, manifests, EMPTY_INPUT.deletes, frozenset(item.snapshot_id for item in appends))
 
 

@@ -1,4 +1,4 @@
-"""Ends of the job commands: a signal's request to stop, the exit status, error messages, and the report as JSON or as Prometheus metrics.
+"""The end of a job command: a signal's request to stop, the exit status, error messages, and the report as JSON or as Prometheus metrics.
 
 After Ctrl-C or SIGTERM a run ends before its next step, and its report lists what is done. Signals arrive on the main thread;
 `session.cancelled_by_stops` cancels Spark's jobs from another thread. Metrics are for the folder of node_exporter's textfile collector.

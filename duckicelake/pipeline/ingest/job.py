@@ -1,4 +1,4 @@
-"""The job: plan, count rows, create what is missing, write to branches, and publish all tables in one commit.
+"""The job `ingest`: plan, count rows, create what is missing, write to branches, and publish all tables in one commit.
 
 `follow` is one run after another for the files that arrive at the source, until it is asked to end.
 `commands.jobs.ingest` calls both on the main thread.

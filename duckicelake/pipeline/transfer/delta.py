@@ -380,7 +380,7 @@ class DeltaFolders(ReadFolders):
     def describe_files(self, loaded: TransferTable) -> list[DataFile]:
         """Return what a manifest says of the files that the version has.
 
-        Raises: Unsupported: it is not made of whole files alone, under their own names; and what `in_place.describe_files` raises
+        Raises: Unsupported: it is not made of whole files alone, under their own names; and what `parquet_folders.describe_files` raises
         """
         state = self.states[loaded.metadata_location]
         check_plain(state)

@@ -413,7 +413,7 @@ class HiveFolders(ReadFolders):
         return TransferTable(entry.ident, known, entry.place, NO_KEYS)
 
     def describe_files(self, loaded: TransferTable) -> list[DataFile]:
-        """Return what a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
+        """Return what a manifest says of the table's files, as they were when it was read. Raises: as the function `describe_files`"""
         return describe_files(self.open(loaded.metadata_location), self.files[loaded.metadata_location], loaded.metadata)
 
     def open_rows(self, bench: ScratchCatalog, loaded: TransferTable) -> str:

@@ -1,4 +1,4 @@
-"""64-bit hashes of Arrow rows that depend on nothing but the values; Spark computes the same ones in `spark_checksums.py`.
+"""64-bit hashes of Arrow rows that depend on nothing but the values; Spark computes the same ones in `checksums.py`.
 
 A row is the chain of its columns, each hashed by XXH64 with the hash so far as seed, as Spark's function `xxhash64` does it. That passes
 over NULL and takes -0.0 for 0.0, so marks go before the values: NULL differs from empty, and -0.0 from 0.0; every NaN is one. The *Iceberg*

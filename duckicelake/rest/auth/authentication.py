@@ -1,4 +1,4 @@
-"""The layer that authenticates requests. Only the few public paths pass without a token. Runs on the event loop."""
+"""The layer that authenticates requests. Only the few public paths pass without a token. It runs on the event loop."""
 
 import math
 import time
