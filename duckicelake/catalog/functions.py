@@ -1,4 +1,7 @@
-"""Functions: list and load. DuckDB makes them as macros; every load reads the lake, so it shows the latest change."""
+"""Functions: list and load. DuckDB creates them as macros; every load reads the lake, so it shows the latest change.
+
+`rest/routes/views.py` calls this on worker threads. Macros are read in a read transaction, and their result types come from the binder.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any

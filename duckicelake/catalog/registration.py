@@ -1,6 +1,8 @@
 """Registration of tables by a metadata file, dropped ones of this lake included, and unregistration.
 
-Registering an external table writes its deletes as DuckLake delete files before the lake is locked; the load at the end publishes it."""
+`rest/routes/tables.py` calls this on worker threads. Registering an external table writes its deletes as DuckLake delete files before the
+lake is locked; one transaction then writes the rows, and the load at the end publishes the table.
+"""
 
 import re
 from collections.abc import Iterator, Sequence

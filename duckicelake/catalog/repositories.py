@@ -1,7 +1,7 @@
 """A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
 
-Runs on a thread of the pool, on a connection of its own. A merge is one transaction, and a repeated request with the same key gets the
-same answer.
+`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made, changed and deleted on a
+connection outside the pool. A merge is one transaction, and a repeated request with the same key gets the same answer.
 """
 
 import json

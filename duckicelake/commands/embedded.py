@@ -1,6 +1,7 @@
 """The embedded Postgres and S3 of a command: settings completed with their addresses and keys, and `duckicelake backends up|down|run`.
 
-`format_command` returns the command line that messages recommend.
+The command line calls this on the main thread, and stops what it started at its end, except after `backends up`. `format_command` returns
+the command line that messages recommend.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The columns of a DuckDB view from its parsed text, without binding or running it: all names, and the types that are evident.
 
 The types of columns of tables, constants, casts, comparisons and counts are evident; the types of other expressions are known
-only to DuckDB's binder.
+only to DuckDB's binder. `catalog.views` calls this for loads and changes of views, with the columns that the named tables have. No I/O.
 """
 
 import re

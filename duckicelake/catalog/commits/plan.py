@@ -1,6 +1,9 @@
-"""The third step of a commit: the rows to write, computed from the applied requests and the rows that were found. Pure.
+"""The third step of a commit: the rows to write, computed from the applied requests and the rows that were found.
 
-`commits.commit` calls `plan`. `registration` uses `FileWriter` for the files of a table that it registers."""
+`commits.commit` calls `plan` in the commit's transaction. It reads nothing, and writes only one kind of object to the store: manifests of
+branch snapshots in format version 1, which contain lake snapshot ids. `registration` uses `FileWriter` for the files of a table that it
+registers.
+"""
 
 import json
 from collections.abc import Sequence
@@ -291,7 +294,7 @@ class Planned:
 
 
 def plan(locked: Locked) -> Planned:
-    """Return what the commit writes; nothing if it has landed before. Pure: all that it needs is in `locked`.
+    """Return the rows that the commit writes; none if it has landed before. All that this needs is in `locked`.
 
     Raises: BadRequest: the request contradicts itself, or DuckLake cannot hold it
     """

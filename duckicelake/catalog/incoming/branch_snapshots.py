@@ -1,6 +1,7 @@
 """Branch snapshots: writes to branches, and staged snapshots. Their manifests are copied, because clients may remove their own.
 
-The copies lie under the table's location and are all there is of them: DuckLake knows nothing of these snapshots.
+The copies lie under the table's location, and DuckLake has no rows for these snapshots. `commits.prepare` prepares branch snapshots before
+the lake's lock. `commits.plan` writes copies of format version 1 again under the lock, because these contain lake snapshot ids.
 """
 
 import json

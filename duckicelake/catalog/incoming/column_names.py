@@ -1,4 +1,7 @@
-"""Columns of data files without field ids: read from Parquet footers before the lock, written as name mappings under it."""
+"""Columns of data files without field ids: read from Parquet footers before the lock, written as name mappings under it.
+
+`commits.prepare` and `external_metadata` read footers from the object store. `commits.plan` builds the name mappings, without I/O.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
