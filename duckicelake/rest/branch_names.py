@@ -27,24 +27,24 @@ WHAT = "request body"
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """What an address names before the first level of a namespace: nothing, a lake, or a branch of it."""
+class BaseRef:
+    """The lake, or branch of a lake, that an address names before the first level of a namespace. Empty: none."""
 
     lake: str = ""
     ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a namespace of such an address means: `levels` on a branch of a lake, behind the levels in `lead`.
+class BranchNamespace:
+    """A namespace of such an address: `levels` on a branch of a lake. `branch_levels` are the levels before, which name the branch.
 
-    `ref` empty: it names no branch yet. `lake` empty: not even a lake.
+    `ref` empty: they name no branch. `lake` empty: they do not name a lake either.
     """
 
     lake: str
     ref: str
     levels: Levels
-    lead: Levels
+    branch_levels: Levels
 
     @property
     def warehouse(self) -> str:
@@ -52,17 +52,17 @@ class Place:
         return self.lake if self.ref == MAIN else f"{self.lake}@{self.ref}"
 
 
-def find_base(lakes: Collection[str], text: str) -> Base | None:
+def find_base(lakes: Collection[str], text: str) -> BaseRef | None:
     """Return what `lake`, `lake.branch` or `lake/branch` names; a name may have dots, so the longest lake counts. None: no lake here."""
     for lake in sorted(lakes, key=len, reverse=True):
         if text == lake:
-            return Base(lake)
+            return BaseRef(lake)
         if text.startswith((f"{lake}.", f"{lake}/")) and len(text) > len(lake) + 1:
-            return Base(lake, text[len(lake) + 1 :])
+            return BaseRef(lake, text[len(lake) + 1 :])
     return None
 
 
-def locate(lakes: Collection[str], base: Base, levels: Levels) -> Place:
+def locate(lakes: Collection[str], base: BaseRef, levels: Levels) -> BranchNamespace:
     """Return what a namespace means. Raises: NoSuchNamespace: several lakes are served, and it names none of them."""
     lake, ref, rest = base.lake, base.ref, levels
     if not lake and rest and rest[0] in lakes:
@@ -75,7 +75,7 @@ def locate(lakes: Collection[str], base: Base, levels: Levels) -> Place:
         )
     if lake and not ref and rest:
         ref, rest = rest[0], rest[1:]
-    return Place(lake, ref, rest, levels[: len(levels) - len(rest)])
+    return BranchNamespace(lake, ref, rest, levels[: len(levels) - len(rest)])
 
 
 Answer = Callable[[Any], Any]
@@ -83,8 +83,8 @@ Answer = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """An ordinary request in the place of a client's. None: as the client sent it. `answer` None: its answer is passed on as it is."""
+class OrdinaryRequest:
+    """An ordinary request instead of a client's. None: as the client sent it. `answer` None: its answer is passed on as it is."""
 
     path: str
     method: str | None = None
@@ -94,7 +94,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AddressedRequest:
     """A request below the prefix `lakefs`. `read_body` decodes its body."""
 
     operation: Operation
@@ -106,11 +106,11 @@ class Request:
 class Rewriter:
     """Rewrites the requests of one address."""
 
-    def __init__(self, lakes: Collection[str], base: Base) -> None:
+    def __init__(self, lakes: Collection[str], base: BaseRef) -> None:
         self._lakes = lakes
         self._base = base
 
-    def rewrite(self, request: Request) -> Rewritten:
+    def rewrite(self, request: AddressedRequest) -> OrdinaryRequest:
         """Return the ordinary request. Raises: BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchFunction."""
         name = request.operation.name
         if name == "listNamespaces":
@@ -120,54 +120,58 @@ class Rewriter:
         if name in ("renameTable", "renameView", "commitTransaction"):
             return self._rewrite_identifiers(request)
         if name == DUCKLAKE.name:
-            place = self._locate(())
-            return Rewritten(replace_parts(request.parts, place.lake if not place.ref else place.warehouse))
-        place = self._locate(split_levels(decode_segment(request.parts[NAMESPACE_PART], "namespace")))
-        if not place.levels:
-            return self._answer_branch(request, place)
-        path, body = replace_parts(request.parts, place.warehouse, place.levels), None
-        if place.lead and name in BODIES_WITH_NAMES:
-            body = self._strip_body(request.read_body(), place)
-        named = ANSWERS_WITH_NAMES.get(name) if place.lead else None
-        return Rewritten(path, body=body, answer=None if named is None else prefix_answer(named, place.lead))
+            namespace = self._locate(())
+            return OrdinaryRequest(replace_parts(request.parts, namespace.lake if not namespace.ref else namespace.warehouse))
+        namespace = self._locate(split_levels(decode_segment(request.parts[NAMESPACE_PART], "namespace")))
+        if not namespace.levels:
+            return self._answer_branch(request, namespace)
+        path, body = replace_parts(request.parts, namespace.warehouse, namespace.levels), None
+        if namespace.branch_levels and name in BODIES_WITH_NAMES:
+            body = self._strip_body(request.read_body(), namespace)
+        named = ANSWERS_WITH_NAMES.get(name) if namespace.branch_levels else None
+        return OrdinaryRequest(path, body=body, answer=None if named is None else prefix_answer(named, namespace.branch_levels))
 
-    def _locate(self, levels: Levels) -> Place:
+    def _locate(self, levels: Levels) -> BranchNamespace:
         return locate(self._lakes, self._base, levels)
 
-    def _list_namespaces(self, request: Request) -> Rewritten:
+    def _list_namespaces(self, request: AddressedRequest) -> OrdinaryRequest:
         pairs = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
         parent = next((text for key, text in pairs if key == "parent"), "")
-        place = self._locate(split_levels(parent) if parent else ())
-        if place.ref:
+        namespace = self._locate(split_levels(parent) if parent else ())
+        if namespace.ref:
             others = [(key, text) for key, text in pairs if key != "parent"]
-            inner = [("parent", "\x1f".join(place.levels))] if place.levels else []
-            answer = prefix_answer(prefix_namespaces, place.lead) if place.lead else None
-            return Rewritten(replace_parts(request.parts, place.warehouse), query=urlencode([*others, *inner]).encode(), answer=answer)
-        return Rewritten(*format_members(place), query=b"", answer=list_members(place))
+            inner = [("parent", "\x1f".join(namespace.levels))] if namespace.levels else []
+            answer = prefix_answer(prefix_namespaces, namespace.branch_levels) if namespace.branch_levels else None
+            return OrdinaryRequest(
+                replace_parts(request.parts, namespace.warehouse), query=urlencode([*others, *inner]).encode(), answer=answer
+            )
+        return OrdinaryRequest(*format_members(namespace), query=b"", answer=list_members(namespace))
 
-    def _create_namespace(self, request: Request) -> Rewritten:
+    def _create_namespace(self, request: AddressedRequest) -> OrdinaryRequest:
         body = as_object(request.read_body(), WHAT)
         levels = read_levels(body.get("namespace"))
         if not levels:
             raise BadRequest("Cannot create a namespace without levels; name the branch and the namespace.")
-        place = self._locate(levels)
-        if not place.levels:
-            return Rewritten(*format_probe(place), query=b"", answer=refuse_member)
-        path = replace_parts(request.parts, place.warehouse)
-        answer = prefix_answer(prefix_namespace, place.lead) if place.lead else None
-        return Rewritten(path, body={**body, "namespace": list(place.levels)}, answer=answer)
+        namespace = self._locate(levels)
+        if not namespace.levels:
+            return OrdinaryRequest(*format_probe(namespace), query=b"", answer=refuse_member)
+        path = replace_parts(request.parts, namespace.warehouse)
+        answer = prefix_answer(prefix_namespace, namespace.branch_levels) if namespace.branch_levels else None
+        return OrdinaryRequest(path, body={**body, "namespace": list(namespace.levels)}, answer=answer)
 
-    def _rewrite_identifiers(self, request: Request) -> Rewritten:
+    def _rewrite_identifiers(self, request: AddressedRequest) -> OrdinaryRequest:
         """Rewrite a request whose body alone names tables. All of them are on one branch."""
         body, warehouses = as_object(request.read_body(), WHAT), dict[str, None]()
 
         def strip(identifier: object) -> dict[str, object]:
             node = as_object(identifier, WHAT)
-            place = self._locate(read_levels(node.get("namespace")))
-            if not place.levels:
-                raise BadRequest(f"The namespace {'.'.join(place.lead)!r} is a branch, which has no tables itself: name a namespace of it.")
-            warehouses[place.warehouse] = None
-            return {**node, "namespace": list(place.levels)}
+            namespace = self._locate(read_levels(node.get("namespace")))
+            if not namespace.levels:
+                raise BadRequest(
+                    f"The namespace {'.'.join(namespace.branch_levels)!r} is a branch, which has no tables itself: name a namespace of it."
+                )
+            warehouses[namespace.warehouse] = None
+            return {**node, "namespace": list(namespace.levels)}
 
         if request.operation.name == "commitTransaction":
             changes = [as_object(change, WHAT) for change in as_list(body.get("table-changes"), WHAT)]
@@ -176,45 +180,45 @@ class Rewriter:
             node = {**body, "source": strip(body.get("source")), "destination": strip(body.get("destination"))}
         if len(warehouses) > 1:
             raise BadRequest("The request names tables on several branches; one request changes one branch. Merge branches instead.")
-        return Rewritten(replace_parts(request.parts, next(iter(warehouses), self._locate(()).lake)), body=node)
+        return OrdinaryRequest(replace_parts(request.parts, next(iter(warehouses), self._locate(()).lake)), body=node)
 
-    def _strip_body(self, body: object, place: Place) -> Any:
+    def _strip_body(self, body: object, namespace: BranchNamespace) -> Any:
         """Return a body without the branch in its names: the identifier of a commit, and the default namespace of a view's versions."""
         node = dict(as_object(body, WHAT))
         if node.get("identifier") is not None:
             identifier = as_object(node["identifier"], WHAT)
-            node["identifier"] = {**identifier, "namespace": self._strip_levels(identifier.get("namespace"), place)}
+            node["identifier"] = {**identifier, "namespace": self._strip_levels(identifier.get("namespace"), namespace)}
         if node.get("view-version") is not None:
-            node["view-version"] = self._strip_version(node["view-version"], place)
+            node["view-version"] = self._strip_version(node["view-version"], namespace)
         if isinstance(node.get("updates"), list):
             updates = [as_object(update, WHAT) for update in as_list(node["updates"], WHAT)]
             node["updates"] = [
-                {**update, "view-version": self._strip_version(update["view-version"], place)} if "view-version" in update else update
+                {**update, "view-version": self._strip_version(update["view-version"], namespace)} if "view-version" in update else update
                 for update in updates
             ]
         return node
 
-    def _strip_version(self, version: object, place: Place) -> Mapping[str, object]:
+    def _strip_version(self, version: object, namespace: BranchNamespace) -> Mapping[str, object]:
         node = as_object(version, WHAT)
         levels = node.get("default-namespace")
-        return {**node, "default-namespace": self._strip_levels(levels, place)} if levels else node
+        return {**node, "default-namespace": self._strip_levels(levels, namespace)} if levels else node
 
-    def _strip_levels(self, node: object, place: Place) -> list[str]:
+    def _strip_levels(self, node: object, namespace: BranchNamespace) -> list[str]:
         found = self._locate(read_levels(node))
-        if found.warehouse != place.warehouse:
+        if found.warehouse != namespace.warehouse:
             raise BadRequest(
-                f"The body names a namespace on {found.warehouse!r}, and the path one on {place.warehouse!r}; name one branch."
+                f"The body names a namespace on {found.warehouse!r}, and the path one on {namespace.warehouse!r}; name one branch."
             )
         return list(found.levels)
 
-    def _answer_branch(self, request: Request, place: Place) -> Rewritten:
+    def _answer_branch(self, request: AddressedRequest, namespace: BranchNamespace) -> OrdinaryRequest:
         """Rewrite a request for a namespace that is a branch or a lake: it is there, and has no tables, views or functions itself."""
-        name, shown = request.operation.name, ".".join(place.lead)
+        name, shown = request.operation.name, ".".join(namespace.branch_levels)
         if name in ("loadNamespaceMetadata", "namespaceExists"):
-            found = None if name == "namespaceExists" else {"namespace": list(place.lead), "properties": dict[str, str]()}
-            return Rewritten(*format_probe(place), query=b"", answer=lambda _: found)
+            found = None if name == "namespaceExists" else {"namespace": list(namespace.branch_levels), "properties": dict[str, str]()}
+            return OrdinaryRequest(*format_probe(namespace), query=b"", answer=lambda _: found)
         if name in ("listTables", "listViews", "listFunctions"):
-            return Rewritten(*format_probe(place), query=b"", answer=lambda _: {"identifiers": list[object]()})
+            return OrdinaryRequest(*format_probe(namespace), query=b"", answer=lambda _: {"identifiers": list[object]()})
         if len(request.parts) > OBJECT_PART:
             missing = MISSING.get(request.parts[OBJECT_PART - 1], NoSuchTable)
             raise missing(f"The namespace {shown!r} is a branch, which has no tables or views itself: name a namespace of it.")
@@ -242,27 +246,27 @@ def replace_parts(parts: Sequence[str], warehouse: str, levels: Levels = ()) -> 
     return "/".join(changed)
 
 
-def format_probe(place: Place) -> tuple[str, str]:
+def format_probe(namespace: BranchNamespace) -> tuple[str, str]:
     """Return path and method of the request that shows if a branch or a lake is there, and that the caller may see it."""
-    return (f"/v1/{quote(place.warehouse, safe='')}/namespaces", "GET") if place.ref else format_members(place)
+    return (f"/v1/{quote(namespace.warehouse, safe='')}/namespaces", "GET") if namespace.ref else format_members(namespace)
 
 
-def format_members(place: Place) -> tuple[str, str]:
+def format_members(namespace: BranchNamespace) -> tuple[str, str]:
     """Return path and method of the request that lists the branches of a lake, or the lakes."""
-    if not place.lake:
+    if not namespace.lake:
         return "/management/v1/warehouses", "GET"
-    return f"/management/v1/repositories/{quote(place.lake, safe='')}/branches", "GET"
+    return f"/management/v1/repositories/{quote(namespace.lake, safe='')}/branches", "GET"
 
 
-def list_members(place: Place) -> Answer:
+def list_members(namespace: BranchNamespace) -> Answer:
     """Return what makes a list of namespaces out of a list of branches, or of lakes."""
 
     def answer(node: Any) -> Any:
-        if place.lake:
+        if namespace.lake:
             names = [MAIN, *(each["name"] for each in node["branches"])]
         else:
             names = [each["name"] for each in node["warehouses"] if each["kind"] == "lake"]
-        return {"namespaces": [[*place.lead, name] for name in names], "next-page-token": None}
+        return {"namespaces": [[*namespace.branch_levels, name] for name in names], "next-page-token": None}
 
     return answer
 
@@ -275,42 +279,42 @@ def refuse_member(_: Any) -> Any:
 Change = Callable[[dict[str, Any], Levels], None]
 
 
-def prefix_answer(change: Change, lead: Levels) -> Answer:
+def prefix_answer(change: Change, branch_levels: Levels) -> Answer:
     """Return what puts the branch in front of the names of an answer."""
 
     def answer(node: Any) -> Any:
-        change(node, lead)
+        change(node, branch_levels)
         return node
 
     return answer
 
 
-def prefix_namespaces(node: dict[str, Any], lead: Levels) -> None:
+def prefix_namespaces(node: dict[str, Any], branch_levels: Levels) -> None:
     """Put the branch in front of listed namespaces."""
-    node["namespaces"] = [[*lead, *levels] for levels in node["namespaces"]]
+    node["namespaces"] = [[*branch_levels, *levels] for levels in node["namespaces"]]
 
 
-def prefix_namespace(node: dict[str, Any], lead: Levels) -> None:
+def prefix_namespace(node: dict[str, Any], branch_levels: Levels) -> None:
     """Put the branch in front of a namespace."""
-    node["namespace"] = [*lead, *node["namespace"]]
+    node["namespace"] = [*branch_levels, *node["namespace"]]
 
 
-def prefix_identifiers(node: dict[str, Any], lead: Levels) -> None:
+def prefix_identifiers(node: dict[str, Any], branch_levels: Levels) -> None:
     """Put the branch in front of the namespaces of listed tables or views."""
     for identifier in node["identifiers"]:
-        identifier["namespace"] = [*lead, *identifier["namespace"]]
+        identifier["namespace"] = [*branch_levels, *identifier["namespace"]]
 
 
-def prefix_functions(node: dict[str, Any], lead: Levels) -> None:
+def prefix_functions(node: dict[str, Any], branch_levels: Levels) -> None:
     """Put the branch in front of listed functions."""
-    node["identifiers"] = [[*lead, *levels] for levels in node["identifiers"]]
+    node["identifiers"] = [[*branch_levels, *levels] for levels in node["identifiers"]]
 
 
-def prefix_view(node: dict[str, Any], lead: Levels) -> None:
+def prefix_view(node: dict[str, Any], branch_levels: Levels) -> None:
     """Put the branch in front of the default namespaces of a view's versions."""
     for version in node["metadata"]["versions"]:
         if version.get("default-namespace"):
-            version["default-namespace"] = [*lead, *version["default-namespace"]]
+            version["default-namespace"] = [*branch_levels, *version["default-namespace"]]
 
 
 ANSWERS_WITH_NAMES: Mapping[str, Change] = {

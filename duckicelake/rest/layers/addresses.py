@@ -27,11 +27,11 @@ from duckicelake.rest.branch_names import (
     PREFIX_PART,
     SCHEME,
     WHAT,
+    AddressedRequest,
     Answer,
-    Base,
-    Request,
+    BaseRef,
+    OrdinaryRequest,
     Rewriter,
-    Rewritten,
     find_base,
     read_levels,
     replace_parts,
@@ -73,7 +73,7 @@ class BasePathLayer:
             await self._app(scope, receive, send)
             return
         text, path = split_base_path(raw_path)
-        base = Base() if text == "" else find_base(self._context.lakes, text or "")
+        base = BaseRef() if text == "" else find_base(self._context.lakes, text or "")
         try:
             if text is None or base is None:
                 raise NoSuchWarehouse(f"No lake is served below {raw_path[:64]!r}. The path names one as {RELATIVE}LAKE.BRANCH/api.")
@@ -87,7 +87,7 @@ class BasePathLayer:
         await pass_on(self._app, scope, receive, send, {"raw_path": path.encode("latin-1"), "path": path, "base": base})
 
 
-def check_member(base: Base, name: str) -> None:
+def check_member(base: BaseRef, name: str) -> None:
     """Raise BadRequest if a base path names a lake or branch, and a request below it another warehouse or prefix."""
     lake, _, ref = name.removeprefix(SCHEME).partition("@")
     if not base.lake or name in ("", PREFIX) or (lake == base.lake and (not base.ref or (ref or MAIN) == base.ref)):
@@ -156,7 +156,7 @@ class BranchNameLayer:
         else:
             await RenamedAnswer(scope, send, rewritten.answer).pass_on(self._app, receive, changes)
 
-    async def _rewrite(self, scope: Scope, body: bytes) -> Rewritten | None:
+    async def _rewrite(self, scope: Scope, body: bytes) -> OrdinaryRequest | None:
         path = scope["raw_path"].decode("latin-1")
         if path == CONFIG:
             return self._rewrite_config(scope)
@@ -167,24 +167,24 @@ class BranchNameLayer:
         if base is None:
             return await self._tables.rewrite(operation, path, body)
         rewriter = Rewriter(self._context.lakes, base)
-        request = Request(operation, path.split("/"), scope["query_string"], lambda: decode_json(body))
+        request = AddressedRequest(operation, path.split("/"), scope["query_string"], lambda: decode_json(body))
         return rewriter.rewrite(request) if len(body) <= LARGE_BYTES else await run_in_threadpool(rewriter.rewrite, request)
 
-    def _find_base(self, scope: Scope, path: str) -> Base | None:
+    def _find_base(self, scope: Scope, path: str) -> BaseRef | None:
         """Return what the prefix of a request names in front of its namespaces; None: it is another prefix."""
         prefix = decode_segment(path.split("/")[PREFIX_PART], "prefix")
         if prefix.startswith(SCHEME):
             return find_base(self._context.lakes, prefix.removeprefix(SCHEME))
         if prefix != PREFIX or not self._context.lakes:
             return None
-        return scope.get("base") or (Base() if self._is_prefix_free() else None)
+        return scope.get("base") or (BaseRef() if self._is_prefix_free() else None)
 
     def _is_prefix_free(self) -> bool:
         """True if neither a lake nor a route to another catalog has the prefix `lakefs`."""
         gateway = self._context.gateway
         return PREFIX not in self._context.lakes and (gateway is None or (PREFIX not in gateway.upstreams and gateway.catch_all is None))
 
-    def _rewrite_config(self, scope: Scope) -> Rewritten | None:
+    def _rewrite_config(self, scope: Scope) -> OrdinaryRequest | None:
         """Rewrite the request for the configuration of `lakefs://LAKE`, or of what the base path names."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         warehouse, base = next((text for key, text in pairs if key == "warehouse"), ""), scope.get("base")
@@ -195,7 +195,7 @@ class BranchNameLayer:
             named = find_base(self._context.lakes, warehouse.removeprefix(SCHEME))
             if named is None:
                 return None
-            is_short = not named.ref and len(self._context.lakes) == 1 and (base == Base() or (base is None and self._is_prefix_free()))
+            is_short = not named.ref and len(self._context.lakes) == 1 and (base == BaseRef() or (base is None and self._is_prefix_free()))
             base, prefix = named, PREFIX if is_short else quote(warehouse, safe="")
         elif base is None or warehouse not in ("", PREFIX):
             return None
@@ -206,7 +206,7 @@ class BranchNameLayer:
         def answer(node: Any) -> Any:
             return {**node, "overrides": {**node["overrides"], "prefix": prefix}}
 
-        return Rewritten(CONFIG, query=query.encode(), answer=answer)
+        return OrdinaryRequest(CONFIG, query=query.encode(), answer=answer)
 
     def _get_only_lake(self) -> str:
         lakes = sorted(self._context.lakes)
@@ -288,7 +288,7 @@ class RenamedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class TableName:
+class TableAddress:
     """A table as a request names it, and the warehouse and name that are meant."""
 
     warehouse: str
@@ -302,7 +302,7 @@ class TableNames:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
-    async def rewrite(self, operation: Operation, path: str, body: bytes) -> Rewritten | None:
+    async def rewrite(self, operation: Operation, path: str, body: bytes) -> OrdinaryRequest | None:
         """Return the ordinary request, None if the request is one. Raises: BadRequest: it names tables on several branches."""
         parts = path.split("/")
         warehouse = decode_segment(parts[PREFIX_PART], "prefix")
@@ -316,7 +316,7 @@ class TableNames:
         if not operation.path.startswith(TABLE):
             return None
         levels = split_levels(decode_segment(parts[NAMESPACE_PART], "namespace"))
-        found = await self._find(TableName(warehouse, levels, decode_segment(parts[OBJECT_PART], "table")))
+        found = await self._find(TableAddress(warehouse, levels, decode_segment(parts[OBJECT_PART], "table")))
         if found is None:
             return None
         parts[OBJECT_PART] = quote(found.name, safe="")
@@ -325,21 +325,21 @@ class TableNames:
             node = await decode(body)
             if node.get("identifier") is not None:
                 node["identifier"] = {**as_object(node["identifier"], WHAT), "name": found.name}
-        return Rewritten(replace_parts(parts, found.warehouse), body=node)
+        return OrdinaryRequest(replace_parts(parts, found.warehouse), body=node)
 
-    async def _rewrite_new(self, parts: list[str], warehouse: str, body: bytes) -> Rewritten | None:
+    async def _rewrite_new(self, parts: list[str], warehouse: str, body: bytes) -> OrdinaryRequest | None:
         node = await decode(body)
         levels = split_levels(decode_segment(parts[NAMESPACE_PART], "namespace"))
-        found = await self._find(TableName(warehouse, levels, str(node.get("name"))), is_new=True)
-        return None if found is None else Rewritten(replace_parts(parts, found.warehouse), body={**node, "name": found.name})
+        found = await self._find(TableAddress(warehouse, levels, str(node.get("name"))), is_new=True)
+        return None if found is None else OrdinaryRequest(replace_parts(parts, found.warehouse), body={**node, "name": found.name})
 
-    async def _rewrite_identifiers(self, operation: Operation, parts: list[str], warehouse: str, body: bytes) -> Rewritten | None:
+    async def _rewrite_identifiers(self, operation: Operation, parts: list[str], warehouse: str, body: bytes) -> OrdinaryRequest | None:
         node, warehouses, is_changed = await decode(body), dict[str, None](), False
 
         async def rename(identifier: object, *, is_new: bool = False) -> dict[str, object]:
             nonlocal is_changed
             named = as_object(identifier, WHAT)
-            table = TableName(warehouse, read_levels(named.get("namespace")), str(named.get("name")))
+            table = TableAddress(warehouse, read_levels(named.get("namespace")), str(named.get("name")))
             found = await self._find(table, is_new=is_new)
             is_changed = is_changed or found is not None
             warehouses[(found or table).warehouse] = None
@@ -354,9 +354,9 @@ class TableNames:
             return None
         if len(warehouses) > 1:
             raise BadRequest(f"The request names tables on {' and '.join(map(repr, warehouses))}; one request changes one branch.")
-        return Rewritten(replace_parts(parts, next(iter(warehouses))), body=node)
+        return OrdinaryRequest(replace_parts(parts, next(iter(warehouses))), body=node)
 
-    async def _find(self, table: TableName, *, is_new: bool = False) -> TableName | None:
+    async def _find(self, table: TableAddress, *, is_new: bool = False) -> TableAddress | None:
         """Return the table that a name like `t@dev` means, None if it means itself. `is_new`: it is to be made, so in no snapshot.
 
         Raises: BadRequest: a name is not valid
@@ -372,14 +372,14 @@ class TableNames:
         if member is None or await run_in_threadpool(has_table, member.warehouse, Ident(table.levels, table.name)):
             return None
         if ref == MAIN:
-            return TableName(lake.prefix, table.levels, plain)
+            return TableAddress(lake.prefix, table.levels, plain)
         if is_snapshot_id(ref):
             is_there = not is_new and await run_in_threadpool(has_served_snapshot, lake.warehouse, int(ref))
         else:
             is_there = await run_in_threadpool(find_served_branch, lake.warehouse, ref) is not None
         if not is_there:
             return None
-        return TableName(f"{lake.prefix}@{ref}", table.levels, plain)
+        return TableAddress(f"{lake.prefix}@{ref}", table.levels, plain)
 
 
 def has_table(warehouse: Warehouse, ident: Ident) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 
-from duckicelake.rest.branch_names import Base, find_base, locate
+from duckicelake.rest.branch_names import BaseRef, find_base, locate
 from duckicelake.rest.layers.addresses import split_base_path
 from tests.lake.branches.repository import make_branch, read_rows
 from tests.rest.auth.principals import guard
@@ -58,12 +58,12 @@ def read_ids(lake: FreshLake, table: str) -> list[object]:
 )
 def test_levels_name_a_branch(levels: tuple[str, ...], place: tuple[object, ...]) -> None:
     """With one lake its name may be left out."""
-    found = locate(["lake"], Base(), levels)
-    assert (found.lake, found.ref, found.levels, found.lead) == place
-    assert locate(["lake", "other"], Base("lake"), ("dev", "ns")).warehouse == "lake@dev"
-    assert locate(["lake", "other"], Base("lake", "main"), ("dev", "ns")).levels == ("dev", "ns")
+    found = locate(["lake"], BaseRef(), levels)
+    assert (found.lake, found.ref, found.levels, found.branch_levels) == place
+    assert locate(["lake", "other"], BaseRef("lake"), ("dev", "ns")).warehouse == "lake@dev"
+    assert locate(["lake", "other"], BaseRef("lake", "main"), ("dev", "ns")).levels == ("dev", "ns")
     with pytest.raises(Exception, match="has to be a lake: lake, other"):
-        locate(["lake", "other"], Base(), ("dev", "ns"))
+        locate(["lake", "other"], BaseRef(), ("dev", "ns"))
 
 
 def test_base_paths_are_read() -> None:
@@ -77,8 +77,8 @@ def test_base_paths_are_read() -> None:
         "/iceberg/relative_to/%zz/api/v1/x",
     ):
         assert split_base_path(other)[0] is None
-    assert find_base(["a", "a.b"], "a.b.c") == Base("a.b", "c")
-    assert find_base(["a", "a.b"], "a.c") == Base("a", "c")
+    assert find_base(["a", "a.b"], "a.b.c") == BaseRef("a.b", "c")
+    assert find_base(["a", "a.b"], "a.c") == BaseRef("a", "c")
     assert find_base(["a"], "ab") is None
 
 
