@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from itertools import count
+from select import select
 from typing import Any
 from uuid import uuid4
 
@@ -60,6 +61,9 @@ class Client:
         """Send a request and keep the metadata of its answer. Raises RuntimeError when it is refused."""
         if self.connection is None:
             self.connection = HTTPConnection("127.0.0.1", self.port, timeout=REQUEST_SECONDS)
+        # The server closes connections that are idle for long, while other tables are measured.
+        if self.connection.sock is not None and select([self.connection.sock], [], [], 0)[0]:
+            self.connection.close()
         content = None if body is None else json.dumps(body).encode()
         self.connection.request(method, path, content, {"content-type": "application/json"})
         response = self.connection.getresponse()
