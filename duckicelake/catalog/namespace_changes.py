@@ -1,5 +1,6 @@
-"""Create and drop namespaces, and change their properties. Each function is one commit of the lake; `rest.routes.namespaces` calls them.
+"""Create and drop namespaces, and change their properties.
 
+`rest.routes.namespaces` calls this on worker threads. Each function is one commit of the lake.
 The property `location` says where clients' new tables and views of the namespace lie (`location_rules`).
 """
 

@@ -1,6 +1,7 @@
 """Namespaces: list and load. They are DuckLake's schemas; nested namespaces follow from the names of schemas.
 
-`rest.routes` and the other modules of this package call this; `namespace_changes` creates, drops and changes namespaces.
+`rest.routes` calls the operations on worker threads, and each is one read transaction. Other modules of this package call the functions
+with `conn` in their own transactions. `namespace_changes` creates, drops and changes namespaces.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Tables: list, exists, load; and the ids that clients chose for their snapshots, in the answers that need them.
 
+`rest`, `commands` and other modules of this package call this, a server on worker threads. Lists and checks are one read transaction.
+
 A load publishes a state that is not published yet: it writes notes to Postgres and objects to the store.
 
 A client's snapshot gets the id of its lake snapshot. Iceberg's Java library looks its own id up in the metadata that answers its commit,

@@ -1,6 +1,7 @@
-"""Principals, roles and grants in Postgres: the `access` package reads and changes them through this module.
+"""Principals, roles and grants in Postgres.
 
-Each change is one transaction. It adds a row to `iceberg_change`, by which every server's watch notices the change.
+`catalog.access_rules` calls `change_rules`, which begins the transaction of each change, and passes it the functions that write. A change
+adds a row to `iceberg_change`, by which every server's watch notices it. `read_rules` runs in the caller's read transaction.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """What requests leave in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
 
-A committed change writes its line in its own transaction; lines of denied requests, reads and reports are written in batches; old ones are
-deleted.
+A committed change writes its line in its own transaction. The thread of `catalog.audit_log` writes lines of denied requests, reads and
+reports in batches, and deletes old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
 """
 
 import json

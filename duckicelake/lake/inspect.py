@@ -1,4 +1,8 @@
-"""Checks of a lake's rows for `duckicelake check`; nothing is changed."""
+"""Checks of a lake's rows for `duckicelake check`; nothing is changed.
+
+`commands.check` and `commands.fill_defaults` call the `read_` functions on a connection with autocommit, where each query sees the newest
+state. The `list_` functions are pure.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, LiteralString

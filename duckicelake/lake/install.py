@@ -1,4 +1,8 @@
-"""The installation of our tables and triggers in a lake's metadata schema: `duckicelake init` runs it, repeatedly if need be."""
+"""The installation of our tables and triggers in a lake's metadata schema.
+
+`commands.prepare` calls it for `init` and before a server opens the lake, as often as need be. `install` and `uninstall` run on a
+connection that is in no transaction, and begin one for each try.
+"""
 
 import hashlib
 import re

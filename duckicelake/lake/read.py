@@ -1,4 +1,8 @@
-"""Queries for DuckLake's rows that several modules share. Every function takes the connection of one `reading()` transaction."""
+"""Queries for DuckLake's rows that several modules share.
+
+Modules of `catalog` and `lake` call them in their own transactions: read transactions, and commits under the lake's lock. `fill-defaults`
+calls `find_table` on a connection with autocommit.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

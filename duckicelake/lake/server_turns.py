@@ -1,5 +1,8 @@
 """Turns between servers: those that commit to one table over and over take an advisory lock of Postgres, one after the other.
 
+`app` opens one `ServerTurns` for each lake and branch, and `rest.routes.table_commits` uses it on the event loop. A commit that takes no
+turn tries the same lock in its own transaction (`lake.writing.transaction`), to see if another server has the turn.
+
 `rest.turns` orders the commits of one process; the one commit that has the process's turn asks for the server's. One connection holds all
 turns of a process, and a turn that another server holds is asked for again and again. So no connection is held while waiting. Who waits
 holds a second lock, which everybody must have for a moment before the turn: without it, a server that gives a turn back and wants

@@ -1,6 +1,7 @@
 """Equality deletes: match the rows of data files with the rows of an equality-delete file.
 
-DuckLake has no equality deletes, so `catalog` turns those of a commit into position deletes.
+DuckLake has no equality deletes, so `catalog` turns those of a commit into position deletes. `catalog.incoming.delete_resolution` calls
+this on a worker thread, before the lake's lock. It reads from the content and the files that the caller opens, and never uses Postgres.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Values of inlined rows: the Arrow type of each DuckLake type, and the parsing of one value from psycopg or from DuckDB's text.
 
+`derived_files` and `catalog.row_files` call it. No I/O.
+
 A value arrives as psycopg returns it or, inside lists, maps and structs, as text. It leaves as pyarrow takes it: numbers for
 dates and times, 16 bytes for a UUID.
 

@@ -1,4 +1,8 @@
-"""A bucket of an S3 store through obstore, and stale multipart uploads through boto3 (obstore cannot list them)."""
+"""A bucket of an S3 store through obstore, and stale multipart uploads through boto3 (obstore cannot list them).
+
+`Objects` opens a bucket when it is first used, and uses it on all threads. Only `duckicelake check --repair` and the job `maintain` abort
+uploads.
+"""
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence

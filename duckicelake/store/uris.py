@@ -1,4 +1,7 @@
-"""URIs of objects, and the protocol of the backends that hold them (`s3.S3Bucket`, `objects.LocalDisk`)."""
+"""URIs of objects, and the protocol of the backends that hold them (`s3.S3Bucket`, `objects.LocalDisk`).
+
+Nothing here contacts a store. `store`, `catalog` and `commands` parse URIs with it.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

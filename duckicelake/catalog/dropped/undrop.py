@@ -1,7 +1,8 @@
 """Undrop: dropped tables and namespaces come back while DuckLake still has all of their rows.
 
-The REST routes and the command line call this, in the thread of the request. Nothing is copied: the rows that the drop ended live again,
-so files, snapshots, ids and notes are those of before, and the lake has one more lake snapshot.
+The REST routes and the command line call this, in the thread of the request. Nothing is copied: the rows that the drop ended live again, so
+files, snapshots, ids and notes are those of before, and the lake has one more lake snapshot. Each undrop reads in a read transaction, and
+is then one commit under the lake's lock.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The members of a repository that a branch was made from, and where they keep files of a table that the branch reads.
 
-`catalog.credentials` calls it on a branch's connection, in its reading transaction.
+`catalog.credentials` and `catalog.commits.prepare` call it on a branch's connection, in their read transactions.
 """
 
 from collections.abc import Generator, Sequence

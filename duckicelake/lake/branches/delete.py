@@ -1,4 +1,8 @@
-"""Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it."""
+"""Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
+
+`catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. Nothing is removed from the object store
+here.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,7 @@
-"""The members of a repository by their names: the lake itself, which is called main, and its branches."""
+"""The members of a repository by their names: the lake itself, which is called main, and its branches.
+
+`catalog.repositories` and `commands.branch_history` call it before they read a log or a difference, on the same connection.
+"""
 
 import psycopg
 

@@ -1,4 +1,8 @@
-"""The branches of a lake: which there are, and whether a lake has any. The search path is the lake's metadata schema."""
+"""The branches of a lake: which there are, and whether a lake has any. The search path is the lake's metadata schema.
+
+`catalog`, `commands` and the modules of this package call it on their own connections. Only `rename_branch` and `drop_deleted` begin
+transactions.
+"""
 
 import hashlib
 import re

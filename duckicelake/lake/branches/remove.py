@@ -1,4 +1,7 @@
-"""The removal of what the first branch added to a lake, when the lake is to be DuckDB's alone again."""
+"""The removal of what the first branch added to a lake, when the lake is to be DuckDB's alone again.
+
+`commands.prepare` calls it for `duckicelake init --remove`, on a connection that is in no transaction.
+"""
 
 import time
 

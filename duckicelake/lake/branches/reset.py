@@ -1,6 +1,7 @@
 """Reset of a branch: it forgets what it changed, and goes on from the lake's newest snapshot under its name.
 
-`commands.branches` calls it, on a connection that is in no transaction. All of it is one transaction, under the locks of both.
+`catalog.repositories` and `commands.branches` call it, on a connection that is in no transaction. All of it is one transaction, under the
+locks of both.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""The SQL statements for rows about refs, retained snapshots, registered tables and views; arrays as in `lake.writing.statements`."""
+"""The SQL statements for rows about refs, retained snapshots, registered tables and views; arrays as in `lake.writing.statements`.
+
+`lake.writing.apply` executes them in the commit's transaction.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import LiteralString

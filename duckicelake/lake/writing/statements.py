@@ -1,6 +1,8 @@
 """The SQL statements of a commit: one for each kind of row, which takes all rows of the kind as arrays.
 
 `%(snapshot_id)s` is the lake snapshot that the step makes.
+
+`lake.writing.apply` executes them in the commit's transaction, under the lake's lock.
 """
 
 from collections.abc import Mapping, Sequence
