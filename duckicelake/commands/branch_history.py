@@ -1,4 +1,7 @@
-"""`duckicelake branch log` and `branch diff`: what was done on a branch, read straight from its Postgres, as text or as JSON."""
+"""`duckicelake branch log` and `branch diff`: what was done on a branch, read straight from its Postgres, as text or as JSON.
+
+`cli_branches` calls it. The log is read with autocommit, a difference in one read-only transaction. Nothing is written.
+"""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,8 @@
-"""`duckicelake branch merge` and `branch revert`, straight in the lake's Postgres; or they say what would be done."""
+"""`duckicelake branch merge` and `branch revert`, straight in the lake's Postgres; or they say what would be done.
+
+`cli_branches` calls it. A merge is planned without locks, and is then one transaction under the locks of both sides. A revert is one
+transaction under one lock, and a dry run of it is rolled back.
+"""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,7 @@
-"""`duckicelake branch`: branches of a whole lake, written straight to its Postgres. A running server serves a new branch at once."""
+"""`duckicelake branch`: branches of a whole lake, written straight to its Postgres. A running server serves a new branch at once.
+
+`cli_branches` calls it, on a connection with autocommit: `lake.branches` begins the transactions. The object store is not touched.
+"""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

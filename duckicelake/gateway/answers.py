@@ -1,6 +1,7 @@
 """Answers of the upstream that are not passed on byte for byte: configuration, signer endpoints and keys, lists, errors. Pure.
 
-Answers are searched as bytes first, so that the common one is neither parsed nor copied.
+Answers are searched as bytes first, so that the common one is neither parsed nor copied. `rest/layers/forwarding.py` and `upstream` call
+this on the event loop.
 """
 
 import json

@@ -1,5 +1,7 @@
 """Paths and headers on their way to the upstream and back. Pure.
 
+`rest/layers/forwarding.py` and the modules of this package that send requests call this on the event loop.
+
 Paths stay percent-encoded as the client wrote them. Names of headers are in lower case, as ASGI has them.
 
 Law: the segments behind the prefix reach the upstream byte for byte (`%1F`, `%2F`, `%2E`, `+`), and so does the upstream's own prefix,

@@ -1,4 +1,7 @@
-"""The description of a route: where the other catalog is, how this server authenticates there, and what callers may do. Pure values."""
+"""The description of a route: where the other catalog is, how this server authenticates there, and what callers may do. Pure values.
+
+`app.build_gateway` builds one for each route in the settings, when a server starts or `duckicelake check` runs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""The mapping of errors to HTTP statuses and Iceberg error types, and FastAPI's error handlers."""
+"""The mapping of errors to HTTP statuses and Iceberg error types, and FastAPI's error handlers.
+
+`application` installs the handlers. They and the layers build error responses on the event loop. No I/O.
+"""
 
 import json
 from collections.abc import Callable, Coroutine, Mapping

@@ -1,4 +1,7 @@
-"""All operations of the Iceberg REST specification, served here or not, and this server's own operations."""
+"""All operations of the Iceberg REST specification, served here or not, and this server's own operations.
+
+`application` makes the routes from these tables; permissions, layers and audit look operations up in them. No I/O.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Request bodies of namespace, rename, register and sign operations, and the idempotency key. `iceberg.requests` parses the others."""
+"""Request bodies of namespace, rename, register and sign operations, and the idempotency key. `iceberg.requests` parses the others.
+
+FastAPI calls `read_body` and `read_key` on the event loop; handlers call the `decode_` functions, which are pure.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""`duckicelake pipeline maintain`: one run with its plan or report, or a service that repeats it."""
+"""`duckicelake pipeline maintain`: one run with its plan or report, or a service that repeats it.
+
+It runs on the main thread, and passes the job functions that open the REST catalog, Postgres, sessions of DuckDB that may write, and Spark.
+"""
 
 from collections.abc import Container, Mapping
 from contextlib import nullcontext

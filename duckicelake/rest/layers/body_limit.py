@@ -1,4 +1,7 @@
-"""The layer that limits request bodies: their size, their time of arrival, and the number of large ones in progress."""
+"""The layer that limits request bodies: their size, their time of arrival, and the number of large ones in progress.
+
+It runs on the event loop, behind authentication. Large compressed bodies are unpacked in a thread.
+"""
 
 import asyncio
 import zlib

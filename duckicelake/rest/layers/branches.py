@@ -1,4 +1,7 @@
-"""The layer that opens the branch which a request names, before the request is handled like one for any lake."""
+"""The layer that opens the branch which a request names, before the request is handled like one for any lake.
+
+It runs on the event loop, behind authentication. `BranchLakes` asks Postgres for the branch in a thread.
+"""
 
 from contextlib import AsyncExitStack
 from urllib.parse import parse_qs

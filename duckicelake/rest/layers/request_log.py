@@ -1,4 +1,7 @@
-"""The outermost layer: request ids, access log, metrics, and a response to every request, even after an unexpected error."""
+"""The outermost layer: request ids, access log, metrics, and a response to every request, even after an unexpected error.
+
+It runs on the event loop, and counts reads for the audit of reads when the response is sent. It uses neither Postgres nor the object store.
+"""
 
 import logging
 import re

@@ -1,4 +1,7 @@
-"""Handlers for principals, roles and grants. They need `manage` on the warehouse; grants on an object need `manage` on the object."""
+"""Handlers for principals, roles and grants. They need `manage` on the warehouse; grants on an object need `manage` on the object.
+
+They run on worker threads. `catalog.access_rules` reads and writes Postgres.
+"""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,7 @@
-"""Handlers for manifests that a Spark job writes: the plan of a table's manifests, and their adoption. Called by `pipeline publish`."""
+"""Handlers for manifests that a Spark job writes: the plan of a table's manifests, and their adoption. Called by `pipeline publish`.
+
+They run on worker threads. `catalog.manifest_import` begins the transactions.
+"""
 
 import re
 from collections.abc import Mapping

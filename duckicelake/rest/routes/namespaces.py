@@ -1,4 +1,7 @@
-"""Handlers of the namespace operations."""
+"""Handlers of the namespace operations.
+
+They run on worker threads. `catalog` begins the transactions.
+"""
 
 from typing import Annotated
 from urllib.parse import unquote

@@ -1,6 +1,8 @@
 """Handlers for a lake with its branches and tags: logs, differences and merges, which need `manage` on the warehouse, and the branches.
 
 Branches are listed for every account with any right, and changed with a right on branches of that name.
+
+All of them run on worker threads. `catalog.repositories` begins the transactions.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,7 @@
-"""Handlers of server-side scan planning."""
+"""Handlers of server-side scan planning.
+
+They run on worker threads. `catalog.scanning.scans` reads Postgres and the object store.
+"""
 
 import json
 from typing import Annotated, Any

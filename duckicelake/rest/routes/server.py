@@ -1,4 +1,7 @@
-"""Handlers for the server itself: index, health, readiness and metrics for operators, and the configuration for clients."""
+"""Handlers for the server itself: index, health, readiness and metrics for operators, and the configuration for clients.
+
+They run on the event loop. Checks of lakes run on worker threads.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,8 @@
-"""Handlers that give access to the store: remote signing, and read-only credentials for DuckDB users of the DuckLake itself."""
+"""Handlers that give access to the store: remote signing, and read-only credentials for DuckDB users of the DuckLake itself.
+
+They run on worker threads; `catalog.credentials` reads Postgres and sends requests to STS. Only `sign_anywhere` runs on the event loop: it
+looks its table up in a thread, then awaits the policy, then signs in a thread.
+"""
 
 import json
 import time

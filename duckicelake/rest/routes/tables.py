@@ -1,4 +1,7 @@
-"""Handlers of the table operations: reads in `TableRoutes`, writes in `TableChangeRoutes`, and the encoding of their responses."""
+"""Handlers of the table operations: reads in `TableRoutes`, writes in `TableChangeRoutes`, and the encoding of their responses.
+
+Reads run on worker threads. Writes wait on the event loop for the turns of their tables, and are then done on a worker thread.
+"""
 
 import json
 import time

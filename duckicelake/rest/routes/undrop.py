@@ -1,4 +1,7 @@
-"""Handlers of `listDropped` and `undrop`, on worker threads. `catalog.dropped.undrop` opens the transactions."""
+"""Handlers of `listDropped` and `undrop`. `catalog.dropped.undrop` opens the transactions on worker threads.
+
+An undrop first waits on the event loop for the turns of the tables that it names.
+"""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,7 @@
-"""Handlers of the operations on views, and on functions, which only DuckDB changes."""
+"""Handlers of the operations on views, and on functions, which only DuckDB changes.
+
+Reads run on worker threads. Changes of views wait on the event loop for their turns, and are then done on a worker thread.
+"""
 
 import json
 from typing import Any
