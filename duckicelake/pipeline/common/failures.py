@@ -1,4 +1,8 @@
-"""Messages for failures of Postgres, DuckDB, the catalog, the store and Spark: one or a few lines, without secrets and traces."""
+"""Messages for failures of Postgres, DuckDB, the catalog, the store and Spark: one or a few lines, without secrets and traces.
+
+The jobs call it in the driver. `explain_outage` and `explain_failure` ask the catalog over REST if it answers, and `explain_spark` may open
+a local file that Spark could not read.
+"""
 
 import re
 from collections.abc import Callable, Iterator

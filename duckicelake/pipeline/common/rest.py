@@ -1,6 +1,7 @@
 """The REST calls that jobs make themselves: a table's metadata, commits over several tables, and listings.
 
-Spark makes its own requests through Iceberg's client.
+Spark makes its own requests through Iceberg's client. Jobs call this in the driver; `http_client` sends the requests. A commit over several
+tables is one request, so one transaction of the server.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Sessions that differ from Spark 4.1 in this process: older releases, and Spark Connect servers, which need no Java here.
 
-Features that 3.5 and 4.0 lack are each used by the newest way that the installed release knows. A server is checked for the libraries
-and settings that jobs need.
+Features that 3.5 and 4.0 lack are each used by the newest way that the installed release knows. A server is checked for the libraries and
+settings that jobs need. `spark_session` opens sessions with it, and jobs call its other functions in the driver.
 """
 
 import contextlib

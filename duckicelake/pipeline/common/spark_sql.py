@@ -1,4 +1,4 @@
-"""Names, types, partitions and sort orders as Spark's SQL; pure."""
+"""Names, types, partitions and sort orders as Spark's SQL; pure. Jobs call it in the driver."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Branches on which a run writes before it publishes, and the removal of branches that dead runs left."""
+"""Branches on which a run writes before it publishes, and the removal of branches that dead runs left.
+
+`ingest` writes with a `Stage`, and `ingest` and `maintain` remove branches that dead runs left. All of it runs in the driver: Spark commits
+to a branch, and requests over REST read and remove it. Each step is a commit of its own.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Objects as the driver and executors reach them without Spark: files of tables, and S3 with the keys that AWS's tools would use."""
+"""Objects as the driver and executors reach them without Spark: files of tables, and S3 with the keys that AWS's tools would use.
+
+`ingest`, `import`, `export` and `verify` use it in the driver; `publish` and `verify` open `StoredFiles` in executors. It never uses
+Postgres.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,7 @@
 """Checks of values in the database itself, for values of SQLite and Postgres that Spark would misread or fail at.
 
-Any SQLite column may hold values of any type; Postgres has infinite dates and timestamps.
+Any SQLite column may hold values of any type; Postgres has infinite dates and timestamps. `database_source` calls this in the driver. The
+checks are part of the query that Spark sends to the database, and nothing is written there.
 """
 
 from collections.abc import Mapping, Sequence

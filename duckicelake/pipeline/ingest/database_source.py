@@ -1,4 +1,8 @@
-"""A table or a query of a database, read once by Spark in one snapshot of the database and kept on disk for the run."""
+"""A table or a query of a database, read once by Spark in one snapshot of the database and kept on disk for the run.
+
+`ingest.job` opens it in the driver. Spark's executors read over JDBC. For a parallel read of Postgres, a connection of the driver holds the
+snapshot that all of them read.
+"""
 
 import re
 from collections.abc import Generator, Mapping, Sequence

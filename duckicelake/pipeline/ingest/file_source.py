@@ -1,6 +1,7 @@
 """Files as a source: which there are, which of them the ledger does not have, and their rows.
 
-Spark reads them all, so that every file system it knows can be read.
+Spark reads them all, so that every file system it knows can be read. `ingest.job` opens it in the driver, which reads headers and footers
+on several threads; executors read the rows.
 """
 
 import os

@@ -1,4 +1,8 @@
-"""Rows by key: the latest row of each key for `upsert`, versions with their validity for `scd2`; and rows in place of whole partitions."""
+"""Rows by key: the latest row of each key for `upsert`, versions with their validity for `scd2`; and rows in place of whole partitions.
+
+`writing` calls this in the driver. It returns DataFrames and texts of SQL; functions that count or check rows start jobs of Spark. Nothing
+is written here.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Options of `ingest`, as values and as words of the command line, and the report of a run."""
+"""Options of `ingest`, as values and as words of the command line, and the report of a run.
+
+`commands.jobs.ingest` reads the options, and the job fills the report. No I/O but a file of properties.
+"""
 
 import json
 import re

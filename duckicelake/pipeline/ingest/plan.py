@@ -1,4 +1,8 @@
-"""The plan of a run: the columns that the source brings, the tables and columns that the run creates, and their removal when it fails."""
+"""The plan of a run: the columns that the source brings, the tables and columns that the run creates, and their removal when it fails.
+
+`ingest.job` calls this in the driver. Spark creates namespaces, tables and columns, each in a commit of its own; tables that the run
+created are dropped over REST.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress

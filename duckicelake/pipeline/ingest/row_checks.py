@@ -1,6 +1,9 @@
 """Good and bad rows: rows of a source under the table's columns, the reason why a row is bad, counts of both, and the quarantine table.
 
 The quarantine has bad rows as they were, the reason, and the file, row and, in text, line they come from.
+
+`ingest.job` and `writing` call this in the driver; executors compute the reasons and counts. Bad rows are written to the run's branch of
+the quarantine table.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The protocol of sources, and which columns each file has: a column that a file lacks must not overwrite values of the table."""
+"""The protocol of sources, and which columns each file has: a column that a file lacks must not overwrite values of the table.
+
+`file_source.FileReading` and `database_source.JdbcReading` implement the protocol. Everything is called in the driver.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence

@@ -1,6 +1,9 @@
 """Compaction of one table by Iceberg's `rewrite_data_files`, committed over REST with the run's id in every snapshot.
 
 A large table is committed in pieces; the table's own history says which of them landed, and Iceberg's log why others did not.
+
+`maintain.job` calls it in the driver, table by table. Facts are read from Postgres on a connection of their own; `conn` only holds the
+advisory lock that runs share. Spark commits over REST.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

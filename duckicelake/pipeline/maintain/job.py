@@ -1,4 +1,8 @@
-"""The job: each table is planned and maintained, then the lake's snapshots and files. A table that fails is reported; the others go on."""
+"""The job: each table is planned and maintained, then the lake's snapshots and files. A table that fails is reported; the others go on.
+
+`commands.jobs.maintain` calls `maintain` on the main thread. The facts of a table are read from Postgres in one read-only transaction.
+Tables are changed over REST, by Spark or by requests; DuckDB flushes inlined rows, expires lake snapshots and deletes files.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing

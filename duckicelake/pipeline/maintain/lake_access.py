@@ -1,6 +1,9 @@
 """The lake as a run of `maintain` reaches it: facts by Postgres, DuckLake's own maintenance functions by DuckDB, and the run's context.
 
 Postgres sums the facts of tables and snapshots up, so that nothing grows with the number of files.
+
+`maintain.job` and `compaction` call it in the driver. Nothing is written to Postgres by the queries here. Each call of DuckDB has a session
+of its own, which writes to the lake and deletes files.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The steps of `maintain`: what there is to do by DuckLake's catalog and the policy, whether it is possible, and its result; pure."""
+"""The steps of `maintain`: what there is to do by DuckLake's catalog and the policy, whether it is possible, and its result; pure.
+
+`maintain.job` and `compaction` call it.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

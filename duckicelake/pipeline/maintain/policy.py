@@ -1,4 +1,7 @@
-"""Options and policies of `maintain`: defaults, a TOML file, and the tables' own properties; pure but for reading that file."""
+"""Options and policies of `maintain`: defaults, a TOML file, and the tables' own properties; pure but for reading that file.
+
+`commands.jobs.maintain` and the job call it.
+"""
 
 import re
 import reprlib

@@ -1,5 +1,8 @@
 """The protocol of catalogs that `import` and `export` work with, the scratch catalog in Spark, and unfinished copies in stores.
 
+`transfer.job` and the modules of the catalogs use it in the driver. Spark reads and writes tables through the scratch catalog. Unfinished
+copies are listed and removed in the target's store.
+
 An Iceberg catalog in the session's memory (JDBC, on the Derby that Spark brings) opens tables by their metadata files alone. So every
 source is read as one fixed metadata file, and a copy is an ordinary Iceberg table that is published only afterwards.
 

@@ -1,6 +1,9 @@
 """Copies of tables: the table to create, the requests that create it, its files in the target's store, and what is removed afterwards.
 
 Nothing is removed that a table references, nor anything of a copy whose run wrote something within the grace period.
+
+`transfer.job` and the modules of the catalogs call this in the driver. It reads, writes and deletes objects, and Spark writes the rows;
+each catalog publishes its copies itself.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 The library `deltalake` reads the log; its columns become Iceberg's.
 
+`commands.jobs.transfer` makes the source, and `transfer.job` calls it in the driver. Executors read the rows. Nothing is written here.
+
 Source: Delta protocol, «Schema Serialization Format» and «Column Mapping»
 """
 

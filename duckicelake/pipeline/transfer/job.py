@@ -1,4 +1,8 @@
-"""The job: each table of the source is published in the target at once, or not at all. A table that fails is reported; the others go on."""
+"""The job: each table of the source is published in the target at once, or not at all. A table that fails is reported; the others go on.
+
+`commands.jobs.transfer` calls `transfer` on the main thread. Spark is started when a table needs it. Objects of copies are written to the
+target's store before the commit that publishes a table.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Options of `import` and `export`, and their report."""
+"""Options of `import` and `export`, and their report.
+
+`commands.jobs.transfer` reads the options, and the job makes the report. No I/O but a file of properties.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

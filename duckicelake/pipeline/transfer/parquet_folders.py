@@ -1,7 +1,8 @@
 """Folders of Parquet files as Hive and Spark leave them, and files that are registered where they are.
 
 Names of folders are partition values. Folders are read, never written. A registered file gets a manifest entry by its footer and path.
-Files that not all readers of the lake would read alike are refused before anything is created for the table.
+Files that not all readers of the lake would read alike are refused before anything is created for the table. `transfer.job` calls this in
+the driver, which reads footers on several threads.
 """
 
 import hashlib

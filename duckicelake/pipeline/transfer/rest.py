@@ -1,4 +1,7 @@
-"""A REST catalog as source and as target: the lake's own, or any other."""
+"""A REST catalog as source and as target: the lake's own, or any other.
+
+`transfer.job` calls it in the driver. Each function sends requests over REST; a copied table and its rows become visible by one request.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,6 +3,9 @@
 In a Hadoop warehouse folders are namespaces and tables, and the newest `vN.metadata.json` in a row is the table. A JDBC catalog has rows
 in a database that name metadata files, with views (V1) or without (V0).
 
+`transfer.job` calls this in the driver. A copy is published in a Hadoop warehouse by an object that must not exist yet, and in a JDBC
+catalog by one transaction of its database.
+
 Source: Iceberg, HadoopTableOperations, HadoopCatalog and JdbcUtil
 """
 

@@ -2,6 +2,8 @@
 
 All rows together, or by partition, say whether there is a difference; then bins of hashes say where the different rows are.
 From Arrow they are computed here and pure; Spark computes the same in one pass, without Python: `row_hashes` as Spark SQL.
+
+The jobs `verify`, `import` and `export` call it in the driver; `pick_batches` also runs in executors. It writes nothing.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The files of a table by its manifests and by DuckLake's rows, joined by Spark and checked one by one by its executors.
 
-Each object is compared with its manifest entry and DuckLake's row: size, content, and the rows that delete files mark.
+Each object is compared with its manifest entry and DuckLake's row: size, content, and the rows that delete files mark. `verify.job` calls
+it in the driver. DuckDB reads DuckLake's rows; executors read the objects with keys from the catalog. Nothing is written.
 """
 
 import struct

@@ -1,4 +1,8 @@
-"""The job: each table read as Iceberg by Spark and as DuckLake by DuckDB, and compared; then its files; with its options and its report."""
+"""The job: each table read as Iceberg by Spark and as DuckLake by DuckDB, and compared; then its files; with its options and its report.
+
+`commands.jobs.verify` calls `verify` on the main thread. DuckDB reads its side on a second thread while Spark reads the other. Nothing in
+the lake is changed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,7 @@
 """One Parquet file against its manifest entry and DuckLake's rows: row count, null counts, bounds, partition values.
 
-The footer decides where it is exact; otherwise the column is read.
+The footer decides where it is exact; otherwise the column is read. Executors of `verify` call this on files that they have opened; `import`
+calls `read_leaf_columns` in the driver.
 """
 
 import struct

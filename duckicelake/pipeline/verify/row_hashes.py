@@ -1,5 +1,7 @@
 """64-bit hashes of Arrow rows that depend on nothing but the values; Spark computes the same ones in `checksums.py`.
 
+`checksums` calls it: in the driver for rows from DuckDB, in executors for examples of different rows. Pure.
+
 A row is the chain of its columns, each hashed by XXH64 with the hash so far as seed, as Spark's function `xxhash64` does it. That passes
 over NULL and takes -0.0 for 0.0, so marks go before the values: NULL differs from empty, and -0.0 from 0.0; every NaN is one. The *Iceberg*
 type says what a value is, so the Arrow type that an engine uses does not matter. Elements of a list are added up with their

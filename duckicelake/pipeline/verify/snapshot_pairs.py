@@ -1,4 +1,7 @@
-"""The states of a table that both sides can show: an Iceberg snapshot with the DuckLake snapshot of the same rows."""
+"""The states of a table that both sides can show: an Iceberg snapshot with the DuckLake snapshot of the same rows.
+
+`verify` and `profile` call this in the driver. Iceberg's side comes over REST; DuckLake's side is read from Postgres through DuckDB.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
