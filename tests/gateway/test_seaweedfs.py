@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from itertools import count
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from pyiceberg.types import LongType
 
 from duckicelake.embedded.object_store import get_weed
@@ -40,10 +40,27 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, 
         try:
             wait_for(lambda: process.poll() is not None or answers(ports["s3.port.iceberg"]), "SeaweedFS's catalog", START_SECONDS)
             assert process.poll() is None, log.read_text(errors="replace")[-4000:]
-            yield f"http://127.0.0.1:{ports['s3.port.iceberg']}", f"http://127.0.0.1:{ports['s3.port']}"
+            catalog_uri = f"http://127.0.0.1:{ports['s3.port.iceberg']}"
+            wait_for(lambda: has_bucket(catalog_uri), "the table bucket", START_SECONDS)
+            yield catalog_uri, f"http://127.0.0.1:{ports['s3.port']}"
         finally:
             process.kill()
             process.wait(START_SECONDS)
+
+
+def open_straight(catalog_uri: str, keys: Mapping[str, str]) -> RestCatalog:
+    """Open the catalog without the route."""
+    account = {"credential": f"{KEY}:{SECRET}", "oauth2-server-uri": f"{catalog_uri}/v1/oauth/tokens"}
+    return RestCatalog("it", uri=catalog_uri, warehouse=f"s3://{BUCKET}", **account, **keys)
+
+
+def has_bucket(catalog_uri: str) -> bool:
+    """True if the catalog knows the table bucket, which SeaweedFS makes after its start."""
+    try:
+        open_straight(catalog_uri, {}).list_namespaces()
+    except (RESTError, NoSuchNamespaceError):
+        return False
+    return True
 
 
 def test_pyiceberg_writes_tables_of_seaweedfs_over_a_route(seaweedfs: tuple[str, str]) -> None:
@@ -65,8 +82,7 @@ def test_pyiceberg_writes_tables_of_seaweedfs_over_a_route(seaweedfs: tuple[str,
         assert over.list_tables("ns") == [("ns", "t")]
         with pytest.raises(NoSuchTableError):
             over.load_table("ns.missing")
-        account = {"credential": f"{KEY}:{SECRET}", "oauth2-server-uri": f"{catalog_uri}/v1/oauth/tokens"}
-        straight = RestCatalog("it", uri=catalog_uri, warehouse=f"s3://{BUCKET}", **account, **keys)
+        straight = open_straight(catalog_uri, keys)
         assert straight.load_table("ns.t").metadata == again.metadata
         over.drop_table("ns.t")
         assert straight.list_tables("ns") == []
