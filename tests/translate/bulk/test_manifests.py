@@ -26,7 +26,7 @@ def make() -> tuple[ManifestPlan, BuiltManifest, ManifestBuilder]:
 def test_what_is_told_is_what_a_list_says() -> None:
     """Counts, numbers and partitions come from the plan and from what is told."""
     plan, made, _ = make()
-    name = made.uri.rpartition("/")[2].partition("-")[0]
+    name = made.uri.rpartition("/")[2].removesuffix("-m0.avro")
     found = parse_submission(json.loads(json.dumps(format_submission(made))), plan, NOTE, name)
     assert found.described == made.described
     assert (found.tally.added(), found.tally.removed()) == (made.tally.added(), made.tally.removed())
