@@ -75,7 +75,7 @@ def reset(settings: Settings, warehouse: str | None, name: str) -> Sequence[str]
 
 
 def collect(settings: Settings, warehouse: str | None) -> Sequence[str]:
-    """Schedule files that are kept for nobody, and return what to print."""
+    """Schedule files that were kept for other members and that no member needs any more, and return what to print."""
     lake = choose_lake(settings, warehouse)
     with connecting(lake) as conn:
         count = collect_garbage(conn, lake.metadata_schema)

@@ -1,4 +1,4 @@
-"""What requests leave in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
+"""Records of requests in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
 
 A committed change writes its line in its own transaction. The thread of `catalog.audit_log` writes lines of denied requests, reads and
 reports in batches, and deletes old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
@@ -193,7 +193,7 @@ def delete_old_reads(conn: psycopg.Connection, days: float, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What was kept of a client's report on a table. `report`: as `iceberg.requests.reports` returns it."""
+    """A client's report on a table, as it was kept. `report`: as `iceberg.requests.reports` returns it."""
 
     table_id: int
     received_at: datetime

@@ -46,7 +46,7 @@ from duckicelake.translate.unreadable_columns import ColumnHistory, build_rewrit
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """What the lake has of the files of a request.
+    """The rows that the lake has of the files of a request.
 
     `folder`: that of the table's relative paths; empty if none of the files can have one. `live`: live data files by their paths.
     `sources`: the newest data files, live or not, of the files that return, by URI. `inlined_versions`: the schema versions of which the

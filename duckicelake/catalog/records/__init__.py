@@ -1,1 +1,1 @@
-"""What requests leave behind that change nothing: reads, and the metrics reports of clients."""
+"""Records of requests that change nothing: the audit of reads, and the metrics reports of clients."""

@@ -25,7 +25,7 @@ LARGEST_ID = 2**63 - 1
 
 
 class ReadAnswer(NamedTuple):
-    """What an answer showed. A tuple, because a hash of it is computed with every cached load.
+    """The snapshot, keys and names that an answer showed. A tuple, because a hash of it is computed with every cached load.
 
     `snapshot_id`, `keys`: as in `CountedRead`. `lake_name`, `object_name`: for requests whose path names no table.
     """
@@ -44,7 +44,7 @@ The raw path stands for the operation and its object, which are only computed on
 
 
 class ReadContext(NamedTuple):
-    """What is computed once for equal reads: the operation, its object, and the id of the first request."""
+    """The values that are computed once for equal reads: the operation, its object, and the id of the first request."""
 
     request_id: str
     operation: str
@@ -73,7 +73,7 @@ class ReadCounter:
     _lock: Lock = field(default_factory=Lock)
 
     def is_chosen(self) -> bool:
-        """True if the next read is to be counted. Nobody who could guess a sample would gain by it."""
+        """True if the next read is to be counted. A sample that can be guessed does no harm, so `random` is enough."""
         return self.share >= 1 or random.random() < self.share
 
     def count_again(self, key: ReadKey) -> bool:
@@ -96,7 +96,7 @@ class ReadCounter:
                 self.dropped_count += 1
 
     def take(self) -> list[CountedRead]:
-        """Return what was counted since the last call, and begin anew."""
+        """Return the reads that were counted since the last call, and count from zero again."""
         with self._lock:
             taken, self._counts = self._counts, {}
         return [build_read(key, counted) for key, counted in taken.items()]
