@@ -9,13 +9,12 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
-from importlib.resources import files
 
 import psycopg
 from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
-from duckicelake.lake.install import compute_digest, format_search_path
+from duckicelake.lake.install import format_search_path, read_script
 
 MAIN = "main"
 """The name of the lake itself among its branches."""
@@ -211,26 +210,32 @@ def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
 
 
 SELECT_MADE_BY = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'made_by'")
-MAKERS = ("layout.py", "create.py", "notes.py", "repository.sql")
-"""The modules and the script that say what relations and rows a branch has."""
+LAYOUT = 1
+"""The number of what a branch has: its relations, triggers and copied rows. Raise it when a branch with the former ones is no longer right.
+
+`tests/lake/branches/test_statements.py` compares the statements that make a branch with the recorded ones.
+"""
+WHOLE_LINE_COMMENT = re.compile(rb"^ *--.*\n", re.MULTILINE)
+UNNUMBERED = {
+    "67c6d08e5bd5c06772b97d8fa817fad13fba96bfdb57b9ad36d0d8c3393c14e3": "1:025964ef1e9ee1752565b9894b8920f11e0404080881270c11807843aa90401d"
+}
+"""What the last version that gave branches no number wrote instead, and what it stands for."""
 
 
 @cache
 def compute_maker() -> str:
-    """Return the digest of everything that decides what a branch has: a branch with another one was made by another version.
+    """Return what says that a branch has all that this version needs: the number of its layout, and a digest of the notes' script.
 
-    It is computed once, because each request for a branch compares it, and a server that runs stays the version that it is.
+    Comments of the script do not matter. It is computed once, because each request for a branch compares it, and a server that runs stays
+    the version that it is.
     """
-    digest = hashlib.sha256(compute_digest().encode())
-    for name in MAKERS:
-        digest.update(files("duckicelake.lake.branches").joinpath(name).read_bytes())
-    return digest.hexdigest()
+    return f"{LAYOUT}:{hashlib.sha256(WHOLE_LINE_COMMENT.sub(b'', read_script())).hexdigest()}"
 
 
 def is_installed(conn: psycopg.Connection, branch: Branch) -> bool:
-    """Return True if this version of DuckIceLake made the branch."""
+    """Return True if a version of DuckIceLake made the branch that gives branches the same relations as this one."""
     row = conn.execute(SELECT_MADE_BY.format(sql.Identifier(branch.schema_name))).fetchone()
-    return row is not None and row[0] == compute_maker()
+    return row is not None and UNNUMBERED.get(row[0], row[0]) == compute_maker()
 
 
 def check_installed(conn: psycopg.Connection, branch: Branch) -> None:

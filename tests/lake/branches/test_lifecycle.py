@@ -15,7 +15,7 @@ from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
-from duckicelake.lake.branches.registry import check_name, list_branches, list_children, rename_branch
+from duckicelake.lake.branches.registry import UNNUMBERED, check_name, compute_maker, list_branches, list_children, rename_branch
 from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
@@ -178,6 +178,17 @@ def test_a_branch_of_another_version_is_neither_merged_nor_reset(lake: FreshLake
     with pytest.raises(Unsupported, match="another version"):
         reset_branch(conn, schema, "dev")
     assert delete_branch(conn, schema, "dev")
+
+
+def test_a_branch_that_was_made_before_layouts_had_numbers_is_merged(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its relations are those of the first number."""
+    monkeypatch.setitem(UNNUMBERED, "former", compute_maker())
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    dev.duckdb().execute("INSERT INTO t VALUES (100)")
+    conn = lake.psycopg()
+    conn.execute(f"""UPDATE "{dev.metadata_schema}".iceberg_setting SET value = 'former' WHERE key = 'made_by'""".encode())
+    assert merge_branch(conn, lake.metadata_schema, MergeRequest("dev")).snapshot_id is not None
 
 
 @pytest.mark.parametrize("table", ["iceberg_branch", "iceberg_branch_copy"])
