@@ -1,12 +1,13 @@
 """Manifests: the values in the Avro files that list data files or delete files, and the encoder of such files."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.avro.manifest_encoding import RowParts, build_manifest_schema
+from duckicelake.iceberg.avro.reader import read_bytes, read_long
 from duckicelake.iceberg.avro.writer import NULL, build_container_encoder, encode_long
 from duckicelake.iceberg.partition import (
     PartitionSpec,
@@ -14,6 +15,7 @@ from duckicelake.iceberg.partition import (
     list_partition_types,
 )
 from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.iceberg.single_values import decode_value, encode_value
 from duckicelake.iceberg.types import PrimitiveType
 
 EXISTING, ADDED, DELETED = 0, 1, 2
@@ -208,6 +210,51 @@ def encode_metrics(parts: RowParts, file: DataFile) -> bytes:
         parts.optional_longs(file.split_offsets),
     ]
     return b"".join(row)
+
+
+LONG_MAPS = 4
+"""The maps of a file before its bounds: sizes and three counts."""
+
+
+def widen_bounds(file: AnyFile, format_version: int, types: Mapping[int, PrimitiveType]) -> AnyFile:
+    """Return a file whose bounds of these columns, written before the columns became `long` or `double`, have 8 bytes.
+
+    The specification allows the 4 bytes of the earlier type, but not every reader does. `types` are the present types by column id.
+    """
+    if isinstance(file, DataFile):
+        return replace(file, lower_bounds=_widen(file.lower_bounds, types), upper_bounds=_widen(file.upper_bounds, types))
+    at = 0
+    for _ in range(3 if format_version == 1 else 2):
+        _, at = read_long(file.rest, at)
+    for _ in range(LONG_MAPS):
+        _, at = _decode_map(file.rest, at, read_long)
+    lower, after_lower = _decode_map(file.rest, at, read_bytes)
+    upper, end = _decode_map(file.rest, after_lower, read_bytes)
+    bounds = (RowParts().bytes_map(_widen(side, types)) for side in (lower, upper))
+    return file._replace(rest=b"".join((file.rest[:at], *bounds, file.rest[end:])))
+
+
+def _widen(bounds: Mapping[int, bytes] | None, types: Mapping[int, PrimitiveType]) -> Mapping[int, bytes] | None:
+    if bounds is None:
+        return None
+    short = {key: content for key, content in bounds.items() if key in types and len(content) == 4}
+    return {**bounds, **{key: encode_value(types[key], decode_value(types[key], content)) for key, content in short.items()}}
+
+
+Item = TypeVar("Item")
+
+
+def _decode_map(content: bytes, at: int, read: Callable[[bytes, int], tuple[Item, int]]) -> tuple[dict[int, Item] | None, int]:
+    """Return an optional map by column id that `RowParts` or `avro.writer` encoded, and the position after it."""
+    is_present, at = read_long(content, at)
+    if not is_present:
+        return None, at
+    items: dict[int, Item] = {}
+    count, at = read_long(content, at)
+    for _ in range(count):
+        key, at = read_long(content, at)
+        items[key], at = read(content, at)
+    return items, at + 1 if count else at
 
 
 def _format_header(header: ManifestHeader) -> dict[str, str]:

@@ -21,9 +21,19 @@ import numpy as np
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.avro.writer import count_rows
 from duckicelake.iceberg.json_reader import LONG_MAX, is_whole
-from duckicelake.iceberg.manifest import AnyEntry, AnyFile, EncodedEntry, EncodedFile, ManifestEntry, ManifestHeader, build_manifest_encoder
+from duckicelake.iceberg.manifest import (
+    AnyEntry,
+    AnyFile,
+    EncodedEntry,
+    EncodedFile,
+    ManifestEntry,
+    ManifestHeader,
+    build_manifest_encoder,
+    widen_bounds,
+)
 from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile, WrittenManifest, build_manifest_file
 from duckicelake.iceberg.schema import format_schema, parse_schema
+from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import TableNote
 from duckicelake.translate.locations import format_manifest_name, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, DELETED, EXISTING, KEY_OF, EntryPlan, ManifestPlan, to_entry
@@ -32,8 +42,8 @@ from duckicelake.translate.schemas import V3, Schemas
 from duckicelake.translate.summaries import FileTally
 from duckicelake.translate.visibility import FileKey, Longs, TrackedFile
 
-Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
-"""A header, and the encoder of the manifests that have it."""
+Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes], Mapping[int, PrimitiveType]]
+"""A header, the encoder of the manifests that have it, and the types of columns that files before a promotion have narrower bounds of."""
 
 
 class BuiltManifest(NamedTuple):
@@ -60,7 +70,9 @@ class ManifestBuilder:
 
     def make(self, plan: ManifestPlan, files: Sequence[AnyFile]) -> BuiltManifest:
         """Return the manifest of a plan; `files` are the files of its entries, in the same order."""
-        header, encode = self._encoder(plan)
+        header, encode, widened = self._encoder(plan)
+        if widened:
+            files = [widen_bounds(file, self.schemas.format_version, widened) for file in files]
         entries = [self._to_entry(entry, plan, file) for entry, file in zip(plan.entries, files, strict=True)]
         tally = FileTally()
         for entry in entries:
@@ -77,13 +89,13 @@ class ManifestBuilder:
 
     def is_shaped(self, plan: ManifestPlan, described: ManifestFile) -> bool:
         """Return True if the description of a data manifest has a summary for each partition field, and a first row id exactly in v3."""
-        header, _ = self._encoder(plan)
+        header, _, _ = self._encoder(plan)
         has_row_id = described.first_row_id is not None
         return len(described.partitions) == len(header.spec.fields) and has_row_id == (self.schemas.format_version >= V3)
 
     def count_entries(self, plan: ManifestPlan, content: bytes) -> int:
         """Return the number of entries of a manifest, or -1 unless it is complete and has the header that the plan requires."""
-        _, encode = self._encoder(plan)
+        _, encode, _ = self._encoder(plan)
         return count_rows(content, encode(()))
 
     def _encoder(self, plan: ManifestPlan) -> Encoder:
@@ -92,7 +104,7 @@ class ManifestBuilder:
         if key not in self.encoders:
             spec = next(spec for spec in self.partitioning.specs if spec.spec_id == plan.spec_id)
             header = ManifestHeader(schema, to_spec(spec, schema), self.schemas.format_version, plan.content)
-            self.encoders[key] = header, build_manifest_encoder(header)
+            self.encoders[key] = header, build_manifest_encoder(header), self.schemas.list_widened(plan.snapshot_id)
         return self.encoders[key]
 
     def _to_entry(self, entry: EntryPlan, plan: ManifestPlan, file: AnyFile) -> AnyEntry:

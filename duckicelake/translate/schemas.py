@@ -68,6 +68,13 @@ class Schemas:
         """Return the ids of the schemas up to a lake snapshot, in order."""
         return [schema.schema_id for since, schema in self.timeline if since <= lake_snapshot_id]
 
+    def list_widened(self, lake_snapshot_id: int) -> Mapping[int, PrimitiveType]:
+        """Return the leaves that are `long` or `double` at a lake snapshot and were `int` or `float` before, by column id."""
+        earlier = (leaf for since, schema in self.timeline if since <= lake_snapshot_id for leaf in list_leaf_fields(schema))
+        narrow = {field_id for field_id, type_ in earlier if type_.name in ("int", "float")}
+        leaves = list_leaf_fields(self.at(lake_snapshot_id)) if narrow else ()
+        return {field_id: type_ for field_id, type_ in leaves if field_id in narrow and type_.name in ("long", "double")}
+
     @property
     def lengths(self) -> Mapping[int, int]:
         """The lengths of `fixed` columns by id, from the newest schema with each column."""

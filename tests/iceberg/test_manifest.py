@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.avro.manifest_decoding import decode_manifest
-from duckicelake.iceberg.avro.manifest_encoding import build_manifest_schema, to_avro_name
-from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.avro.manifest_encoding import RowParts, build_manifest_schema, to_avro_name
+from duckicelake.iceberg.manifest import (
+    DataFile,
+    EncodedEntry,
+    EncodedFile,
+    ManifestEntry,
+    ManifestHeader,
+    encode_files,
+    encode_manifest,
+    encode_metrics,
+    widen_bounds,
+)
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec, format_spec_fields, list_partition_types
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
@@ -166,6 +176,24 @@ def test_duckdb_reads_our_manifests(version, tmp_path):
     assert values["uuid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f"
     assert version < 2 or second["data_file"]["referenced_data_file"] == "s3://x"
     assert version < 3 or [second["data_file"][key] for key in ("content_offset", "content_size_in_bytes", "first_row_id")] == [4, 40, 9]
+
+
+WIDENED = {1: PrimitiveType("long"), 2: PrimitiveType("double"), 5: PrimitiveType("long")}
+NARROW = {1: b"\xf9\xff\xff\xff", 2: b"\0\0\0\x80", 3: b"\1\0\0\0", 5: b"\1" + b"\0" * 7}
+WIDE = {1: b"\xf9" + b"\xff" * 7, 2: b"\0" * 7 + b"\x80", 3: b"\1\0\0\0", 5: b"\1" + b"\0" * 7}
+
+
+@VERSIONS
+@pytest.mark.parametrize(("narrow", "wide"), [(NARROW, WIDE), ({}, {}), (None, None)], ids=["some", "empty", "none"])
+def test_bounds_from_before_a_promotion_get_eight_bytes(version, narrow, wide):
+    """Bounds of promoted columns alone, and of those the narrow ones; an encoded file becomes what it would be if it were encoded anew."""
+    file = replace(entry().data_file, sort_order_id=None, split_offsets=None, first_row_id=7, lower_bounds=narrow, upper_bounds=narrow)
+    found = widen_bounds(file, version, WIDENED)
+    assert found == replace(file, lower_bounds=wide, upper_bounds=wide)
+    plain = EncodedFile(file.file_path, (), file.record_count, file.file_size_in_bytes, 7)
+    (encoded,) = encode_files([plain], [encode_metrics(RowParts(), file)], version)
+    widened = EncodedEntry(1, 77, None, None, widen_bounds(encoded, version, WIDENED))
+    assert encode_manifest(header(version), [widened]) == encode_manifest(header(version), [entry(data_file=found)])
 
 
 @VERSIONS
