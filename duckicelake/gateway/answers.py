@@ -14,7 +14,12 @@ from duckicelake.access.grants import Levels
 from duckicelake.errors import BadRouteAnswer
 from duckicelake.gateway.forwarding import rewrite_endpoint
 
-NOT_PASSED = frozenset({"uri", "prefix", "warehouse", "token", "credential", "oauth2-server-uri", "scope", "audience", "resource"})
+NOT_PASSED = frozenset(
+    {
+        *("uri", "prefix", "warehouse", "token", "credential", "oauth2-server-uri", "scope", "audience", "resource"),
+        *("nessie.core-base-uri", "nessie.catalog-base-uri", "nessie.iceberg-base-uri"),
+    }
+)
 """Properties that would lead a client around this server, or to another account."""
 NOT_PASSED_PREFIXES = ("header.", "rest.")
 SECRETS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token", "gcs.oauth2.token", "gcs.service.key", "azure.account-key")

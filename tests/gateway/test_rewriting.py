@@ -146,6 +146,8 @@ CONFIG = {
         "namespace-separator": "%2E",
         "s3.endpoint": "e",
         "rest-page-size": "9",
+        "nessie.core-base-uri": "http://up/api/",
+        "nessie.iceberg-base-uri": "http://up/iceberg/",
     },
     "endpoints": ["GET /v1/{prefix}/namespaces", "GET /v1/{prefix}/ducklake-credentials", 7],
     "idempotency-key-lifetime": "PT30M",
