@@ -14,6 +14,7 @@ from duckicelake.translate.types import (
     FieldRules,
     build_value_refusal,
     columns_at,
+    is_empty,
     list_defaulted,
     list_hidden,
     list_unreadable,
@@ -145,9 +146,9 @@ def _build_timeline(
         else:
             rules = FieldRules(state.table, since != changes[-1], special[0], unreadable, special[1], hides)
             fields = _list_fields(state, since, rules)
-            fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
-            if not fields:
+            if fields is None:
                 continue
+            fields = without_duplicate_names(fields, is_in_files=until is None or until >= oldest_row)
             follows_client = bool(shapes) and since > min(shapes)
             schema = make_optional(carry_over_schema(fields, timeline[-1][1]) if follows_client else Schema(0, fields), nullable)
         text = format_schema_note(schema)
@@ -159,17 +160,21 @@ def _build_timeline(
     return timeline, new_notes
 
 
-def _list_fields(state: TableState, lake_snapshot_id: int, rules: FieldRules) -> tuple[NestedField, ...]:
-    """Return a table's columns at a lake snapshot. Raises: Unsupported: see `to_fields`, or all current columns are left out."""
+def _list_fields(state: TableState, lake_snapshot_id: int, rules: FieldRules) -> tuple[NestedField, ...] | None:
+    """Return a table's columns at a lake snapshot, None if it has columns and none is shown.
+
+    Raises: Unsupported: see `to_fields`, or all current columns are left out
+    """
     tree = columns_at(state.columns, state.column_tags, lake_snapshot_id)
-    fields = to_fields(tree, rules)
-    if not rules.leaves_out:
-        return fields
     roots = {row.column_id: row for row in tree.children.get(None, ())}
-    fields = tuple(item for item in fields if not is_any_within(state.too_large, roots[item.field_id], tree))
-    if not fields:
+    fields = to_fields(tree, rules)
+    if rules.leaves_out:
+        fields = tuple(item for item in fields if not is_any_within(state.too_large, roots[item.field_id], tree))
+    if fields or is_empty(list(roots.values())):
+        return fields
+    if rules.leaves_out:
         _check_any_shown(is_current=not rules.is_past)
-    return fields
+    return None
 
 
 def _check_any_shown(*, is_current: bool) -> None:

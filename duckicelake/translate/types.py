@@ -216,6 +216,19 @@ def format_sql_type(row: ColumnRow, tree: ColumnTree, find_leaf: FindLeaf = form
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
 """The number of children of each nested type; None for any number."""
 
+PLACEHOLDER = "_iceberg_empty"
+"""The name of the column that stands in DuckLake for the columns that a table lacks, or for the fields that a struct lacks."""
+
+
+def is_placeholder(row: ColumnRow) -> bool:
+    """Return True if a column is in no Iceberg schema, because DuckLake cannot hold a table without columns or a struct without fields."""
+    return row.column_name == PLACEHOLDER and row.column_type.lower() == "boolean"
+
+
+def is_empty(rows: Sequence[ColumnRow]) -> bool:
+    """Return True if the columns of a table, or the fields of a struct, are placeholders."""
+    return bool(rows) and all(map(is_placeholder, rows))
+
 
 def columns_at(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow], lake_snapshot_id: int) -> ColumnTree:
     """Return the columns and comments as they were at a lake snapshot."""
@@ -277,6 +290,8 @@ def _find_whole(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
 
 def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
     row = path[-1]
+    if is_placeholder(row):
+        return None
     # DuckDB writes nulls_allowed = false for nested fields that it adds or renames, whether they hold NULLs or not.
     required = row.parent_column is None and not row.nulls_allowed and row.column_type.lower() != "null"
     type_ = _find_type(path, tree, rules)
@@ -335,7 +350,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
     fields = [_find_field((*path, child), tree, rules) for child in children]
     published = [field for field in fields if field is not None]
     if column_type == "struct":
-        return StructType(tuple(published)) if published else None
+        return StructType(tuple(published)) if published or is_empty(children) else None
     if len(published) < len(children):
         return None
     if len(published) != NESTED_TYPES[column_type]:

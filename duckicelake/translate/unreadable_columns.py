@@ -12,7 +12,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import walk_fields
 from duckicelake.lake.rows import ColumnRow, TagRow
 from duckicelake.translate.namespaces import fold_name
-from duckicelake.translate.types import HIDE, NESTED_TYPES, PROPERTY, REFUSE, ColumnTree, find_primitive, is_live
+from duckicelake.translate.types import HIDE, NESTED_TYPES, PROPERTY, REFUSE, ColumnTree, find_primitive, is_live, is_placeholder
 
 
 def hides_columns(tags: Iterable[TagRow]) -> bool:
@@ -87,9 +87,10 @@ def _walk(row: ColumnRow, tree: ColumnTree) -> Iterable[ColumnRow]:
 
 
 def list_unseen(columns: Iterable[ColumnRow], shown: Schema) -> list[ColumnRow]:
-    """Return the live columns of a table that its published schema leaves out."""
+    """Return the live columns of a table that its published schema leaves out, without placeholders, which hold nothing."""
     known = {field.field_id for field in shown.fields}
-    return [row for row in columns if row.end_snapshot is None and row.parent_column is None and row.column_id not in known]
+    live = (row for row in columns if row.end_snapshot is None and row.parent_column is None)
+    return [row for row in live if row.column_id not in known and not is_placeholder(row)]
 
 
 def select_seen(columns: Iterable[ColumnRow], shown: Schema) -> list[ColumnRow]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.schema import Schema, get_highest_field_id
 from duckicelake.iceberg.single_values import parse_value
 from duckicelake.iceberg.types import (
     IcebergType,
@@ -16,12 +17,13 @@ from duckicelake.iceberg.types import (
     child_fields,
     find_decimal,
     find_fixed_length,
+    walk_fields,
 )
 from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.namespaces import check_distinct, fold_name
-from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
+from duckicelake.translate.types import NESTED_TYPES, PLACEHOLDER, find_primitive, is_placeholder, is_promotion
 from duckicelake.translate.unreadable_columns import check_names_free, list_unseen
 from duckicelake.translate.values import find_default_text
 
@@ -67,10 +69,8 @@ class WantedColumn:
 def list_wanted(schema: Schema, lake_format: LakeFormat, kept: Collection[str] = ()) -> list[WantedColumn]:
     """Return the columns of a schema, a parent before its children. Root names in `kept` are allowed, because the table has them already.
 
-    Raises: BadRequest: there is no column, DuckLake cannot store a type, names are ambiguous, or ids are in an order it cannot load
+    Raises: BadRequest: DuckLake cannot store a type, names are ambiguous, or ids are in an order it cannot load
     """
-    if not schema.fields:
-        raise BadRequest("A table needs at least one column, because DuckLake cannot hold a table without columns; add one.")
     for field in schema.fields:
         if fold_name(field.name) in METADATA_NAMES and field.name not in kept:
             raise BadRequest(f"Column {field.name!r} has the name of a metadata column, so engines could not read it; rename it.")
@@ -116,9 +116,7 @@ def to_column_type(type_: IcebergType, path: str, lake_format: LakeFormat = V1_0
     Raises: BadRequest: DuckLake cannot store it
     """
     match type_:
-        case StructType(fields):
-            if not fields:
-                raise BadRequest(f"Column {path!r} is a struct without fields, which DuckLake cannot hold; add one.")
+        case StructType():
             return "struct"
         case ListType():
             return "list"
@@ -142,9 +140,51 @@ def _to_leaf_type(type_: PrimitiveType, path: str, lake_format: LakeFormat) -> s
     return column_type
 
 
-def create_columns(table_id: int, schema: Schema, lake_format: LakeFormat = V1_0) -> list[NewRow]:
+ROOT_PLACEHOLDER_ID = 0
+"""The id of the placeholder for a table's columns: below those of columns, so that the first column of a client gets the id 1."""
+
+
+def with_placeholders(schema: Schema, columns: Sequence[ColumnRow], last_column_id: int) -> Schema:
+    """Return a schema in which a table without columns, and each struct without fields, has a placeholder for DuckLake.
+
+    A struct has the placeholder that it had before, if any; other ids follow `last_column_id`, the last one that the table gave.
+    Raises: BadRequest: a column has the placeholder's name
+    """
+    for path, field in walk_fields(schema.fields):
+        if fold_name(field.name) == PLACEHOLDER:
+            raise BadRequest(f"Column {path!r} has a name that this catalog reserves; rename it.")
+    known = {row.parent_column: row.column_id for row in columns if is_placeholder(row)}
+    ids = count(max(last_column_id, get_highest_field_id(schema), *(row.column_id for row in columns)) + 1)
+    fields = tuple(_fill(field, known, ids) for field in schema.fields)
+    return replace(schema, fields=fields or (_to_placeholder(ROOT_PLACEHOLDER_ID),))
+
+
+def _fill(field: NestedField, known: Mapping[int | None, int], ids: Iterator[int]) -> NestedField:
+    return replace(field, type=_fill_type(field.type, field.field_id, known, ids))
+
+
+def _fill_type(type_: IcebergType, field_id: int, known: Mapping[int | None, int], ids: Iterator[int]) -> IcebergType:
+    match type_:
+        case StructType(()):
+            return StructType((_to_placeholder(known[field_id] if field_id in known else next(ids)),))
+        case StructType(fields):
+            return StructType(tuple(_fill(field, known, ids) for field in fields))
+        case ListType():
+            return replace(type_, element_type=_fill_type(type_.element_type, type_.element_id, known, ids))
+        case MapType():
+            key = _fill_type(type_.key_type, type_.key_id, known, ids)
+            return replace(type_, key_type=key, value_type=_fill_type(type_.value_type, type_.value_id, known, ids))
+        case _:
+            return type_
+
+
+def _to_placeholder(field_id: int) -> NestedField:
+    return NestedField(field_id, PLACEHOLDER, PrimitiveType("boolean"), False)
+
+
+def create_columns(table_id: int, schema: Schema, lake_format: LakeFormat = V1_0, last_column_id: int = 0) -> list[NewRow]:
     """Return the columns and comments of a new table."""
-    wanted = list_wanted(schema, lake_format)
+    wanted = list_wanted(with_placeholders(schema, (), last_column_id), lake_format)
     orders = _list_orders(wanted, {})
     rows: list[NewRow] = [_new_column(table_id, item, orders[item.field.field_id]) for item in wanted]
     return rows + [NewComment(table_id, item.field.field_id, doc) for item in wanted if (doc := _root_doc(item))]
@@ -154,12 +194,14 @@ def create_columns(table_id: int, schema: Schema, lake_format: LakeFormat = V1_0
 class ColumnRules:
     """The rules for changes of columns. `before` is the published schema: a default that did not change in it stays as DuckDB has it.
 
-    `widens`: columns of narrow types get the type that holds every value that Iceberg clients may write.
+    `widens`: columns of narrow types get the type that holds every value that Iceberg clients may write. `last_column_id` is that of the
+    new metadata.
     """
 
     before: Schema
     widens: bool
     lake_format: LakeFormat = V1_0
+    last_column_id: int = 0
 
 
 def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, rules: ColumnRules) -> list[NewRow]:
@@ -167,9 +209,8 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
 
     Raises: BadRequest: a type cannot become the wanted one
     """
-    wanted = list_wanted(
-        after, rules.lake_format, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None}
-    )
+    kept = {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None}
+    wanted = list_wanted(with_placeholders(after, columns, rules.last_column_id), rules.lake_format, kept)
     check_names_free(list_unseen(columns, rules.before), after)
     live = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
@@ -197,8 +238,9 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
                 widened.append(WidenedFloats(table_id, new.column_id))
             rows.append(EndedColumn(table_id, new.column_id))
         rows.append(new)
-    # A client cannot drop columns that are not published to it.
-    dropped = sorted((live.keys() & old_fields.keys()) - {item.field.field_id for item in wanted})
+    # A client cannot drop columns that are not published to it, except placeholders.
+    droppable = {column_id for column_id, row in live.items() if column_id in old_fields or is_placeholder(row)}
+    dropped = sorted(droppable - {item.field.field_id for item in wanted})
     ends: list[NewRow] = [row for row in rows if isinstance(row, EndedColumn)]
     news: list[NewRow] = [row for row in rows if isinstance(row, NewColumn)]
     return [*(EndedColumn(table_id, column_id) for column_id in dropped), *ends, *news, *widened]

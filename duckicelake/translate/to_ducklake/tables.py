@@ -133,7 +133,7 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
         NewTable(table_id, uuid, target.schema_id, target.table_name, folder, True),
         NewSchemaVersion(table_id),
         NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
-        *create_columns(table_id, get_current_schema(new), target.lake_format),
+        *create_columns(table_id, get_current_schema(new), target.lake_format, new.last_column_id),
         *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
         *new_shape_notes(table_id, None, new),
     ]
@@ -233,7 +233,7 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
     rows: list[NewRow] = []
     before, after = get_current_schema(base), get_current_schema(new)
     if before != after or widens:
-        rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens, live.lake_format))
+        rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens, live.lake_format, new.last_column_id))
     if before != after:
         rows += change_comments(live.table_id, live.comments, after)
     if base.default_spec_id != new.default_spec_id or live.ends_buckets:

@@ -128,7 +128,6 @@ COLUMN_SETS: list[Any] = [
     pytest.param([column("a", "decimal(39, 2)")], {}, "decimal", id="too many digits"),
     pytest.param([column("a", "decimal(9, 10)")], {}, "decimal", id="more digits behind the point than there are"),
     pytest.param([column("a", "banana")], {}, "banana", id="no type"),
-    pytest.param([column("a", {"type": "struct", "fields": []})], {}, "", id="a struct without fields"),
     pytest.param([column("a", "int", **{"initial-default": 5})], {}, "", id="a default of version 3"),
     pytest.param(
         [column("a", "int", **{"initial-default": "x"})], {"properties": {"format-version": "3"}}, "", id="a default of another type"

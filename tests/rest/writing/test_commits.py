@@ -221,7 +221,6 @@ def add_column(name: str, kind: Any, **more: Any) -> list[Any]:
         pytest.param(add_column("_ducklake_internal_x", "int"), id="a prefix that DuckLake reserves"),
         pytest.param(add_column("f", "fixed[0]"), id="a type without room"),
         pytest.param(add_column("v", "variant"), id="a type of version 3"),
-        pytest.param(add_column("s", {"type": "struct", "fields": []}), id="a struct without fields"),
         pytest.param(add_column("d", "int", **{"initial-default": 5}), id="a default of version 3"),
     ],
 )

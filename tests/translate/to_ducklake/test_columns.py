@@ -21,7 +21,7 @@ from duckicelake.translate.to_ducklake.columns import (
     has_narrow,
     to_column_type,
 )
-from duckicelake.translate.types import FieldRules, columns_at, to_fields
+from duckicelake.translate.types import PLACEHOLDER, FieldRules, columns_at, is_placeholder, to_fields
 
 TABLE = 7
 RULES = FieldRules(
@@ -109,6 +109,7 @@ def test_the_same_schema_changes_nothing() -> None:
         pytest.param([field(1, "a", "long")], [2], [], id="drop"),
         pytest.param([field(2, "b", "int"), field(1, "a", "long")], [], [], id="move"),
         pytest.param([field(1, "a", "long", required=True), field(2, "b", "int")], [1], ["a"], id="require"),
+        pytest.param([], [1, 2], [PLACEHOLDER], id="drop all"),
     ],
 )
 def test_only_what_changes_is_written(after: list[dict[str, Any]], ended: list[int], names: list[str]) -> None:
@@ -116,6 +117,22 @@ def test_only_what_changes_is_written(after: list[dict[str, Any]], ended: list[i
     rows = change(schema(field(1, "a", "long"), field(2, "b", "int")), schema(*after))
     assert sorted(row.column_id for row in rows if isinstance(row, EndedColumn)) == ended
     assert [row.column_name for row in rows if isinstance(row, NewColumn)] == names
+
+
+def test_placeholders_stand_for_what_is_lacking() -> None:
+    """In a table without columns and in structs without fields at any level; they come back as such, and end when something else comes."""
+    nothing = {"type": "struct", "fields": []}
+    inner = {"type": "list", "element-id": 3, "element": nothing, "element-required": False}
+    empty = schema(field(1, "s", {"type": "struct", "fields": [field(2, "l", inner, required=False)]}), field(4, "t", nothing))
+    for before, ids in ((schema(), [0]), (empty, [8, 9])):
+        live = to_live(create_columns(TABLE, before, last_column_id=7))
+        assert [row.column_id for row in live if is_placeholder(row)] == ids
+        assert [item.type for item in to_fields(columns_at(live, (), 1), RULES)] == [item.type for item in before.fields]
+        assert change_columns(TABLE, live, before, ColumnRules(before, widens=False, last_column_id=9)) == []
+        after = schema(field(1, "s", {"type": "struct", "fields": [field(10, "x", "int", required=False)]}))
+        rows = change_columns(TABLE, live, after, ColumnRules(before, widens=False, last_column_id=10))
+        assert {row.column_id for row in rows if isinstance(row, EndedColumn)} >= {*ids}
+        assert not [row for row in to_live(rows) if is_placeholder(row)]
 
 
 def test_columns_stand_in_the_order_of_their_ids() -> None:
@@ -205,9 +222,8 @@ def test_defaults_in_bytes_are_kept_as_texts(kind: str, default: str, text: str)
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        pytest.param([], "at least one column", id="none"),
+        pytest.param([field(1, PLACEHOLDER, "int")], "reserves", id="name of the placeholder"),
         pytest.param([field(1, "a", "int"), field(2, "A", "int")], "differ by case", id="case"),
-        pytest.param([field(1, "a", {"type": "struct", "fields": []})], "struct without fields", id="empty struct"),
         pytest.param([field(1, "Row_Id", "int")], "reserves", id="reserved name"),
         pytest.param([field(1, "a", "fixed[0]")], "length of 1 or more", id="type"),
         pytest.param(
