@@ -34,17 +34,18 @@ from duckicelake.rest.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """The warehouse prefix of a request's path, still percent-encoded, and the session of its sender."""
+    """The warehouse prefix of a request's path, still percent-encoded, the session of its sender, and the whole path as it was sent."""
 
     prefix: str
     session: Session
+    raw_path: bytes = b""
 
 
 async def read_target(
     request: Request, prefix: Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
 ) -> RequestTarget:
     """Return the request's prefix and session. Without `require_auth` every request has the session that may do everything."""
-    return RequestTarget(prefix, request.scope.get("session", ANONYMOUS))
+    return RequestTarget(prefix, request.scope.get("session", ANONYMOUS), request.scope.get("raw_path") or b"")
 
 
 Target = Annotated[RequestTarget, Depends(read_target)]

@@ -9,8 +9,8 @@ before, so its caller looks for that before it refuses.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence, Set
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -58,6 +58,14 @@ class Waiter(Generic[Request, Answer]):
             self.timer.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class MovingRefs:
+    """The branches and tags that the commit which has the turn of a table moves. `done` is set when it has ended."""
+
+    refs: Set[str]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 @dataclass(slots=True)
 class Turns(Generic[Request, Answer]):
     """The turns of all tables of this process. Used on the event loop only."""
@@ -68,11 +76,13 @@ class Turns(Generic[Request, Answer]):
     grouped_count: int = 0
     _waiting: dict[TableKey, "deque[Waiter[Request, Answer]]"] = field(default_factory=dict[TableKey, "deque[Waiter[Request, Answer]]"])
     _present: dict[TableKey, int] = field(default_factory=dict[TableKey, int])
+    _moving: dict[TableKey, MovingRefs] = field(default_factory=dict[TableKey, MovingRefs])
+    _deferred_count: int = 0
 
     @property
     def waiting_count(self) -> int:
-        """Number of requests that wait for a turn."""
-        return sum(map(len, self._waiting.values()))
+        """Number of requests that wait for a turn, or for the commit that has it before they are prepared."""
+        return self._deferred_count + sum(map(len, self._waiting.values()))
 
     @contextmanager
     def place(self, key: TableKey) -> Generator[None]:
@@ -88,6 +98,32 @@ class Turns(Generic[Request, Answer]):
             self._present[key] -= 1
             if not self._present[key]:
                 del self._present[key]
+
+    @contextmanager
+    def moving_refs(self, key: TableKey, refs: Set[str]) -> Generator[None]:
+        """Let requests that require one of these refs to be as it was wait in `wait_for_refs`. The caller has the turn of the table."""
+        moving = self._moving[key] = MovingRefs(refs)
+        try:
+            yield
+        finally:
+            del self._moving[key]
+            moving.done.set()
+
+    async def wait_for_refs(self, key: TableKey, refs: Set[str]) -> None:
+        """Return when the commit that has the turn of a table has ended, if it moves one of these refs; else at once.
+
+        The caller may go on in any case, and does so after `limits.seconds`.
+        """
+        moving = self._moving.get(key)
+        if moving is None or not moving.refs & refs:
+            return
+        self._deferred_count += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.seconds):
+                    await moving.done.wait()
+        finally:
+            self._deferred_count -= 1
 
     async def run(self, keys: Sequence[TableKey], act: Callable[[], Result], late: Callable[[], Result]) -> Result:
         """Return what `act` does, on a thread, in the turns of tables, or what `late` does if these did not come in time.

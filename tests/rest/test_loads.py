@@ -86,6 +86,25 @@ def test_a_changed_table_has_another_tag(server: Server, lake: FreshLake, table:
     assert current_snapshot(after) == read_head(lake)
 
 
+def test_a_commit_keeps_the_cached_load_ready(server: Server, lake: FreshLake, table: str) -> None:
+    """The load after it is sent from the cache, and is the one that another server sends."""
+    hits = "duckicelake_table_cache_total"
+    before = server.get(table)
+    for number in range(3):
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": str(number)}}]}
+        committed = server.ask("POST", table, {"content-type": "application/json"}, json.dumps(body).encode())
+        assert committed.status == 200
+        after = server.get(table)
+        assert after.headers["etag"] == committed.headers["etag"] != before.headers["etag"]
+        assert after.json["metadata"] == committed.json["metadata"]
+        with serve(make_settings(lake)) as other:
+            assert other.get(table).body == after.body
+    assert server.count(hits, outcome="hit") == 3
+    assert server.count(hits, outcome="stale") == 0
+    lake.duckdb().execute("INSERT INTO t VALUES (10)")
+    assert current_snapshot(server.get(table)) == read_head(lake)
+
+
 def test_each_shape_is_kept_apart(server: Server, lake: FreshLake, table: str) -> None:
     """`snapshots=refs` shows fewer snapshots under another tag, cached or not; no parameter means all."""
     conn = lake.duckdb()

@@ -159,7 +159,7 @@ def prepare_request(warehouse: Warehouse, request: TableCommit, manifests: Clien
     past = _read_past(warehouse, request)
     warehouse.caches.name(request.ident.stored, replace(past, committed_ids={}))
     base = _read_base(warehouse, request, past)
-    if refuses and base.published is not None and _has_landed_meanwhile(warehouse, request, base):
+    if refuses and base.published is not None and _has_landed_meanwhile(warehouse, request, base, past):
         base = BaseTable(base.row)
     return _prepare_on(warehouse, request, base, manifests)
 
@@ -253,14 +253,19 @@ def _prepare_on(
     return Prepared(request, base, files, used_specs, reader.list_read(), is_cached)
 
 
-def _has_landed_meanwhile(warehouse: Warehouse, request: TableCommit, base: BaseTable) -> bool:
+def _has_landed_meanwhile(warehouse: Warehouse, request: TableCommit, base: BaseTable, past: ReplayCheck) -> bool:
     """Return True if a requirement does not hold any more because the request itself has landed, False if all hold.
 
+    `past` shows that the request had not landed when it was read. That is enough if the base is not newer, and no other id is asked for.
     Raises: CommitFailed: a requirement does not hold, and the request has not landed
     """
     try:
         _check_not_late(request, base, NONE_COMMITTED)
     except CommitFailed:
+        added = {snapshot.snapshot_id for snapshot in request.list_added()}
+        is_newer = base.published is None or base.published.position != past.current.position
+        if not is_newer and not past.committed_ids and added.issuperset(list_unknown_ids(request, base.metadata)):
+            raise
         return _has_landed(warehouse, request, base)
     return False
 

@@ -1,10 +1,12 @@
 """Commits to one table and to several: they wait for their turn on the event loop, and are committed in threads.
 
 A commit passes through three functions: `parse_commit` (no I/O), `prepare_commit` (reads the client's manifests, before the turn) and
-`commit_alone` (in the turn). Requests that change only properties are not prepared: one turn commits all of them that wait in a row.
+`commit_alone` (in the turn). A commit that requires a branch to be as it was, and comes while another one moves that branch, is prepared
+when the other one is done: nearly always it is refused then, before its manifests are read. Requests that change only properties are not
+prepared: one turn commits all of them that wait in a row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +27,11 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, CommitGaveUp, CommitStateUnknown
 from duckicelake.iceberg.json_reader import decode_json
 from duckicelake.iceberg.requests.bodies import add_to_summaries, parse_commit_table, parse_transaction
-from duckicelake.iceberg.requests.requirements import is_create
+from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, is_create
+from duckicelake.iceberg.requests.updates import SetSnapshotRef
 from duckicelake.rest.auth.delegation import note_signing
 from duckicelake.rest.auth.permissions import check_commit, check_moved
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.changes_in_turn import PARSED_BYTES, RequestedChange, change_in_turn
 from duckicelake.rest.context import RequestTarget, ServerContext, Target
 from duckicelake.rest.openapi import TABLE_COMMIT, TRANSACTION
@@ -40,6 +44,7 @@ from duckicelake.rest.routes.tables import (
     add_objects,
     list_commit_result,
     list_etag_parts,
+    renew_cached_load,
     to_ident,
     to_levels,
 )
@@ -57,6 +62,7 @@ class CommitRequest:
     warehouse: Warehouse
     commit: TableCommit
     context: RequestContext
+    cache: ResponseCache
 
     @property
     def may_be_grouped(self) -> bool:
@@ -67,6 +73,17 @@ class CommitRequest:
     def needs_thread(self) -> bool:
         """True if `prepare_commit` has something to do for the request."""
         return self.context.key is not None or bool(self.commit.list_added())
+
+    @property
+    def required_refs(self) -> Set[str]:
+        """The branches and tags that the request requires to be as they were, if it has manifests that are to be read."""
+        requirements = self.commit.requirements if self.commit.list_added() else ()
+        return {requirement.ref for requirement in requirements if isinstance(requirement, AssertRefSnapshotId)}
+
+    @property
+    def moved_refs(self) -> Set[str]:
+        """The branches and tags that the request moves."""
+        return {update.name for update in self.commit.updates if isinstance(update, SetSnapshotRef)}
 
     @property
     def table_key(self) -> TableKey:
@@ -95,12 +112,15 @@ class TableCommitRoutes:
         with self._turns.place(request.table_key):
             if request.may_be_grouped:
                 return await self._commit_in_group(request)
+            table_key = request.table_key
+            await self._turns.wait_for_refs(table_key, request.required_refs)
             prepared = await run_in_threadpool(prepare_commit, request) if request.needs_thread else None
             try:
                 began = monotonic()
-                async with self._turns.turn([request.table_key]):
+                async with self._turns.turn([table_key]):
                     self._context.metrics.observe_commit_wait(monotonic() - began)
-                    return await self._race(request, partial(commit_alone, request, prepared))
+                    with self._turns.moving_refs(table_key, request.moved_refs):
+                        return await self._race(request, partial(commit_alone, request, prepared))
             except TurnTimeout:
                 return await run_in_threadpool(answer_late, request, prepared)
 
@@ -176,7 +196,7 @@ def parse_commit(context: ServerContext, target: RequestTarget, ident: Ident, bo
     if asked.identifier is not None and to_ident(asked.identifier) != ident:
         raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
     check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-    return CommitRequest(target, context.get_warehouse(target), to_request(ident, asked), key)
+    return CommitRequest(target, context.get_warehouse(target), to_request(ident, asked), key, context.cache)
 
 
 def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestContext) -> list[TableCommit]:
@@ -262,11 +282,13 @@ def _try_to_answer(request: CommitRequest, done: LoadedTable | CatalogError) -> 
 def build_commit_response(request: CommitRequest, done: LoadedTable) -> Response:
     """Return the response to a commit. Raises: CommitStateUnknown: the table was moved to where its sender has no right."""
     check_moved(request.target.session, TABLE, to_levels(done.moved_to))
+    done = note_signing(request.warehouse, done)
+    renew_cached_load(request.cache, request.target.raw_path, done)
     if request.context.needs_client_ids:
         added = [snapshot.snapshot_id for snapshot in request.commit.list_added()]
         done = with_client_ids(request.warehouse.objects, done, added)
     # Without a client's ids, the ETag equals that of the next load, so the client need not load the table again.
-    return MultipartBodyResponse(list_commit_result(done), list_etag_parts(note_signing(request.warehouse, done)))
+    return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
 
 
 def answer_late(request: CommitRequest, prepared: PreparedOnce | None = None) -> Response:

@@ -6,6 +6,7 @@ Reads run on worker threads. Writes wait on the event loop for the turns of thei
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -47,6 +48,7 @@ from duckicelake.rest.cached_response import (
     CachedLoad,
     CachedResponse,
     Headers,
+    ResponseCache,
     TableKey,
     build_cached_response,
     build_etag,
@@ -187,6 +189,25 @@ def list_etag_parts(loaded: LoadedTable, keys: VendedCredentials | None = None) 
     """Return the bytes that are hashed for a load's ETag. A digest replaces the metadata, because hashing a long one takes milliseconds."""
     before, metadata, after = list_load_result(loaded, keys)
     return before, loaded.digest or metadata, after
+
+
+def renew_cached_load(cache: ResponseCache, raw_path: bytes, loaded: LoadedTable) -> None:
+    """Replace the cached load of a table by the state that a commit has made, so that the next load need not read the table again.
+
+    Only a load that is cached already, without credentials, is replaced, and only by a short body: a long one would have to be compressed.
+    `raw_path`: that of the commit, which is also that of the table's load. `loaded`: without client ids.
+    """
+    key, published = (raw_path, "all"), loaded.published
+    entry = cache.find(key)
+    if entry is None or published is None or published.is_unanswered or loaded.moved_to is not None:
+        return
+    if (entry.table_id, entry.fresh_until_s) != (loaded.table_id, None) or entry.position == loaded.position:
+        return
+    if len(loaded.metadata) > MAX_JOINED_BYTES:
+        return
+    answer = build_cached_response(encode_load_result(loaded), tagged=list_etag_parts(loaded))
+    read = entry.read._replace(snapshot_id=published.metadata.current_snapshot_id)
+    cache.put(key, replace(entry, position=loaded.position, answer=answer, read=read, local_file=loaded.local_file))
 
 
 def encode_commit_result(loaded: LoadedTable) -> bytes:

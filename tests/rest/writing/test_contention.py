@@ -199,6 +199,46 @@ def test_more_than_may_wait_are_refused_before_any_work(lake: FreshLake, pool: T
         assert "b" not in client.load()["properties"]
 
 
+def test_what_requires_a_ref_that_is_being_moved_reads_no_manifest(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """It waits for the commit that moves the ref, and is refused by its requirement: the store is not asked for its manifest list."""
+    metadata = client.load()
+    first, second = (client.append(metadata, SNAPSHOT + n, [data_file(metadata, f"a{n}")]) for n in range(2))
+    client.objects.delete(second[0]["snapshot"]["manifest-list"])
+    with locked(lake):
+        moving = pool.submit(client.commit, first, [assert_main(None)])
+        wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a commit that waits for the lake")
+        [late] = submit_in_line(client, pool, [(second, [assert_main(None)])])
+        [other] = submit_in_line(client, pool, [([set_property("a")], [])])
+    assert [each.result().status for each in (moving, other)] == [200] * 2
+    assert late.result().error == (409, "CommitFailedException")
+    assert "branch main was created concurrently" in late.result().json["error"]["message"]
+    wait_for_queue(client, 0)
+
+
+def test_a_ref_that_was_not_moved_after_all_is_still_as_required(
+    client: Client, lake: FreshLake, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that was to move it fails, and the one that waited for it lands."""
+    metadata = client.load()
+    assert client.commit(client.append(metadata, SNAPSHOT + 2, [data_file(metadata, "before")])).status == 200
+    metadata = client.load()
+    current = assert_main(metadata["current-snapshot-id"])
+    first, second = (client.append(metadata, SNAPSHOT + n, [data_file(metadata, f"a{n}")]) for n in range(2))
+    write_rows = write.write_single_statement
+
+    def fail_once(*parts: Any) -> Any:
+        monkeypatch.setattr(write, "write_single_statement", write_rows)
+        raise CommitFailed("The statement failed.")
+
+    monkeypatch.setattr(write, "write_single_statement", fail_once)
+    with locked(lake):
+        moving = pool.submit(client.commit, first, [current])
+        wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "a commit that waits for the lake")
+        [waiting] = submit_in_line(client, pool, [(second, [current])])
+    assert [each.result().status for each in (moving, waiting)] == [409, 200]
+    assert len(client.load()["snapshots"]) == 2
+
+
 def test_transactions_take_their_tables_in_one_order(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
     """Two that name the same tables in different orders do not wait for each other."""
     assert client.create("u").status == 200
