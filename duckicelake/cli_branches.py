@@ -143,10 +143,10 @@ def branch_diff(
 
 
 def branch_merge(
-    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge.")],
-    into: Annotated[str, typer.Option(help="What to merge it into.")] = "main",
+    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge. main: its news, into a branch.")],
+    into: Annotated[str, typer.Option(help="What to merge it into: main, or for main a branch.")] = "main",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be merged, or what stands against it.")] = False,
-    strategy: Annotated[str, typer.Option(help="auto, ff (only if the lake has not changed since), or three-way.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, ff (only if what is merged into has no changes since), or three-way.")] = "auto",
     on_conflict: Annotated[
         str, typer.Option(help="cancel the merge, keep ours (the lake's side), or take theirs (the branch's).")
     ] = "cancel",
@@ -157,7 +157,7 @@ def branch_merge(
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Merge a branch into the lake as one lake snapshot, or change nothing and name each conflict."""
+    """Merge a branch into the lake as one lake snapshot, or the lake into a branch; or change nothing and name each conflict."""
     settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branch_merge import build_request, merge  # noqa: PLC0415  as above
 

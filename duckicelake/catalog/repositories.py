@@ -25,12 +25,12 @@ from duckicelake.lake.branches.documents import describe_diff, describe_entry
 from duckicelake.lake.branches.log import NEWEST, LogEntry, read_log
 from duckicelake.lake.branches.merge import MergeRequest, check_plan, describe_conflict, describe_result, merge_locked, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
-from duckicelake.lake.branches.refs import get_ref_schema
 from duckicelake.lake.branches.registry import (
     MAIN,
     Branch,
     check_name,
     find_branch,
+    get_ref_schema,
     has_snapshot,
     is_installed,
     list_branches,
@@ -215,7 +215,7 @@ def preview_merge(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]
 
 
 def merge(warehouse: Warehouse, asked: RequestContext, request: MergeRequest) -> dict[str, Any]:
-    """Merge a branch into the lake and return what was done.
+    """Merge a branch into the lake, or the lake into a branch, and return what was done.
 
     Raises: MergeConflicts: something stands against it, as JSON; nothing was written. LakeBusy: others held its locks all the time
     """
@@ -284,7 +284,8 @@ def _merge_once(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
             return describe_result(preview(planned))
     with committing(warehouse.lake) as commit:
         result = merge_locked(commit.conn, schema, request, planned)
-        commit.note(result.snapshot_id)
+        # The audit log of the lake names lake snapshots of the lake alone.
+        commit.note(None if request.is_rebase else result.snapshot_id)
         if key is not None:
             note_answer(commit.conn, key, json.dumps(describe_result(result)))
     return describe_result(result)

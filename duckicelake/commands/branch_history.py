@@ -12,7 +12,7 @@ from duckicelake.config import Settings
 from duckicelake.lake.branches.diff import ColumnChange, ObjectChange, read_diff
 from duckicelake.lake.branches.documents import describe_diff, describe_entry, format_time
 from duckicelake.lake.branches.log import LogEntry, read_log
-from duckicelake.lake.branches.refs import get_ref_schema
+from duckicelake.lake.branches.registry import get_ref_schema
 from duckicelake.lake.connect import BEGIN_READING
 
 

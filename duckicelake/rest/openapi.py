@@ -47,7 +47,7 @@ def array_of(items: JsonSchema) -> JsonSchema:
 MERGE = object_of(
     {"from": NAME},
     {
-        "into": one_of(["main"]),
+        "into": NAME,
         "strategy": one_of(["auto", "ff", "three-way"]),
         "dry-run": FLAG,
         "on-conflict": one_of(["cancel", "ours", "theirs"]),

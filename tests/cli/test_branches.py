@@ -96,6 +96,8 @@ def test_a_branch_is_merged(lake: FreshLake, tmp_path: Path, monkeypatch: pytest
     assert merged["tables"] == {"main.t": ["append"]}
     assert "duckicelake: nightly" in ask(settings, "branch", "log", "main", "--limit", "1", *home)
     assert "nothing to merge" in ask(settings, "branch", "merge", "dev", *home)
+    news = ("branch", "merge", "main", "--into", "dev", *home)
+    assert "newest snapshot of main already" in ask(settings, *news)
     snapshot = str(merged["snapshot-id"])
     assert "can be reverted:" in ask(settings, "branch", "revert", "main", snapshot, "--dry-run", *home)
     assert json.loads(ask(settings, "branch", "revert", "main", snapshot, "--format", "json", *home))["tables"] == {"main.t": ["delete"]}

@@ -4,7 +4,8 @@
 these locks.
 
 A version of a row of DuckLake's versioned tables is known by its key and its `begin_snapshot`: what was live at the fork point is compared
-with what is live on either side. Files are known by their ids: those of the branch are above the lake's counter at the fork point.
+with what is live on either side. The branch's own files begin after the fork point, or, if a compaction has put them into the past, have
+ids above the lake's counter at the fork point. Those of a branch that was rebased may have smaller ids than that.
 """
 
 from collections import defaultdict
@@ -276,7 +277,7 @@ SELECT NOT EXISTS (SELECT FROM {s}.iceberg_change c WHERE c.kind = 'expire' AND 
 
 SELECT_ADDED = sql.SQL("""
 SELECT table_id, count(*), sum(record_count)::bigint FROM {b}.own_data_file
- WHERE data_file_id >= {nf} AND end_snapshot IS NULL GROUP BY table_id
+ WHERE (data_file_id >= {nf} OR begin_snapshot > {n}) AND end_snapshot IS NULL GROUP BY table_id
 """)
 SELECT_REMOVED = sql.SQL("""
 SELECT table_id, data_file_id FROM {b}.branch_removed
@@ -284,9 +285,12 @@ SELECT table_id, data_file_id FROM {b}.branch_removed
 SELECT table_id, data_file_id FROM {b}.own_data_file WHERE data_file_id < {nf} AND begin_snapshot <= {n} AND end_snapshot > {n}
 """)
 SELECT_CUT = sql.SQL("""
-SELECT table_id, data_file_id FROM {b}.own_delete_file
- WHERE delete_file_id >= {nf} AND end_snapshot IS NULL AND data_file_id < {nf}
+SELECT d.table_id, d.data_file_id FROM {b}.own_delete_file d
+ WHERE (d.delete_file_id >= {nf} OR d.begin_snapshot > {n}) AND d.end_snapshot IS NULL AND d.data_file_id < {placeholder}
+   AND NOT EXISTS (SELECT FROM {b}.own_data_file f
+                    WHERE f.data_file_id = d.data_file_id AND (f.data_file_id >= {nf} OR f.begin_snapshot > {n}))
 """)
+SELECT_OWN = sql.SQL("SELECT data_file_id FROM {b}.own_data_file WHERE data_file_id >= {nf} OR begin_snapshot > {n}")
 SELECT_LOST = sql.SQL("""
 SELECT w.id FROM unnest(%(ids)s::bigint[]) AS w(id)
  WHERE NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = w.id AND f.end_snapshot IS NULL)
@@ -304,7 +308,8 @@ SELECT table_id, 'delete' FROM {p}.ducklake_delete_file
  WHERE (begin_snapshot > {n} OR delete_file_id >= {nf}) AND data_file_id < {placeholder}
  UNION
 SELECT o.table_id, 'delete' FROM {b}.own_data_file o
- WHERE o.data_file_id < {nf} AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = o.data_file_id)
+ WHERE o.data_file_id < {nf} AND o.begin_snapshot <= {n}
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = o.data_file_id)
 """)
 
 SELECT_CUT_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {relation} WHERE begin_snapshot > {n}")
@@ -418,15 +423,16 @@ class _FileReader:
             self._found[table_id].added_count, self._found[table_id].added_rows = count, rows
         for table_id, file_id in self._run(SELECT_REMOVED):
             self._found[table_id].removed.append(file_id)
-        for table_id, file_id in self._run(SELECT_CUT):
+        for table_id, file_id in self._run(SELECT_CUT, placeholder=sql.Literal(PLACEHOLDER)):
             self._found[table_id].cut.add(file_id)
             self._found[table_id].cut_by_files.add(file_id)
+        own = {row[0] for row in self._run(SELECT_OWN)}
         for name in sorted(self._inlined[True]):
             if name.startswith("ducklake_inlined_delete_"):
                 for (file_id,) in self._run(SELECT_CUT_INLINED, relation=self._point.relation(name, on_branch=True)):
                     found = self._found[get_table_id(name)]
                     found.has_inlined_deletes = True
-                    found.cut |= {file_id} if file_id < self._point.next_file_id else set()
+                    found.cut |= set() if file_id in own else {file_id}
         self._meet_main()
         self._read_inlined_rows()
         return {table_id: found for table_id, found in self._found.items() if not found.is_empty}

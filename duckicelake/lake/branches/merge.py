@@ -1,5 +1,7 @@
 """A merge of a branch into its lake: one lake snapshot of the lake, all or nothing, after which the branch goes on from there.
 
+A merge of the lake (`main`) into a branch is decided in the same way, and written into the branch: see `rebase`.
+
 `catalog.repositories` and `commands.branch_merge` call it. `plan_merge` takes no lock. `merge_locked` runs in the caller's
 transaction, takes the locks of both, and decides again unless both are as they were planned.
 """
@@ -17,10 +19,11 @@ from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, ServiceUnav
 from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, MergePoint, read_changes
 from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
-from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, decide
+from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, Side, decide
 from duckicelake.lake.branches.merge_tokens import list_table_words, list_tokens
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
-from duckicelake.lake.branches.refork import refork
+from duckicelake.lake.branches.rebase import copy_changes, drop_copy, merge_copy
+from duckicelake.lake.branches.refork import Restart, forget_rest, refork
 from duckicelake.lake.branches.registry import MAIN, Branch, check_installed, get_branch, list_children, lock_branch
 from duckicelake.lake.changes import Change, format_changes
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
@@ -35,7 +38,10 @@ VANISHED = "A table of inlined rows was dropped meanwhile; nothing was merged. T
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """A branch to merge into the lake. `author`, `message`: of the lake snapshot; None: a message that names the branch."""
+    """A branch to merge into the lake, or the lake (`main`) to merge into a branch.
+
+    `author`, `message`: of the lake snapshot; None: a message that names the branch.
+    """
 
     name: str
     into: str = MAIN
@@ -44,10 +50,23 @@ class MergeRequest:
     author: str | None = None
     message: str | None = None
 
+    @property
+    def is_rebase(self) -> bool:
+        """True if the lake is merged into a branch."""
+        return self.name == MAIN and self.into != MAIN
+
+    @property
+    def branch(self) -> str:
+        """The name of the branch."""
+        return self.into if self.is_rebase else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The effect of a merge, or of a planned one. `snapshot_id` None: nothing was written. `tables`: words for the changes, by table."""
+    """The effect of a merge, or of a planned one. `snapshot_id` None: nothing was written. `tables`: words for the changes, by table.
+
+    `branch`: the branch that is merged, or that the lake is merged into (`into`).
+    """
 
     branch: str
     snapshot_id: int | None
@@ -56,6 +75,7 @@ class MergeResult:
     others: Sequence[str]
     left_out: Sequence[Conflict]
     overruled: Sequence[Conflict] = ()
+    into: str = MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +87,18 @@ class PlannedMerge:
     changes: Changes
     decision: Decision
     state: tuple[int, ...]
+    is_rebase: bool = False
 
     @property
     def is_fast_forward(self) -> bool:
-        """True if the lake has not changed since the fork point."""
-        return self.state[0] == self.point.fork_snapshot_id
+        """True if what is merged into has not changed since the fork point."""
+        return self.changes.is_empty if self.is_rebase else self.state[0] == self.point.fork_snapshot_id
 
     @property
     def has_nothing(self) -> bool:
         """True if there is nothing to write."""
+        if self.is_rebase:
+            return self.state[0] == self.point.fork_snapshot_id
         return self.decision.plan.is_empty and not self.decision.left_out
 
 
@@ -91,8 +114,8 @@ SELECT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n} AND begin_snapsh
 """)
 SELECT_NUMBERS_OF_DELETES = sql.SQL("SELECT DISTINCT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n}")
 SELECT_NUMBERS_OF_FILES = sql.SQL("""
-SELECT data_file_id >> 32 FROM {b}.own_data_file WHERE data_file_id >= {nf}
- UNION SELECT delete_file_id >> 32 FROM {b}.own_delete_file WHERE delete_file_id >= {nf}
+SELECT data_file_id >> 32 FROM {b}.own_data_file WHERE data_file_id >= {nf} OR begin_snapshot > {n}
+ UNION SELECT delete_file_id >> 32 FROM {b}.own_delete_file WHERE delete_file_id >= {nf} OR begin_snapshot > {n}
 """)
 SELECT_MERGED = sql.SQL("SELECT key FROM {p}.iceberg_setting WHERE starts_with(key, {prefix})")
 
@@ -103,12 +126,14 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before,
             or another version made it
     """
-    if request.into != MAIN:
-        raise BadRequest(f"A branch is merged into {MAIN!r}, not into {request.into[:64]!r}: merges into branches are not there yet.")
+    if MAIN not in (request.into, request.name):
+        raise BadRequest(f"A branch is merged into {MAIN!r}, and {MAIN!r} into a branch; two branches are not merged with each other.")
     if request.strategy not in STRATEGIES:
         raise BadRequest(f"The strategy {request.strategy[:64]!r} is none of {', '.join(STRATEGIES)}.")
     conn.execute(format_search_path(lake_schema))
-    branch = get_branch(conn, request.name)
+    branch = get_branch(conn, request.branch)
+    if request.is_rebase and branch.parent != lake_schema:
+        raise Unsupported(f"{branch.name!r} was made of another branch; {MAIN!r} is merged into branches that were made of it alone.")
     check_installed(conn, branch)
     children = list_children(conn, branch)
     if children:
@@ -124,7 +149,7 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
         changes = read_changes(conn, point)
     except psycopg.errors.UndefinedTable as error:
         raise LakeBusy(VANISHED) from error
-    return PlannedMerge(branch, point, changes, decide(changes, request.resolution), tuple(state))
+    return PlannedMerge(branch, point, changes, decide(changes, request.resolution), tuple(state), request.is_rebase)
 
 
 def read_point(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> MergePoint:
@@ -138,10 +163,10 @@ def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
     """Raise MergeConflicts if something stands against the merge, with the list."""
     if request.strategy == FF and not planned.is_fast_forward:
         fork, head = planned.point.fork_snapshot_id, planned.state[0]
-        raise MergeConflicts(
-            f"The lake has changed since the branch {request.name!r} was made (snapshot {fork}, now {head}), so this is no fast-forward; "
-            "nothing was written. Merge with the strategy three-way."
-        )
+        changed = f"The lake has changed since the branch {request.branch!r} was made (snapshot {fork}, now {head})"
+        if planned.is_rebase:
+            changed = f"The branch {request.branch!r} has changes of its own"
+        raise MergeConflicts(f"{changed}, so this is no fast-forward; nothing was written. Merge with the strategy three-way.")
     conflicts = planned.decision.conflicts
     if conflicts:
         told = "; ".join(f"{each.object_kind} {each.name}: {each.kind}: {each.reason} {each.remedy}." for each in conflicts[:10])
@@ -153,7 +178,8 @@ def preview(planned: PlannedMerge) -> MergeResult:
     """Return what a planned merge would do."""
     tables, others = list_table_words(planned.changes, planned.decision.plan)
     decision = planned.decision
-    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, decision.left_out, decision.overruled)
+    into = planned.branch.name if planned.is_rebase else MAIN
+    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, decision.left_out, decision.overruled, into)
 
 
 def merge_branch(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, tries: int = LOCK_TRIES) -> MergeResult:
@@ -192,7 +218,9 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
         if state is None or tuple(state) != planned.state or number != planned.branch.number or has_children:
             planned = plan_merge(conn, lake_schema, request)
             check_plan(planned, request)
-        return preview(planned) if planned.has_nothing else _write(conn, request, planned)
+        if planned.has_nothing:
+            return preview(planned)
+        return _rebase(conn, request, planned) if request.is_rebase else _write(conn, request, planned)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise LakeBusy("The lake or the branch is busy with other commits; nothing was merged. Try again.") from error
     except psycopg.errors.UndefinedTable as error:
@@ -215,9 +243,29 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
         max(main.next_file_id, head.next_file_id) + 1,
     )
     _write_snapshots(conn, request, (main, lake), tokens, done)
-    _note_histories(conn, point, sorted(plan.files))
+    conn.execute(LOCK_CHANGES.format(s=sql.Identifier(point.branch)))
+    _note_histories(conn, point.main, sorted(plan.files))
     conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
-    refork(conn, point, planned.branch, (head, lake), list_main_tokens(planned.changes))
+    refork(conn, point, planned.branch, Restart(head, lake, list_main_tokens(planned.changes)))
+    return done
+
+
+def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
+    point, plan, branch = planned.point, planned.decision.plan, planned.branch
+    copy, lake = copy_changes(conn, point, plan), read_head(conn, point.main)
+    tokens = [*list_main_tokens(planned.changes), *list_branch_tokens(planned.changes)]
+    refork(conn, point, branch, Restart(copy.head, lake, tokens, keeps_files=True))
+    done = replace(preview(planned), snapshot_id=read_head(conn, point.branch).snapshot_id)
+    if not plan.is_empty:
+        heads = merge_copy(conn, copy, plan)
+        _check_written(conn, copy.point, plan)
+        done = replace(done, snapshot_id=heads[1].snapshot_id)
+        conn.execute(format_search_path(point.branch))
+        _write_snapshots(conn, request, heads, list_tokens(planned.changes, plan), done)
+        conn.execute(format_search_path(point.main))
+    _note_histories(conn, point.branch, sorted(plan.files))
+    drop_copy(conn, copy)
+    forget_rest(conn, point, branch)
     return done
 
 
@@ -282,9 +330,10 @@ def _write_snapshots(
 ) -> None:
     """Write the merge's lake snapshot, and an empty one if its id jumps: an open transaction of DuckDB finds the next id taken.
 
-    The search path is the lake's metadata schema. `heads`: before and after.
+    The search path is the metadata schema that it is written to. `heads`: before and after.
     """
-    said = {"author": request.author or "duckicelake", "message": request.message or f"merge branch {request.name}"}
+    what = f"rebase onto {MAIN}" if request.is_rebase else f"merge branch {request.name}"
+    said = {"author": request.author or "duckicelake", "message": request.message or what}
     before, after = heads
     extra = json.dumps({"merge": describe_result(done)})
     written: list[tuple[int, Head, str | None, str | None]] = [(after.snapshot_id, after, format_changes(tokens), extra)]
@@ -294,14 +343,15 @@ def _write_snapshots(
         conn.execute(INSERT_SNAPSHOT, {**asdict(head), "snapshot_id": snapshot_id, **said, "changes": changes, "extra": text})
 
 
-LOCK_CHANGES = sql.SQL("LOCK TABLE {p}.iceberg_change, {b}.iceberg_change IN EXCLUSIVE MODE")
-NOTE_HISTORIES = sql.SQL("INSERT INTO {p}.iceberg_change (kind, table_id) SELECT 'hide', unnest(%(tables)s::bigint[])")
+LOCK_CHANGES = sql.SQL("LOCK TABLE {s}.iceberg_change IN EXCLUSIVE MODE")
+NOTE_HISTORIES = sql.SQL("INSERT INTO {s}.iceberg_change (kind, table_id) SELECT 'hide', unnest(%(tables)s::bigint[])")
 
 
-def _note_histories(conn: psycopg.Connection, point: MergePoint, tables: Sequence[int]) -> None:
+def _note_histories(conn: psycopg.Connection, schema: str, tables: Sequence[int]) -> None:
     """Let servers read the tables' files from the beginning: files of a merge may have smaller ids than those read before."""
-    conn.execute(LOCK_CHANGES.format(**point.names))
-    conn.execute(NOTE_HISTORIES.format(**point.names), {"tables": tables})
+    names = {"s": sql.Identifier(schema)}
+    conn.execute(LOCK_CHANGES.format(**names))
+    conn.execute(NOTE_HISTORIES.format(**names), {"tables": tables})
 
 
 CUTTING_KINDS = ("inserted_into_table", "deleted_from_table", "inlined_delete")
@@ -318,6 +368,16 @@ def list_main_tokens(changes: Changes) -> list[Change]:
         for key in changes.main[kind].list_keys():
             kinds.setdefault(int(key[0]), set()).add("altered_view" if kind == "view" else "altered_table")
     return [Change(kind, str(object_id)) for object_id, found in sorted(kinds.items()) for kind in sorted(found)]
+
+
+def list_branch_tokens(changes: Changes) -> list[Change]:
+    """Return entries for everything that the branch changed, with which sessions of DuckDB that are open on it conflict."""
+    changed = {*changes.files, *(int(key[0]) for kind in ("column", "partition_info") for key in changes.branch[kind].list_keys())}
+    tokens = [Change(kind, str(table_id)) for table_id in sorted(changed) for kind in (*CUTTING_KINDS, "altered_table")]
+    side = Side(changes.branch)
+    for kind in ("table", "view", "schema"):
+        tokens += [Change(f"dropped_{kind}", str(object_id)) for object_id in sorted(side.made(kind))]
+    return tokens
 
 
 def _check_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> None:
@@ -356,6 +416,7 @@ def describe_result(result: MergeResult) -> dict[str, Any]:
     """Return a merge as JSON."""
     return {
         "branch": result.branch,
+        "into": result.into,
         "snapshot-id": result.snapshot_id,
         "fast-forward": result.is_fast_forward,
         "tables": {name: list(words) for name, words in result.tables.items()},

@@ -63,13 +63,14 @@ MAPPED_OBJECT = sql.SQL(
     "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.object_id), f.object_id)"
 )
 # A table that the lake has keeps the folder it has there. A new one lies in the lake's folders.
+IS_KNOWN = sql.SQL("EXISTS (SELECT FROM {p}.ducklake_table x WHERE x.table_id = f.table_id)")
 TABLE_PATH = sql.SQL("""
-CASE WHEN f.table_id < {nc} THEN (SELECT CASE WHEN s.schema_id = {schema} THEN t.path ELSE {folder} END
+CASE WHEN {is_known} THEN (SELECT CASE WHEN s.schema_id = {schema} THEN t.path ELSE {folder} END
                                     FROM {p}.ducklake_table t JOIN {p}.ducklake_schema s ON s.schema_id = t.schema_id
                                    WHERE t.table_id = f.table_id ORDER BY t.begin_snapshot DESC LIMIT 1)
      ELSE {moved} END""")
 TABLE_IS_RELATIVE = sql.SQL("""
-CASE WHEN f.table_id < {nc} THEN (SELECT t.schema_id = {schema} AND coalesce(t.path_is_relative, true) FROM {p}.ducklake_table t
+CASE WHEN {is_known} THEN (SELECT t.schema_id = {schema} AND coalesce(t.path_is_relative, true) FROM {p}.ducklake_table t
                                    WHERE t.table_id = f.table_id ORDER BY t.begin_snapshot DESC LIMIT 1)
      ELSE f.path_is_relative END""")
 MOVED_BACK = sql.SQL("""
@@ -92,18 +93,19 @@ WITH root AS (
      WHERE t.table_id = ANY(%(tables)s)
      ORDER BY t.table_id, t.begin_snapshot DESC
 )
-INSERT INTO {p}.{t} ({columns}) SELECT {values} FROM {b}.{own} f JOIN root r ON r.table_id = f.table_id
- WHERE f.{key} >= {nf} AND f.end_snapshot IS NULL AND f.data_file_id < 9223372036854775807
+INSERT INTO {p}.{into} ({columns}) SELECT {values} FROM {b}.{own} f JOIN root r ON r.table_id = f.table_id
+ WHERE (f.{key} >= {nf} OR f.begin_snapshot > {n}) AND f.end_snapshot IS NULL AND f.data_file_id < 9223372036854775807
 """)
 ADD_FILE_PARTS = sql.SQL("""
-INSERT INTO {p}.{t} ({columns}) SELECT {values} FROM {b}.{own} f
+INSERT INTO {p}.{into} ({columns}) SELECT {values} FROM {b}.{own} f
   JOIN {p}.ducklake_data_file d ON d.data_file_id = f.data_file_id AND d.begin_snapshot = {m}
- WHERE f.data_file_id >= {nf} AND f.table_id = ANY(%(tables)s)
+ WHERE f.table_id = ANY(%(tables)s)
 """)
 FILE_PARTS = ("file_column_stats", "file_partition_value", "file_variant_stats")
 ADD_MAPPINGS = sql.SQL("""
 INSERT INTO {p}.{t} ({columns}) SELECT {values} FROM {b}.{t} f
- WHERE f.mapping_id IN (SELECT d.mapping_id FROM {p}.ducklake_data_file d WHERE d.begin_snapshot = {m} AND d.mapping_id >= {nf})
+ WHERE f.mapping_id IN (SELECT d.mapping_id FROM {p}.ducklake_data_file d WHERE d.begin_snapshot = {m})
+   AND NOT EXISTS (SELECT FROM {p}.{t} o WHERE o.mapping_id = f.mapping_id)
 """)
 
 UPDATE_STATS = sql.SQL("""
@@ -136,6 +138,11 @@ INSERT INTO {relation} (file_id, row_id, begin_snapshot) SELECT file_id, row_id,
 CREATE_ROWS = sql.SQL("""
 CREATE TABLE {relation} (LIKE {source} INCLUDING ALL);
 INSERT INTO {p}.ducklake_inlined_data_tables (table_id, table_name, schema_version) VALUES ({table_id}, {name}, {version})
+""")
+# A branch that was reset keeps tables of inlined rows that a session still reads, without their registration.
+REGISTER_ROWS = sql.SQL("""
+INSERT INTO {p}.ducklake_inlined_data_tables (table_id, table_name, schema_version)
+SELECT {table_id}, {name}, {version} WHERE NOT EXISTS (SELECT FROM {p}.ducklake_inlined_data_tables WHERE table_name = {name})
 """)
 SELECT_NEWEST = sql.SQL("""
 SELECT r.table_name FROM {s}.ducklake_inlined_data_tables r
@@ -176,7 +183,7 @@ class MergeWriter:
             **point.names,
             "m": sql.Literal(self.snapshot_id),
             "v": sql.Literal(self.schema_version),
-            "nc": sql.Literal(point.next_catalog_id),
+            "is_known": IS_KNOWN.format(**point.names),
         }
 
     def write(self) -> None:
@@ -244,7 +251,10 @@ class MergeWriter:
         values = [resolved.get(column, sql.Identifier("f", column)) for column in columns]
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
         own = sql.Identifier(table.replace("ducklake_", "own_"))
-        self._run(query, parameters, t=sql.Identifier(table), own=own, columns=listed, values=sql.SQL(", ").join(values), **names)
+        # A view of a branch would write each row by a trigger.
+        into = own if self._has("own_data_file") else sql.Identifier(table)
+        names |= {"t": sql.Identifier(table), "own": own, "into": into}
+        self._run(query, parameters, columns=listed, values=sql.SQL(", ").join(values), **names)
 
     def _drop_tables(self) -> None:
         ids = {"ids": sorted(self._plan.dropped_tables)}
@@ -320,7 +330,9 @@ class MergeWriter:
             self._conn.execute(ADD_VERSION.format(**names, version=sql.Literal(version)))
         target = f"ducklake_inlined_data_{table_id}_{version}"
         relations = {"relation": self._point.relation(target, on_branch=False), "source": self._point.relation(name, on_branch=True)}
-        if not self._has(target):
+        if self._has(target):
+            self._conn.execute(REGISTER_ROWS.format(**names, name=sql.Literal(target), version=sql.Literal(version)))
+        else:
             self._conn.execute(CREATE_ROWS.format(**names, **relations, name=sql.Literal(target), version=sql.Literal(version)))
         columns = read_columns(self._conn, self._point.branch, name)
         values = sql.SQL(", ").join(self._names["m"] if column == "begin_snapshot" else sql.Identifier(column) for column in columns)

@@ -1,12 +1,13 @@
 """After a merge or reset the branch goes on from the lake's newest snapshot: with its rows, no rows of its own, and new ranges of ids.
 
-`merge` and `reset` call it in their transaction, under the locks of both. After a merge the lake goes on with the ids of the branch's
-old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with what the lake changed, with
-what the branch forgets, and with names that are taken by now: the branch's first lake snapshot names all of it. Files of the old ranges
-stay in the branch's DATA_PATH.
+In a rebase it gets rows of its own again afterwards. `merge` and `reset` call it in their transaction, under the locks of both. After a
+merge the lake goes on with the ids of the branch's old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id
+taken, and conflict with what the lake changed, with what the branch forgets, and with names that are taken by now: the branch's first
+lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -74,6 +75,9 @@ SELECT DISTINCT ON (r.path) r.id, r.path, false, now() FROM merged_reached r
  WHERE r.path IS NOT NULL
    AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file d WHERE d.data_file_id = r.id)
    AND NOT EXISTS (SELECT FROM {p}.ducklake_delete_file d WHERE d.delete_file_id = r.id)
+   -- those that a rebase has given back to the branch
+   AND NOT EXISTS (SELECT FROM {b}.own_data_file d WHERE d.data_file_id = r.id)
+   AND NOT EXISTS (SELECT FROM {b}.own_delete_file d WHERE d.delete_file_id = r.id)
    AND NOT EXISTS (SELECT FROM {p}.ducklake_files_scheduled_for_deletion s WHERE s.path = r.path)
 """)
 
@@ -108,6 +112,14 @@ UPDATE {b}.iceberg_table n SET metadata_version = greatest(n.metadata_version, k
   FROM merged_versions k WHERE k.table_id = n.table_id AND k.location = n.location
 """)
 
+# No metadata file is written twice: tables that get the location of one that a rebase has left out go on with its numbers.
+KEEP_LOCATIONS = sql.SQL("""
+INSERT INTO {b}.iceberg_location (table_id, metadata_version, location)
+SELECT k.table_id, k.metadata_version, k.location FROM merged_versions k
+ WHERE k.metadata_version IS NOT NULL AND NOT EXISTS (SELECT FROM {b}.iceberg_table n WHERE n.table_id = k.table_id)
+ON CONFLICT DO NOTHING
+""")
+
 FOLLOW_SNAPSHOTS = sql.SQL("""
 UPDATE {b}.ducklake_snapshot_changes SET changes_made = %(changes)s, commit_message = %(message)s WHERE snapshot_id = {base};
 """)
@@ -135,24 +147,34 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """)
 
 
-def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: tuple[Head, Head], changes: Iterable[Change]) -> int:
-    """Let the branch go on from the lake's newest snapshot, and return its new number.
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A new beginning of a branch at the lake's newest snapshot.
 
-    `heads`: what was the branch's newest snapshot, and the lake's. `changes`: what the lake changed since the fork point, and what
-    a reset takes back.
+    `head`, `lake`: the newest snapshots of the branch and of the lake. `changes`: what the lake changed since the fork point, and what the
+    branch forgets. `keeps_files`: the branch gets its own files back and keeps its folder; the caller calls `forget_rest` afterwards.
     """
-    head, lake = heads
+
+    head: Head
+    lake: Head
+    changes: Sequence[Change]
+    keeps_files: bool = False
+
+
+def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart: Restart) -> None:
+    """Let the branch go on from the lake's newest snapshot."""
     row = conn.execute(
         sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.main))
     ).fetchone()
     assert row is not None
-    number: int = row[0]
-    names = _build_names(conn, point, branch, number, heads)
+    names = _build_names(conn, point, branch, row[0], restart)
+    if restart.keeps_files:
+        names |= {"iceberg_path": sql.Literal(branch.iceberg_path), "branch_uri": sql.Literal(to_uri(branch.iceberg_path))}
     conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
     conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.branch)))
     conn.execute(KEEP_VERSIONS.format(**names))
     before = read_shown(conn, point.branch, point.fork_snapshot_id)
-    _empty(conn, point)
+    _empty(conn, point, kept=("location",) if restart.keeps_files else ())
     conn.execute(MOVE_OBJECTS.format(**names))
     conn.execute(SHOW_LAKE.format(**names))
     conn.execute(COPY_TABLES.format(**names))
@@ -160,16 +182,28 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, heads: t
     _copy_inlined(conn, point, names)
     conn.execute(COPY_NOTES.format(**names))
     conn.execute(RAISE_VERSIONS.format(**names))
-    message = f"branch {branch.name} goes on from the lake's snapshot {lake.snapshot_id}"
+    message = f"branch {branch.name} goes on from the lake's snapshot {restart.lake.snapshot_id}"
     # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
-    named = [*list_arrivals(conn, point.branch, before), *changes]
+    named = [*list_arrivals(conn, point.branch, before), *restart.changes]
     shown = format_changes(Change(change.kind.upper(), change.value) for change in named)
     conn.execute(FOLLOW_SNAPSHOTS.format(**names), {"changes": shown, "message": message})
-    conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(head.snapshot_id + 1)))
+    conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(restart.head.snapshot_id + 1)))
     conn.execute(UPDATE_BRANCH.format(**names))
+    if not restart.keeps_files:
+        _forget(conn, point, branch)
+
+
+def forget_rest(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> None:
+    """Let the branch forget what it has not got back: its files, and tables, whose locations it remembers."""
+    conn.execute(KEEP_LOCATIONS.format(**point.names))
+    _forget(conn, point, branch)
+
+
+def _forget(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> None:
+    """Schedule, on the lake, the files that the branch reached before and that neither of them names now."""
+    names = {**point.names, "data_path": sql.Literal(branch.data_path)}
     conn.execute(SCHEDULE_REACHED.format(**names))
     _pin_named(conn, branch, names)
-    return number
 
 
 def _format_reached(member: str) -> sql.Composed:
@@ -187,10 +221,8 @@ def _pin_named(conn: psycopg.Connection, branch: Branch, names: Mapping[str, sql
         conn.execute(ADD_PINS_TABLE.format(**names, placeholder=NO_DATA_FILE))
 
 
-def _build_names(
-    conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, heads: tuple[Head, Head]
-) -> dict[str, sql.Composable]:
-    head, lake = heads
+def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, restart: Restart) -> dict[str, sql.Composable]:
+    head, lake = restart.head, restart.lake
     paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.branch))
     row = conn.execute(paths).fetchone()
     assert row is not None
@@ -221,10 +253,10 @@ def _build_names(
     }
 
 
-def _empty(conn: psycopg.Connection, point: MergePoint) -> None:
-    """Delete everything that the branch has of its own or as a copy."""
+def _empty(conn: psycopg.Connection, point: MergePoint, kept: Sequence[str]) -> None:
+    """Delete everything that the branch has of its own or as a copy, but for some notes."""
     # Notes first: the triggers on rows keep files that notes name.
-    names = [f"iceberg_{name}" for name in NOTES]
+    names = [f"iceberg_{name}" for name in NOTES if name not in kept]
     names += [f"{prefix}_{table.name}" for table in VIEWED for prefix in ("own", "gone")]
     names += ["branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
     conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.branch, "iceberg_setting")))

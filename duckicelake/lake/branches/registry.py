@@ -93,6 +93,17 @@ def get_branch(conn: psycopg.Connection, name: str) -> Branch:
     return branch
 
 
+def get_ref_schema(conn: psycopg.Connection, lake_schema: str, name: str) -> str:
+    """Return the metadata schema of the lake or of one of its branches. Raises: NotFound: there is no branch of that name."""
+    if name == MAIN:
+        return lake_schema
+    conn.execute(format_search_path(lake_schema))
+    branch = find_branch(conn, name)
+    if branch is None:
+        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches; {MAIN!r} is the lake itself.")
+    return branch.schema_name
+
+
 def find_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch | None:
     """Return the branch or tag in that metadata schema, which it keeps whatever its name is, or None."""
     return next((branch for branch in list_branches(conn) if branch.schema_name == schema_name), None)

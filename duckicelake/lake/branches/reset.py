@@ -9,12 +9,11 @@ import time
 import psycopg
 
 from duckicelake.errors import BadRequest, NotFound, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.changes import Changes, MergePoint, read_changes
-from duckicelake.lake.branches.merge import CUTTING_KINDS, LOCK_BOTH, list_main_tokens, read_point
+from duckicelake.lake.branches.changes import read_changes
+from duckicelake.lake.branches.merge import LOCK_BOTH, list_branch_tokens, list_main_tokens, read_point
 from duckicelake.lake.branches.merge_write import read_head
-from duckicelake.lake.branches.refork import refork
+from duckicelake.lake.branches.refork import Restart, refork
 from duckicelake.lake.branches.registry import Branch, check_installed, find_branch_in, get_branch, list_children, lock_branch
-from duckicelake.lake.changes import Change
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
 
@@ -63,14 +62,4 @@ def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> None:
         )
     changes = read_changes(conn, point)
     head, lake = read_head(conn, point.branch), read_head(conn, point.main)
-    refork(conn, point, branch, (head, lake), [*list_main_tokens(changes), *_list_branch_tokens(changes, point)])
-
-
-def _list_branch_tokens(changes: Changes, point: MergePoint) -> list[Change]:
-    """Return entries for everything that the branch forgets, with which sessions of DuckDB that are open on it conflict."""
-    changed = {*changes.files, *(int(key[0]) for kind in ("column", "partition_info") for key in changes.branch[kind].list_keys())}
-    tokens = [Change(kind, str(table_id)) for table_id in sorted(changed) for kind in (*CUTTING_KINDS, "altered_table")]
-    for kind in ("table", "view", "schema"):
-        made = {int(version[0]) for version in changes.branch[kind].added if int(version[0]) >= point.next_catalog_id}
-        tokens += [Change(f"dropped_{kind}", str(object_id)) for object_id in sorted(made)]
-    return tokens
+    refork(conn, point, branch, Restart(head, lake, [*list_main_tokens(changes), *list_branch_tokens(changes)]))

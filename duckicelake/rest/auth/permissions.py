@@ -13,7 +13,6 @@ from fastapi import Request
 from duckicelake.access.grants import Levels, Rights, format_name, format_object
 from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW, get_branch_rights
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.repositories import MAIN
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, CHANGING, MANAGEMENT, REPOSITORIES
 from duckicelake.rest.params import decode_segment, split_levels
@@ -196,9 +195,9 @@ def check_manages_warehouse(session: Session) -> None:
 def check_merge(session: Session, into: str) -> None:
     """Raise Forbidden unless the session may manage the warehouse, or may merge branches into the lake (`main`) or into that branch.
 
-    A pattern with stars never means the lake itself.
+    A pattern with stars is no right to merge: a merge changes whatever the other side changed, and may leave out changes of a branch.
     """
-    grants = tuple(grant for grant in session.branches if into != MAIN or grant.pattern == MAIN)
+    grants = tuple(grant for grant in session.branches if grant.pattern == into)
     if not session.may_choose_locations and WRITE not in get_branch_rights(grants, into):
         named = f"The principal {session.client_id!r} has no right to merge into {into[:64]!r}."
         raise Forbidden(f"{named} It needs `write` on `branch:{into[:64]}`, or `manage` on `warehouse`.")

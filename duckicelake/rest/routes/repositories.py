@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from duckicelake.access.grants import Rights
 from duckicelake.catalog import repositories
-from duckicelake.catalog.repositories import MAIN, Branch, BranchRequest
+from duckicelake.catalog.repositories import Branch, BranchRequest
 from duckicelake.catalog.warehouse import is_snapshot_id
 from duckicelake.errors import BadRequest, Forbidden, MergeConflicts
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_long, get_text
@@ -63,11 +63,11 @@ class RepositoryRoutes:
         return repositories.describe_diff(repositories.diff_refs(self._context.get_lake(target.prefix).warehouse, old, new))
 
     def merge(self, target: Target, body: Body, key: Key) -> Response:
-        """Merge a branch into the lake as one lake snapshot. A conflict writes nothing, and the answer 409 lists all of them."""
+        """Merge a branch into the lake as one lake snapshot, or the lake into a branch. A conflict writes nothing; 409 lists them."""
         request, is_dry_run = parse_merge(body)
         check_merge(target.session, request.into)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        asked = key.about(repositories.format_branch(request.name))
+        asked = key.about(repositories.format_branch(request.branch))
         return _answer(
             lambda: repositories.preview_merge(warehouse, request) if is_dry_run else repositories.merge(warehouse, asked, request)
         )
@@ -191,7 +191,7 @@ class BranchRoutes:
 
     def _create(self, request: Request, target: Target, body: bytes, *, is_tag: bool) -> BranchResponse:
         node = as_object(decode_json(body), MAKING)
-        name, parent = get_text(node, "name", MAKING), find_text(node, "from", MAKING) or MAIN
+        name, parent = get_text(node, "name", MAKING), _get_ref(node, "from", MAKING)
         try:
             at = repositories.parse_at(node.get("at"))
         except ValueError as error:

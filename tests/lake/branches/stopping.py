@@ -1,6 +1,6 @@
-"""A process that makes, merges or deletes a branch, or collects what none needs, and stops at a named step, to be killed there.
+"""A process that makes, merges, rebases or deletes a branch, or collects what none needs, and stops at a named step, to be killed there.
 
-`python -m … dsn schema create|merge|delete|gc name step`
+`python -m … dsn schema create|merge|rebase|delete|gc name step`
 
 A step is a function of `create`, `merge` or `delete`: the process stops before it, or after it if the name ends in `+`.
 """
@@ -16,7 +16,7 @@ from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 
-MODULES = {"create": create, "merge": merge, "delete": delete, "gc": delete}
+MODULES = {"create": create, "merge": merge, "rebase": merge, "delete": delete, "gc": delete}
 REACHED = "reached"
 
 
@@ -25,9 +25,9 @@ def stop_at(module: object, step: str) -> None:
     name = step.removesuffix("+")
     original: Callable[..., Any] = getattr(module, name)
 
-    def stopped(*arguments: Any) -> None:
+    def stopped(*arguments: Any, **named: Any) -> None:
         if step.endswith("+"):
-            original(*arguments)
+            original(*arguments, **named)
         sys.stdout.write(f"{REACHED}\n")
         sys.stdout.flush()
         sys.stdin.read()
@@ -43,6 +43,8 @@ def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
             create_branch(conn, schema, BranchRequest(name))
         elif action == "merge":
             merge_branch(conn, schema, MergeRequest(name))
+        elif action == "rebase":
+            merge_branch(conn, schema, MergeRequest("main", name))
         elif action == "gc":
             collect_garbage(conn, schema)
         else:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import duckdb
 import pytest
@@ -120,18 +120,41 @@ def name_after(cell: Cell) -> str:
 def merged(stack: SharedStack) -> Iterator[Merged]:
     """All cells: refused first, then merged without the tables that are in conflict."""
     with make_lake(stack) as lake:
-        main = lake.duckdb()
-        set_up(main)
-        base = {cell.name: read(main, cell.name) for cell in CELLS}
-        dev = make_branch(lake, "dev")
-        with closing(dev.duckdb()) as session:
-            for cell in CELLS:
-                run(session, cell, cell.branch)
-                run(main, cell, cell.main)
-            branch = {cell.name: read(session, name_on_branch(cell)) for cell in CELLS}
-        before = {cell.name: read(main, name_on_main(cell)) for cell in CELLS}
-        expected = {cell.name: expect(main, cell, base[cell.name], before[cell.name], branch[cell.name]) for cell in CELLS}
-        yield merge_all(lake, dev, before, expected)
+        yield merge_all(lake, *change_both(lake))
+
+
+def change_both(lake: FreshLake) -> tuple[FreshLake, dict[str, Rows], dict[str, Rows]]:
+    """Do what each cell says on both sides; return the branch, the lake's rows by then, and what a merge makes of both."""
+    main = lake.duckdb()
+    set_up(main)
+    base = {cell.name: read(main, cell.name) for cell in CELLS}
+    dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        for cell in CELLS:
+            run(session, cell, cell.branch)
+            run(main, cell, cell.main)
+        branch = {cell.name: read(session, name_on_branch(cell)) for cell in CELLS}
+    before = {cell.name: read(main, name_on_main(cell)) for cell in CELLS}
+    return dev, before, {cell.name: expect(main, cell, base[cell.name], before[cell.name], branch[cell.name]) for cell in CELLS}
+
+
+def test_a_rebased_branch_shows_what_a_merge_makes_of_each_cell(stack: SharedStack) -> None:
+    """Without the conflicts, for which the lake's side is kept. The lake is as it was, and gets the same rows by a merge afterwards."""
+    with make_lake(stack) as lake:
+        dev, before, expected = change_both(lake)
+        conn, request = lake.psycopg(), MergeRequest("main", "dev", resolution=Resolution(OURS))
+        with pytest.raises(MergeConflicts) as refused:
+            merge_branch(conn, lake.metadata_schema, replace(request, resolution=Resolution()))
+        assert {each.kind for each in refused.value.conflicts} == {cell.conflict for cell in CELLS if cell.conflict is not None}
+        merge_branch(conn, lake.metadata_schema, request)
+        with closing(lake.duckdb(read_only=True)) as session:
+            assert {cell.name: read(session, name_on_main(cell)) for cell in CELLS} == before
+        for sides in ((dev,), (dev, lake)):
+            for side in sides:
+                with closing(side.duckdb(read_only=True)) as session:
+                    for cell in CELLS:
+                        assert sorted(read(session, name_after(cell)), key=repr) == expected[cell.name], cell.name
+            merge_branch(conn, lake.metadata_schema, MergeRequest("dev"))
 
 
 def merge_all(lake: FreshLake, dev: FreshLake, before: dict[str, Rows], expected: dict[str, Rows]) -> Merged:

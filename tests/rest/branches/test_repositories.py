@@ -85,6 +85,39 @@ def test_a_merge_over_rest_lands_once(lake: FreshLake) -> None:
         assert read_ids(main, ("ns", "fresh")) == list(range(10, 30))
 
 
+def test_the_lake_is_merged_into_a_branch_over_rest(lake: FreshLake) -> None:
+    """Clients of the branch read both; its tables keep uuid and location, and no metadata file is written twice."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        make_branch(lake, "dev")
+        dev, fresh = open_catalog(server, lake, "lake@dev"), ("ns", "fresh")
+        dev.load_table(IDENT).append(make_rows(1000, 50))
+        dev.create_table(fresh, make_rows(0, 1).schema).append(make_rows(0, 30))
+        main.load_table(IDENT).append(make_rows(2000, 25))
+        before = {name: dev.load_table(name) for name in (IDENT, fresh)}
+        wanted, key = {"from": "main", "into": "dev"}, str(uuid4())
+        assert ask_merge(server, {**wanted, "strategy": "ff"}).status == 409
+        assert ask_merge(server, {**wanted, "dry-run": True}).json["into"] == "dev"
+        done = ask_merge(server, wanted, key)
+        assert (done.status, done.json["tables"]) == (200, {"ns.t": ["append"], "ns.fresh": ["create", "append"]})
+        assert ask_merge(server, wanted, key).json == done.json
+        assert ask_merge(server, wanted).json["snapshot-id"] is None
+        assert (read_ids(dev), read_ids(dev, fresh)) == ([*range(100), *range(1000, 1050), *range(2000, 2025)], list(range(30)))
+        assert read_ids(main) == [*range(100), *range(2000, 2025)]
+        for name, table in before.items():
+            loaded = dev.load_table(name)
+            assert (loaded.metadata.table_uuid, loaded.location()) == (table.metadata.table_uuid, table.location())
+            assert loaded.metadata_location != table.metadata_location
+            assert loaded.metadata.current_snapshot_id == done.json["snapshot-id"]
+            loaded.append(make_rows(7000, 5))
+        assert len(read_ids(dev)) == 180 and len(read_ids(dev, fresh)) == 35
+        assert ask_merge(server, {"from": "dev"}).json["tables"] == {"ns.t": ["append"], "ns.fresh": ["create", "append"]}
+        assert (len(read_ids(main)), len(read_ids(main, fresh))) == (180, 35)
+
+
+
 def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
     """Read the lake before the merge, then write on both sides."""
     before = main.load_table(IDENT).metadata.snapshots[-2].snapshot_id

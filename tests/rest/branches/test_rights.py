@@ -211,6 +211,11 @@ def test_who_may_merge_into_a_protected_lake(lake: FreshLake) -> None:
         assert refused.error == DENIED and "branch:main" in refused.json["error"]["message"]
         managed.give("write", "branch:main", "ann")
         assert guarded.server.ask("POST", merges, managed.token("ann", "ns:a:r"), b'{"from": "dev-1"}').error == DENIED
+        into_branch = {"from": "main", "into": "dev-1"}
+        assert managed.ask("ann", "POST", merges, into_branch).error == DENIED
         assert managed.ask("ann", "POST", merges, {"from": "dev-1"}).status == 200
+        managed.give("write", "branch:dev-1", "ann")
+        lake.duckdb().execute("INSERT INTO a.t VALUES (100)")
+        assert managed.ask("ann", "POST", merges, into_branch).status == 200
         assert managed.ask("ann", "POST", f"{MAIN}/a/tables/t", PROPERTY).error == DENIED
     assert len(read_rows(lake, "b.t")) == 11
