@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from duckicelake.embedded.object_store import StoreAccess
 from tests.rck.jars import MAIN_CLASS, KitJars
 from tests.rest.serving import WAREHOUSE, Server
-from tests.support.lakes import FreshLake
 
 Kind = Literal["table", "view"]
 Outcome = Literal["passed", "failed", "skipped"]
@@ -36,10 +36,14 @@ class Result:
     reason: str
 
 
-def run_kit(kit: KitJars, kind: Kind, server: Server, lake: FreshLake, base: str) -> dict[str, Result]:
-    """Run one of the two kits; the results by test. `base` is the folder that tests ask for locations in."""
-    keys = {"s3.access-key-id": lake.store.access_key_id, "s3.secret-access-key": lake.store.secret_access_key}
-    settings = STRICT | keys | {"kit": kind, "uri": server.uri, "warehouse": WAREHOUSE, "rck.base-location": base}
+def list_keys(store: StoreAccess) -> Mapping[str, str]:
+    """The client's settings with the keys of a store; where the store is, the catalog says."""
+    return {"s3.access-key-id": store.access_key_id, "s3.secret-access-key": store.secret_access_key}
+
+
+def run_kit(kit: KitJars, kind: Kind, server: Server, client: Mapping[str, str], base: str) -> dict[str, Result]:
+    """Run one of the two kits; the results by test. `client`: further settings; `base`: the folder that tests ask for locations in."""
+    settings = {**STRICT, **client} | {"kit": kind, "uri": server.uri, "warehouse": WAREHOUSE, "rck.base-location": base}
     command = [*JAVA, "-cp", kit.classpath, MAIN_CLASS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
