@@ -27,7 +27,7 @@ from duckicelake.catalog.dropped.undrop import (
     undrop_table,
 )
 from duckicelake.catalog.events import MOST_EVENTS, parse_cursor, read_events
-from duckicelake.catalog.records.client_reports import MOST_REPORTS, ClientReport, encode_report, summarize_reports
+from duckicelake.catalog.records.client_reports import MOST_REPORTS, encode_report, summarize_reports
 from duckicelake.catalog.records.client_reports import list_reports as read_reports
 from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read
 from duckicelake.catalog.records.reads import list_reads as read_page
@@ -296,18 +296,21 @@ def list_reads(settings: Settings, warehouse: str | None, most: int, name: str |
 
 def list_reports(settings: Settings, warehouse: str | None, name: str, most: int) -> Iterator[str]:
     """Yield the reports on a table as lines, the newest first."""
-    for each in _read_reports(settings, warehouse, name)[:most]:
-        yield json.dumps(encode_report(each), ensure_ascii=False, separators=(",", ":"))
+    ident = to_ident(parse_levels(name))
+    with opening(settings, warehouse) as opened:
+        before: int | None = None
+        while most > 0:
+            page = read_reports(opened, ident, min(most, MOST_REPORTS), before)
+            yield from (json.dumps(encode_report(each), ensure_ascii=False, separators=(",", ":")) for each in page.reports)
+            before, most = page.before, most - len(page.reports)
+            if before is None:
+                return
 
 
 def summarize(settings: Settings, warehouse: str | None, name: str) -> str:
     """Return sums over the reports on a table."""
-    return json.dumps(summarize_reports(_read_reports(settings, warehouse, name)), ensure_ascii=False, indent=2)
-
-
-def _read_reports(settings: Settings, warehouse: str | None, name: str) -> Sequence[ClientReport]:
     with opening(settings, warehouse) as opened:
-        return read_reports(opened, to_ident(parse_levels(name)), MOST_REPORTS)
+        return json.dumps(summarize_reports(opened, to_ident(parse_levels(name))), ensure_ascii=False, indent=2)
 
 
 @contextmanager

@@ -218,7 +218,7 @@ DELETE FROM iceberg_report r
 SELECT_REPORTS = """
 SELECT r.id, r.table_id, r.received_at, r.principal, r.report
   FROM iceberg_report r
- WHERE r.table_id = %(table_id)s
+ WHERE r.table_id = %(table_id)s AND r.id < %(before)s
  ORDER BY r.id DESC
  LIMIT %(most)s
 """
@@ -240,10 +240,65 @@ def write_reports(conn: psycopg.Connection, reports: Sequence[ClientReport], kep
     conn.execute(INSERT_REPORTS, {"reports": json.dumps(rows), "kept": kept})
 
 
-def read_reports(conn: psycopg.Connection, table_id: int, most: int) -> list[ClientReport]:
-    """Return the reports on a table, the newest first."""
-    rows = conn.execute(SELECT_REPORTS, {"table_id": table_id, "most": most}).fetchall()
-    return [ClientReport(*row) for _, *row in rows]
+def read_reports(conn: psycopg.Connection, table_id: int, before: int, most: int) -> list[tuple[int, ClientReport]]:
+    """Return reports on a table with their numbers, the newest first: at most `most` with a number below `before`."""
+    wanted = {"table_id": table_id, "before": before, "most": most}
+    return [(number, ClientReport(*row)) for number, *row in conn.execute(SELECT_REPORTS, wanted).fetchall()]
+
+
+SELECT_REPORT_COUNTS = """
+SELECT r.report ->> 'report-type' AS report_type, count(*), min(r.received_at), max(r.received_at)
+  FROM iceberg_report r
+ WHERE r.table_id = %(table_id)s
+ GROUP BY 1
+"""
+
+SELECT_REPORT_METRICS = """
+SELECT r.report ->> 'report-type' AS report_type, m.key, sum(m.value::numeric)
+  FROM iceberg_report r CROSS JOIN jsonb_each_text(r.report -> 'metrics') m
+ WHERE r.table_id = %(table_id)s AND m.key = ANY(%(metrics)s)
+ GROUP BY 1, 2
+"""
+
+SELECT_REPORT_VALUES = """
+SELECT ranked.kind, ranked.value, ranked.value_count FROM (
+    SELECT v.kind, v.value, count(*) AS value_count, max(r.id) AS newest_id,
+           row_number() OVER (PARTITION BY v.kind ORDER BY count(*) DESC, max(r.id) DESC) AS place
+      FROM iceberg_report r
+     CROSS JOIN LATERAL (
+        SELECT 'operation' AS kind, coalesce(r.report ->> 'operation', '') AS value WHERE r.report ->> 'report-type' = 'commit-report'
+         UNION ALL
+        SELECT 'filter', r.report ->> 'filter' WHERE r.report ->> 'report-type' = 'scan-report' AND r.report ? 'filter'
+         UNION ALL
+        SELECT 'field', jsonb_array_elements_text(r.report -> 'projected-field-names') WHERE r.report ->> 'report-type' = 'scan-report') v
+     WHERE r.table_id = %(table_id)s
+     GROUP BY v.kind, v.value) ranked
+ WHERE ranked.place <= %(most)s
+ ORDER BY ranked.kind, ranked.place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSums:
+    """Sums over the reports on a table. `counts`: number, first and last time by type; `metrics`: by type and name.
+
+    `values`: the commonest operations of commits, filters and fields of scans, each with its number, by `operation`, `filter` and `field`.
+    """
+
+    counts: Mapping[str, tuple[int, datetime, datetime]]
+    metrics: Mapping[tuple[str, str], int]
+    values: Mapping[str, Sequence[tuple[str, int]]]
+
+
+def sum_reports(conn: psycopg.Connection, table_id: int, metrics: Sequence[str], most: int) -> ReportSums:
+    """Return sums over all reports on a table: of these metrics, with at most `most` values of each kind."""
+    wanted = {"table_id": table_id, "metrics": list(metrics), "most": most}
+    counts = {kind: (count, first, last) for kind, count, first, last in conn.execute(SELECT_REPORT_COUNTS, wanted)}
+    sums = {(kind, name): int(value) for kind, name, value in conn.execute(SELECT_REPORT_METRICS, wanted)}
+    values: dict[str, list[tuple[str, int]]] = {}
+    for kind, value, count in conn.execute(SELECT_REPORT_VALUES, wanted):
+        values.setdefault(kind, []).append((value, count))
+    return ReportSums(counts, sums, values)
 
 
 def delete_old_reports(conn: psycopg.Connection, days: float, most: int) -> int:

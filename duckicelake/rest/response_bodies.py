@@ -141,11 +141,10 @@ ListReadsResponse = TypedDict("ListReadsResponse", {"reads": list[dict[str, Any]
 """Equal reads of some seconds are one entry with their `count`."""
 
 
-class ListReportsResponse(TypedDict):
-    """Sums over all reports that are kept of a table, and the newest of these."""
-
-    summary: dict[str, Any]
-    reports: list[dict[str, Any]]
+ListReportsResponse = TypedDict(
+    "ListReportsResponse", {"summary": dict[str, Any] | None, "reports": list[dict[str, Any]], "next-page-token": str | None}
+)
+"""The newest reports that are kept of a table. `summary`: sums over all of them, on the first page."""
 
 
 DroppedEntry = TypedDict(

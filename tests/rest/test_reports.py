@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -10,6 +11,7 @@ from duckicelake.catalog.audit_log import AuditLog
 from duckicelake.catalog.records.client_reports import MAX_WAITING, ReportQueue
 from duckicelake.lake.audit_log import read_reports
 from duckicelake.lake.connect import close_lake, open_lake
+from duckicelake.rest.params import encode_page_token
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.iceberg.requests.test_reports import SCAN
@@ -49,8 +51,8 @@ def send(server: Server, *reports: Mapping[str, Any], table: str = "t") -> None:
 
 def wait_for_reports(server: Server, count: int) -> Sequence[Mapping[str, Any]]:
     """Wait until so many reports are listed."""
-    wait_for(lambda: len(server.get(f"{REPORTS}?limit=1000").json["reports"]) == count, f"{count} reports")
-    return server.get(f"{REPORTS}?limit=1000").json["reports"]
+    wait_for(lambda: len(server.get(f"{REPORTS}?pageSize=1000").json["reports"]) == count, f"{count} reports")
+    return server.get(f"{REPORTS}?pageSize=1000").json["reports"]
 
 
 def test_reports_are_kept_for_each_table(lake: FreshLake) -> None:
@@ -63,8 +65,8 @@ def test_reports_are_kept_for_each_table(lake: FreshLake) -> None:
         found = wait_for_reports(server, 4)
         assert [report["report-type"] for report in found] == ["commit-report", "scan-report", "scan-report", "scan-report"]
         assert (found[0]["principal"], found[0]["metrics"]["added-records"]) == (None, 24)
-        summary = server.get(f"{REPORTS}?limit=0").json
-        assert summary["reports"] == []
+        summary = server.get(f"{REPORTS}?pageSize=1").json
+        assert summary["reports"] == found[:1]
         assert summary["summary"]["scans"] | {"first-at": None, "last-at": None} == {
             "count": 3,
             "first-at": None,
@@ -86,6 +88,29 @@ def test_reports_are_kept_for_each_table(lake: FreshLake) -> None:
         lines = ask(settings, "reports", "list", "main.u", "--most", "2").splitlines()
         assert [json.loads(line) for line in lines] == list(found[:2])
         assert json.loads(ask(settings, "reports", "summary", "main.U")) == summary["summary"]
+
+
+def test_reports_come_in_pages(lake: FreshLake) -> None:
+    """The newest first, each once, also while others arrive; the sums come with the first page and are those of all."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS i")
+    with serve(make_settings(lake)) as server:
+        assert server.get(REPORTS).json["reports"] == []
+        assert server.get(REPORTS).json["summary"]["commits"]["first-at"] is None
+        send(server, *({**SCAN, "snapshot-id": number, "filter": number % 2 == 0} for number in range(5)))
+        wait_for_reports(server, 5)
+        first = server.get(f"{REPORTS}?pageSize=2").json
+        send(server, {**SCAN, "snapshot-id": 5})
+        wait_for_reports(server, 6)
+        second = server.get(f"{REPORTS}?pageSize=2&pageToken={first['next-page-token']}").json
+        third = server.get(f"{REPORTS}?pageSize=2&pageToken={second['next-page-token']}").json
+        pages = [[report["snapshot-id"] for report in page["reports"]] for page in (first, second, third)]
+        assert pages == [[4, 3], [2, 1], [0]]
+        assert third["next-page-token"] is None
+        assert first["summary"]["scans"]["count"] == 5
+        assert first["summary"]["filters"] == [{"filter": "true", "count": 3}, {"filter": "false", "count": 2}]
+        assert (second["summary"], third["summary"]) == (None, None)
+        for wrong in ("pageToken=x", "pageSize=0", "pageSize=1001", f"pageToken={quote(encode_page_token(('1', '2')))}"):
+            assert server.get(f"{REPORTS}?{wrong}").error == (400, "BadRequestException")
 
 
 def list_snapshots(server: Server) -> Sequence[int]:
@@ -126,9 +151,9 @@ def test_reports_that_postgres_refuses_are_counted_as_missing(lake: FreshLake) -
     conn.execute("ALTER TABLE iceberg_gone RENAME TO iceberg_report")
     log.reports.add(1, "alice", COMMIT)
     log.stop()
-    assert [report.principal for report in read_reports(conn, 1, 10)] == ["alice", None]
+    assert [report.principal for _, report in read_reports(conn, 1, 99, 10)] == ["alice", None]
     log = AuditLog(opened, 1, first_s=0)
     log.start()
-    wait_for(lambda: [report.principal for report in read_reports(conn, 1, 10)] == ["alice"], "the old report to go")
+    wait_for(lambda: [report.principal for _, report in read_reports(conn, 1, 99, 10)] == ["alice"], "the old report to go")
     log.stop()
     close_lake(opened)

@@ -3,25 +3,26 @@
 The REST routes and the command line call this.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, Full, Queue
-from typing import Any, cast
+from typing import Any
 
 from duckicelake.catalog.namespaces import find_schema
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.requests.reports import COMMIT, SCAN
-from duckicelake.lake.audit_log import ClientReport, read_reports
+from duckicelake.lake.audit_log import ClientReport, ReportSums, read_reports, sum_reports
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.translate.namespaces import to_schema_name
 
 MAX_WAITING = 1000
 """Reports that wait to be written in each worker, 8 MB at most."""
-MOST_REPORTS = 5000
-"""The largest number of reports that a lake keeps of a table."""
+MOST_REPORTS = 1000
+"""Reports in a page."""
+LARGEST_ID = 2**63 - 1
 MOST_SHOWN = 20
 """Filters and fields in a summary."""
 NANOSECONDS_IN_MS = 10**6
@@ -67,10 +68,20 @@ def find_reported_table(warehouse: Warehouse, ident: Ident, *, may_be_new: bool)
         return get_table(conn, ident).table_id
 
 
-def list_reports(warehouse: Warehouse, ident: Ident, most: int) -> Sequence[ClientReport]:
-    """Return the reports on a table that are kept, the newest first. Raises: NoSuchTable."""
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """Reports on a table, the newest first, and the number that the next page is below; None: there are no more."""
+
+    reports: Sequence[ClientReport]
+    before: int | None
+
+
+def list_reports(warehouse: Warehouse, ident: Ident, most: int, before: int | None) -> ReportPage:
+    """Return the newest reports on a table that are kept, or those whose numbers are below `before`. Raises: NoSuchTable."""
     with reading(warehouse.lake) as conn:
-        return read_reports(conn, get_table(conn, ident).table_id, most)
+        found = read_reports(conn, get_table(conn, ident).table_id, LARGEST_ID if before is None else before, most + 1)
+    shown = found[:most]
+    return ReportPage([report for _, report in shown], shown[-1][0] if len(found) > most else None)
 
 
 def encode_report(kept: ClientReport) -> Mapping[str, Any]:
@@ -78,51 +89,34 @@ def encode_report(kept: ClientReport) -> Mapping[str, Any]:
     return {"received-at": kept.received_at.astimezone(UTC).isoformat(), "principal": kept.principal, **kept.report}
 
 
-def summarize_reports(reports: Sequence[ClientReport]) -> Mapping[str, Any]:
-    """Return sums over reports: of scans with the commonest filters and columns, and of commits."""
-    scans = [each for each in reports if each.report["report-type"] == SCAN]
-    commits = [each for each in reports if each.report["report-type"] == COMMIT]
+SCAN_SUMS = ("total-file-size-in-bytes", "result-data-files", "result-delete-files", "skipped-data-files")
+COMMIT_SUMS = ("added-records", "added-files-size-bytes", "added-data-files", "removed-data-files", "attempts")
+PLANNING, COMMITTING = "total-planning-duration", "total-duration"
+
+
+def summarize_reports(warehouse: Warehouse, ident: Ident) -> Mapping[str, Any]:
+    """Return sums over all reports on a table: of scans with the commonest filters and columns, and of commits. Raises: NoSuchTable."""
+    with reading(warehouse.lake) as conn:
+        sums = sum_reports(conn, get_table(conn, ident).table_id, (*SCAN_SUMS, *COMMIT_SUMS, PLANNING, COMMITTING), MOST_SHOWN)
     return {
         "scans": {
-            **count_reports(scans),
-            "total-file-size-in-bytes": add_metric(scans, "total-file-size-in-bytes"),
-            "result-data-files": add_metric(scans, "result-data-files"),
-            "result-delete-files": add_metric(scans, "result-delete-files"),
-            "skipped-data-files": add_metric(scans, "skipped-data-files"),
-            "total-planning-ms": add_metric(scans, "total-planning-duration") // NANOSECONDS_IN_MS,
+            **encode_counts(sums, SCAN),
+            **{name: sums.metrics.get((SCAN, name), 0) for name in SCAN_SUMS},
+            "total-planning-ms": sums.metrics.get((SCAN, PLANNING), 0) // NANOSECONDS_IN_MS,
         },
-        "filters": list_commonest([str(each.report["filter"]) for each in scans if "filter" in each.report], "filter"),
-        "fields": list_commonest([str(name) for each in scans for name in list_fields(each)], "name"),
+        "filters": [{"filter": value, "count": count} for value, count in sums.values.get("filter", ())],
+        "fields": [{"name": value, "count": count} for value, count in sums.values.get("field", ())],
         "commits": {
-            **count_reports(commits),
-            "operations": dict(Counter(str(each.report.get("operation", "")) for each in commits).most_common(MOST_SHOWN)),
-            "added-records": add_metric(commits, "added-records"),
-            "added-files-size-bytes": add_metric(commits, "added-files-size-bytes"),
-            "added-data-files": add_metric(commits, "added-data-files"),
-            "removed-data-files": add_metric(commits, "removed-data-files"),
-            "attempts": add_metric(commits, "attempts"),
-            "total-ms": add_metric(commits, "total-duration") // NANOSECONDS_IN_MS,
+            **encode_counts(sums, COMMIT),
+            "operations": dict(sums.values.get("operation", ())),
+            **{name: sums.metrics.get((COMMIT, name), 0) for name in COMMIT_SUMS},
+            "total-ms": sums.metrics.get((COMMIT, COMMITTING), 0) // NANOSECONDS_IN_MS,
         },
     }
 
 
-def count_reports(reports: Sequence[ClientReport]) -> Mapping[str, Any]:
-    """Return the number of reports, and the time of the first and the last one; None of none."""
-    times = [each.received_at.astimezone(UTC) for each in reports]
-    first, last = (min(times).isoformat(), max(times).isoformat()) if times else (None, None)
-    return {"count": len(reports), "first-at": first, "last-at": last}
-
-
-def add_metric(reports: Sequence[ClientReport], name: str) -> int:
-    """Return the sum of a metric."""
-    return sum(cast("Mapping[str, int]", each.report["metrics"]).get(name, 0) for each in reports)
-
-
-def list_fields(kept: ClientReport) -> Sequence[object]:
-    """Return the names of the columns that a scan read."""
-    return cast("Sequence[object]", kept.report.get("projected-field-names", ()))
-
-
-def list_commonest(values: Sequence[str], name: str) -> Sequence[Mapping[str, Any]]:
-    """Return the commonest values with their number."""
-    return [{name: value, "count": count} for value, count in Counter(values).most_common(MOST_SHOWN)]
+def encode_counts(sums: ReportSums, report_type: str) -> Mapping[str, Any]:
+    """Return the number of reports of a type, and the time of the first and the last one; None of none."""
+    count, *times = sums.counts.get(report_type, (0, None, None))
+    first, last = (None if each is None else each.astimezone(UTC).isoformat() for each in times)
+    return {"count": count, "first-at": first, "last-at": last}

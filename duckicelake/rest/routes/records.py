@@ -69,11 +69,15 @@ class RecordRoutes:
         prefix: Prefix,
         levels: Levels,
         name: TableName,
-        limit: Annotated[int, Query(ge=0, le=MOST_READS, description="At most so many reports; the summary is of all.")] = FEW_EVENTS,
+        page_token: Annotated[str, Query(alias="pageToken", description="Where the previous page ended; empty: the first page.")] = "",
+        page_size: Annotated[int, Query(alias="pageSize", ge=1, le=MOST_REPORTS, description="At most so many.")] = FEW_EVENTS,
     ) -> ListReportsResponse:
-        """List what clients reported of their scans of a table and commits to it, the newest first, with sums over all that is kept."""
-        reports = list_reports(self._context.get_lake(prefix).warehouse, Ident(levels, name), MOST_REPORTS)
-        return {"summary": dict(summarize_reports(reports)), "reports": [dict(encode_report(each)) for each in reports[:limit]]}
+        """List what clients reported of their scans of a table and commits to it, the newest first; the first page has sums over all."""
+        warehouse, ident, before = self._context.get_lake(prefix).warehouse, Ident(levels, name), parse_place(page_token)
+        page = list_reports(warehouse, ident, page_size, before)
+        summary = dict(summarize_reports(warehouse, ident)) if before is None else None
+        token = None if page.before is None else encode_page_token((str(page.before),))
+        return {"summary": summary, "reports": [dict(encode_report(each)) for each in page.reports], "next-page-token": token}
 
 
 def parse_place(page_token: str) -> int | None:
