@@ -8,16 +8,19 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from duckicelake.embedded.home import LOWEST_PORT, is_free, read_json
 from duckicelake.embedded.processes import find_process
+from tests.support.copies import open_copies
 from tests.support.shared_stack import ROOT
 from tests.support.waiting import wait_for
 
+RUN_SECONDS_MAX = 180
 COMMAND = (sys.executable, "-m", "duckicelake.cli")
 
 
@@ -38,17 +41,13 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 def run(folder: Path, *arguments: str, settings: Mapping[str, str] | None = None, text: str = "") -> Done:
     """Run a command to its end in the folder, with text on its standard input."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=environment(settings or {}),
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    with ExitStack() as files:
+        given, out, err = (files.enter_context(TemporaryFile()) for _ in range(3))
+        given.write(text.encode())
+        given.seek(0)
+        streams = given.fileno(), out.fileno(), err.fileno()
+        status = open_copies(environment({})).run(folder, arguments, environment(settings or {}), streams, RUN_SECONDS_MAX)
+        return Done(status, *(_read_text(file) for file in (out, err)))
 
 
 class Server:
@@ -143,3 +142,8 @@ def _read(body: bytes) -> Any:
         return json.loads(body)
     except ValueError:
         return body.decode("utf-8", "replace")
+
+
+def _read_text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
