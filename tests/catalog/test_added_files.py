@@ -183,14 +183,17 @@ def test_a_file_of_another_type_is_refused(lake: FreshLake, warehouse: Warehouse
 
 @pytest.mark.parametrize(
     ("column_type", "stored", "is_vectorized"),
-    whole_after(1, [
-        ("BIGINT", "INTEGER", False),
-        ("BIGINT", "UTINYINT", False),
-        ("BIGINT", "BIGINT", True),
-        ("INTEGER", "SMALLINT", True),
-        ("TIMESTAMP", "TIMESTAMP_MS", False),
-        ("TIMESTAMP", "TIMESTAMP", True),
-    ]),
+    whole_after(
+        1,
+        [
+            ("BIGINT", "INTEGER", False),
+            ("BIGINT", "UTINYINT", False),
+            ("BIGINT", "BIGINT", True),
+            ("INTEGER", "SMALLINT", True),
+            ("TIMESTAMP", "TIMESTAMP_MS", False),
+            ("TIMESTAMP", "TIMESTAMP", True),
+        ],
+    ),
 )
 def test_a_file_that_breaks_vectors_turns_them_off(
     lake: FreshLake, warehouse: Warehouse, column_type: str, stored: str, is_vectorized: bool

@@ -32,6 +32,7 @@ def bound_sizes(table: StaticTable, field_id: int, snapshot_id: int) -> set[int]
     return {len(cell[field_id]) for cell in bounds}
 
 
+@pytest.mark.whole
 def test_all_at_once_equals_one_after_the_other(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
     """A server that saw every insert and one that sees only the last write the same objects.
 
@@ -105,6 +106,7 @@ def make_copies(lake: FreshLake, copies: int) -> None:
         conn.execute(COPY_STATS, {"copies": copies})
 
 
+@pytest.mark.whole
 def test_files_of_several_slices(lake: FreshLake, warehouse: Warehouse) -> None:
     """What is read while something else is encoded belongs to its own file."""
     make_copies(lake, 3 * SLICE)

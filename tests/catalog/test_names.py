@@ -11,12 +11,15 @@ from tests.support.tiers import whole_after
 
 @pytest.mark.parametrize(
     "columns",
-    whole_after(1, [
-        pytest.param('"a.b" INTEGER, a STRUCT(b INTEGER)', id="struct"),
-        pytest.param('"a.b" INTEGER, a INTEGER[]', id="no-twin"),
-        pytest.param('a INTEGER[], "a.element" INTEGER', id="list"),
-        pytest.param('"a.key" INTEGER, a MAP(INTEGER, INTEGER)', id="map"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param('"a.b" INTEGER, a STRUCT(b INTEGER)', id="struct"),
+            pytest.param('"a.b" INTEGER, a INTEGER[]', id="no-twin"),
+            pytest.param('a INTEGER[], "a.element" INTEGER', id="list"),
+            pytest.param('"a.key" INTEGER, a MAP(INTEGER, INTEGER)', id="map"),
+        ],
+    ),
 )
 def test_a_full_name_for_two_columns_is_refused(lake: FreshLake, warehouse: Warehouse, columns: str) -> None:
     """Both columns are named, and a copy under other names is published."""

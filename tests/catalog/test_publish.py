@@ -58,9 +58,7 @@ def test_every_snapshot_has_the_rows_duckdb_sees(lake: FreshLake, warehouse: War
     ]
 
 
-def test_a_load_holds_no_connection_while_it_writes_objects(
-    lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_holds_no_connection_while_it_writes_objects(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow store would otherwise use up the pool of Postgres connections."""
     idle: list[bool] = []
     write = S3Bucket.put_new

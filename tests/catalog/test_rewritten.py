@@ -104,7 +104,7 @@ def test_going_on_after_a_flush_equals_starting_over(lake: FreshLake, warehouse:
     check_every_snapshot(lake, conn, load(warehouse))
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, warehouse: Warehouse) -> None:
     """When DuckLake has deleted the files before it, the merged file stands for them; old snapshots are exact, and overwrites."""
     conn = lake.duckdb()
@@ -141,16 +141,19 @@ def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, 
 
 @pytest.mark.parametrize(
     "together",
-    long_after(1, [
-        pytest.param(["ALTER TABLE t ADD COLUMN b INTEGER", "INSERT INTO t VALUES (3, 30)"], id="new column"),
-        pytest.param(["ALTER TABLE t ALTER id SET NOT NULL", "INSERT INTO t VALUES (3)"], id="not null"),
-        pytest.param(
-            ["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER", "INSERT INTO t VALUES (4, 5)"], id="before and after"
-        ),
-        pytest.param(["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER"], id="before"),
-        pytest.param(["ALTER TABLE t ALTER id SET DEFAULT 7", "INSERT INTO t VALUES (3)"], id="default"),
-        pytest.param(["ALTER TABLE t ALTER id TYPE BIGINT", "INSERT INTO t VALUES (3)"], id="type"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(["ALTER TABLE t ADD COLUMN b INTEGER", "INSERT INTO t VALUES (3, 30)"], id="new column"),
+            pytest.param(["ALTER TABLE t ALTER id SET NOT NULL", "INSERT INTO t VALUES (3)"], id="not null"),
+            pytest.param(
+                ["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER", "INSERT INTO t VALUES (4, 5)"], id="before and after"
+            ),
+            pytest.param(["INSERT INTO t VALUES (3)", "ALTER TABLE t ADD COLUMN c INTEGER"], id="before"),
+            pytest.param(["ALTER TABLE t ALTER id SET DEFAULT 7", "INSERT INTO t VALUES (3)"], id="default"),
+            pytest.param(["ALTER TABLE t ALTER id TYPE BIGINT", "INSERT INTO t VALUES (3)"], id="type"),
+        ],
+    ),
 )
 def test_inserts_before_a_transaction_that_altered_and_inserted_stay_as_they_are(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, together: list[str]
@@ -212,7 +215,7 @@ CHAIN = [
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("restored_max_bytes", whole_after(1, [0, 1_000_000]), ids=["nothing is restored", "all is restored"])
+@pytest.mark.parametrize("restored_max_bytes", long_after(1, [0, 1_000_000]), ids=["nothing is restored", "all is restored"])
 def test_merges_of_merged_files_leave_history_as_it_is(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, restored_max_bytes: int
 ) -> None:

@@ -17,10 +17,13 @@ BOTH = [
 
 @pytest.mark.parametrize(
     ("clause", "fields"),
-    whole_after(1, [
-        pytest.param("(Name DESC NULLS LAST, id ASC NULLS FIRST)", BOTH, id="columns"),
-        pytest.param("(length(name))", None, id="expression"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("(Name DESC NULLS LAST, id ASC NULLS FIRST)", BOTH, id="columns"),
+            pytest.param("(length(name))", None, id="expression"),
+        ],
+    ),
 )
 def test_a_sort_order_of_bare_columns_is_published(
     lake: FreshLake, warehouse: Warehouse, clause: str, fields: list[dict[str, object]] | None

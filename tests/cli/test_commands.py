@@ -197,11 +197,14 @@ def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: s
 
 @pytest.mark.parametrize(
     ("client", "expected"),
-    long_after(1, [
-        pytest.param("pyiceberg", "'uri': 'http://127.0.0.1:8181'", id="pyiceberg"),
-        pytest.param("spark", "spark.sql.catalog.lake.uri=http://127.0.0.1:8181", id="spark"),
-        pytest.param("trino", "iceberg.rest-catalog.uri=http://127.0.0.1:8181", id="trino"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("pyiceberg", "'uri': 'http://127.0.0.1:8181'", id="pyiceberg"),
+            pytest.param("spark", "spark.sql.catalog.lake.uri=http://127.0.0.1:8181", id="spark"),
+            pytest.param("trino", "iceberg.rest-catalog.uri=http://127.0.0.1:8181", id="trino"),
+        ],
+    ),
 )
 def test_every_client_has_its_snippet(lake: FreshLake, tmp_path: Path, client: str, expected: str) -> None:
     """With the catalog's address and the store's keys."""

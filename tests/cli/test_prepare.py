@@ -160,6 +160,7 @@ def test_a_folder_at_the_top_has_one_beside_it(data_path: str, expected: str) ->
     assert get_default_iceberg_path(data_path) == expected
 
 
+@pytest.mark.whole
 def test_a_lake_given_back_and_taken_again_is_served_right(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
     """Numbers start again, and no object of before is taken for one of now."""
     adopt("again", f"s3://lake/{lake.name}/theirs/")

@@ -83,7 +83,7 @@ QUOTE, DOUBLE_QUOTE, SHELL = (
 )
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_names_are_never_statements(lake: FreshLake, tmp_path: Path) -> None:
     """Principals and roles of such names are refused; a table of one is granted as grants are written, to nobody but who is named."""
 

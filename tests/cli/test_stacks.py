@@ -35,7 +35,7 @@ def test_backends_run_without_a_server_and_a_server_joins_them(tmp_path: Path) -
     assert run(tmp_path, "backends", "down", *home).out == "Nothing was running.\n"
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_lake_on_files_needs_no_s3(tmp_path: Path) -> None:
     """With a folder as data path only Postgres is started; other clients read the same rows."""
     (tmp_path / "duckicelake.toml").write_text(f'data_path = "{tmp_path}/lake/data/"\nlog_format = "json"\n')

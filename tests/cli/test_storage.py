@@ -93,7 +93,7 @@ def test_a_service_that_drops_the_policy_is_found(lake: FreshLake, tmp_path: Pat
     assert list_left(lake) == []
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_without_keys_there_is_nothing_to_prove(lake: FreshLake, local_lake: FreshLake, tmp_path: Path) -> None:
     """The line says what to set; of a lake in folders too."""
     done = run(tmp_path, "check", "--storage", "--home", str(tmp_path / "home"), settings=settings_for(lake))

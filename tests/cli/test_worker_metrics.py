@@ -101,7 +101,7 @@ def test_each_worker_shows_the_sum_over_all(server: Server) -> None:
     assert shown[0]["process_start_time_seconds"] == shown[1]["process_start_time_seconds"]
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_no_sum_falls_when_a_worker_is_killed(server: Server) -> None:
     """Its requests stay counted, its memory and the gauges it wrote do not; the folder goes with the server."""
     folder = server.home / "metrics" / str(server.process.pid)
@@ -128,7 +128,7 @@ def test_no_sum_falls_when_a_worker_is_killed(server: Server) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_files_of_a_killed_server_go_with_the_next_start(tmp_path: Path) -> None:
     """And those of servers that run stay."""
     home = tmp_path / "home"

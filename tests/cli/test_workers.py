@@ -39,6 +39,7 @@ if __name__ == "__main__":
 """The worker is dead when it is asked: as if it had died between the look at its process and the question."""
 
 
+@pytest.mark.whole
 def test_a_worker_that_dies_while_it_is_asked_is_replaced_at_once(tmp_path: Path) -> None:
     script = tmp_path / "kill_and_ask.py"
     script.write_text(KILL_AND_ASK)

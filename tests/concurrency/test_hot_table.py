@@ -65,6 +65,7 @@ def hot_table(lake: FreshLake, duck: DuckDBPyConnection, count: int) -> "Generat
             assert number % 2 or properties[f"writer-{number}"] == str(each.result() - 1), f"a commit of writer {number} is lost"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("statements", "servers"), [pytest.param(5, 1, id="five"), pytest.param(200, 2, id="two hundred", marks=pytest.mark.long)]
 )

@@ -8,6 +8,7 @@ import pytest
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_but
 
 SET = {"action": "set-properties", "updates": {"k": "v"}}
 
@@ -34,21 +35,29 @@ def set_statistics(client: Client) -> list[Any]:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        pytest.param(lambda client: [SET], id="property"),
-        pytest.param(lambda client: [SET, {"action": "remove-properties", "removals": ["comment"]}], id="comment"),
-        pytest.param(set_statistics, id="statistics"),
-        pytest.param(lambda client: [{"action": "upgrade-format-version", "format-version": 3}], id="format version"),
-    ],
+    whole_but(
+        [
+            pytest.param(lambda client: [SET], id="property"),
+            pytest.param(lambda client: [SET, {"action": "remove-properties", "removals": ["comment"]}], id="comment"),
+            pytest.param(set_statistics, id="statistics"),
+            pytest.param(lambda client: [{"action": "upgrade-format-version", "format-version": 3}], id="format version"),
+        ],
+        "property",
+        "statistics",
+    ),
 )
 @pytest.mark.parametrize(
     ("statement", "rows"),
-    [
-        pytest.param("INSERT INTO t VALUES (9, 'i')", [(1, "a"), (2, "b"), (9, "i")], id="insert inlined"),
-        pytest.param("INSERT INTO t SELECT 8, 'f' FROM range(50)", [(1, "a"), (2, "b"), *[(8, "f")] * 50], id="insert file"),
-        pytest.param("UPDATE t SET s = 'u' WHERE i = 1", [(1, "u"), (2, "b")], id="update"),
-        pytest.param("DELETE FROM t WHERE i = 1", [(2, "b")], id="delete"),
-    ],
+    whole_but(
+        [
+            pytest.param("INSERT INTO t VALUES (9, 'i')", [(1, "a"), (2, "b"), (9, "i")], id="insert inlined"),
+            pytest.param("INSERT INTO t SELECT 8, 'f' FROM range(50)", [(1, "a"), (2, "b"), *[(8, "f")] * 50], id="insert file"),
+            pytest.param("UPDATE t SET s = 'u' WHERE i = 1", [(1, "u"), (2, "b")], id="update"),
+            pytest.param("DELETE FROM t WHERE i = 1", [(2, "b")], id="delete"),
+        ],
+        "insert file",
+        "update",
+    ),
 )
 def test_duckdbs_transaction_lands(
     lake: FreshLake, server: Server, change: Callable[[Client], list[Any]], statement: str, rows: list[tuple[int, str]]

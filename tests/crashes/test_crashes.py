@@ -97,7 +97,7 @@ def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("keyed", [pytest.param(False, id="without a key"), pytest.param(True, id="with a key")])
+@pytest.mark.parametrize("keyed", [pytest.param(False, id="without a key", marks=pytest.mark.long), pytest.param(True, id="with a key")])
 @pytest.mark.parametrize("kind", ["undrop", "undrop_namespace"])
 def test_an_undrop_that_was_broken_off_is_done_whole_or_not_at_all(scene: Scene, kind: str, *, keyed: bool) -> None:
     """Before and after its COMMIT and before its answer; asking again brings everything back once."""

@@ -22,6 +22,7 @@ def server(lake: FreshLake) -> Generator[Running]:
         yield started
 
 
+@pytest.mark.whole
 def test_a_commit_is_answered_when_it_is_done_and_shown(lake: FreshLake, server: Running) -> None:
     """COMMIT comes before the metadata file, because no state is shown that may never be, and both before the answer.
 

@@ -36,11 +36,12 @@ from tests.differential.prove import prove
 from tests.differential.sessions import Sessions
 from tests.support.readers import Served
 from tests.support.spark import Spark
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_but, whole_but
 
 P = "PyIceberg"
 COLUMNS = (Column(1, "id", Scalar("int64")), Column(2, "name", Scalar("varchar")), Column(3, "day", Scalar("date")))
 MAKE = (Step((CreateTable("main", "t", COLUMNS),)), Step((Insert(1, tuple(((1, i), (2, "ab"[i % 2]), (3, None)) for i in range(20))),)))
+LONG = pytest.mark.long
 BRANCH, TAG = MakeRef(1, "dev", True, (2**53, 86_400_000, 5)), MakeRef(1, "v1", False, (1, None, None))
 BY_NAME = (PartitionKey(2, "identity"),)
 
@@ -76,27 +77,34 @@ def row(key: int, name: str | None = "a") -> Cells:
             pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again"),
             pytest.param((HideSnapshots(1), Delete(1, KeyIn((1,))), HideSnapshots(1)), id="snapshots removed"),
             pytest.param((BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept"),
-            pytest.param((TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics"),
-            pytest.param((MoveColumn(1, 2, 3), Insert(1, (row(70),))), id="a column moved"),
             pytest.param(
-                (CreateTableAs(2, "main", "made", COLUMNS, (row(70), row(71))), Delete(2, KeyIn((70,))), PurgeTable(2)), id="made with rows"
+                (TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics", marks=LONG
+            ),
+            pytest.param((MoveColumn(1, 2, 3), Insert(1, (row(70),))), id="a column moved", marks=LONG),
+            pytest.param(
+                (CreateTableAs(2, "main", "made", COLUMNS, (row(70), row(71))), Delete(2, KeyIn((70,))), PurgeTable(2)),
+                id="made with rows",
+                marks=LONG,
             ),
             pytest.param(
                 (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), MoveTable(1, "ns", "u"), TakeBack(1, "main", "t")),
                 id="to a namespace and back",
+                marks=LONG,
             ),
             pytest.param(
-                (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")), id="a namespace gone"
+                (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")),
+                id="a namespace gone",
+                marks=LONG,
             ),
             pytest.param((SetView("main", "w", True), SetView("main", "w", False), SetView("main", "w", True)), id="views"),
             pytest.param(
-                (ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"
+                (ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")),
+                id="properties",
+                marks=LONG,
             ),
         ],
         "rolled back",
-        "a file added",
         "upserted",
-        "views",
         "a branch overwritten",
     ),
 )
@@ -168,7 +176,7 @@ def test_spark_and_duckdb_agree(served: Served, sessions: Sessions, spark: Spark
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("reason", long_but(REFUSALS, "stale", "elsewhere", "added twice", "namespace in use", "registered twice"))
 def test_what_is_refused_changes_nothing(served: Served, sessions: Sessions, reason: str) -> None:
     """Neither rows, nor snapshots, nor what clients are shown."""
     prove(served, History("UTC", (*MAKE, Step((Refused(1, reason),), P), Step((Insert(1, (row(30),)),), P))), sessions)

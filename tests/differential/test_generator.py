@@ -226,7 +226,7 @@ def test_duckdb_iceberg_alters_no_table_whose_columns_are_older_ones(later: tupl
     assert bool(without_returned(lake, steps).tables) == is_left
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_histories_reach_every_operation() -> None:
     """Nothing is left out by its weights, nor by PyIceberg. What hypothesis draws depends on what else is imported: it may try again."""
     wanted: Kinds = set()

@@ -32,6 +32,7 @@ def run_block(block: Block, sessions: Sessions, spark: Spark | None, *clients: s
     every_reader_agrees()
 
 
+@pytest.mark.whole
 def test_every_reader_agrees_at_every_snapshot(block: Block, sessions: Sessions) -> None:
     """PyIceberg, DuckDB's iceberg extension, DuckDB itself and the model show the same rows, now and at all times."""
     run_block(block, sessions, None)

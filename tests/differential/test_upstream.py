@@ -127,12 +127,15 @@ def test_a_flush_by_another_session_breaks_one_that_knows_a_changed_table(served
 
 @pytest.mark.parametrize(
     "call",
-    long_after(1, [
-        pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
-        pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
-        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
-        pytest.param("CHECKPOINT", id="checkpoint"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
+            pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
+            pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+            pytest.param("CHECKPOINT", id="checkpoint"),
+        ],
+    ),
 )
 def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_maintained(served: Served, call: str) -> None:
     """DuckDB looks for the column among the file's; without the order it maintains the table, and what is published stays the same."""
@@ -147,11 +150,14 @@ def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_mainta
 
 @pytest.mark.parametrize(
     "call",
-    long_after(1, [
-        pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
-        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
-        pytest.param("CHECKPOINT", id="checkpoint"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
+            pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+            pytest.param("CHECKPOINT", id="checkpoint"),
+        ],
+    ),
 )
 def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(served: Served, call: str) -> None:
     """DuckDB looks for the column in the place of the lost one; without the order it maintains the table."""
@@ -166,10 +172,13 @@ def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(se
 
 @pytest.mark.parametrize(
     "call",
-    whole_after(1, [
-        pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
-        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
+            pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+        ],
+    ),
 )
 def test_files_with_nulls_in_a_not_null_column_are_not_put_together(served: Served, call: str) -> None:
     """DuckDB takes such files in and checks NOT NULL when it writes their rows again, until there is no NULL."""
@@ -348,12 +357,15 @@ def test_duckdb_takes_the_text_null_for_no_default(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "message"),
-    whole_after(1, [
-        ("ALTER TABLE t ADD COLUMN y INTEGER DEFAULT (1 + 1)", "non-literal default"),
-        ("ALTER TABLE t ALTER COLUMN x SET DEFAULT (1 + 1)", "non-literal default"),
-        ("ALTER TABLE t SET SORTED BY (x)", "transaction-local inlined data"),
-        ("ALTER TABLE t SET PARTITIONED BY (x)", "transaction-local inlined data"),
-    ]),
+    whole_after(
+        1,
+        [
+            ("ALTER TABLE t ADD COLUMN y INTEGER DEFAULT (1 + 1)", "non-literal default"),
+            ("ALTER TABLE t ALTER COLUMN x SET DEFAULT (1 + 1)", "non-literal default"),
+            ("ALTER TABLE t SET SORTED BY (x)", "transaction-local inlined data"),
+            ("ALTER TABLE t SET PARTITIONED BY (x)", "transaction-local inlined data"),
+        ],
+    ),
 )
 def test_duckdb_refuses(served: Served, statement: str, message: str) -> None:
     """What histories leave out because DuckLake has no word for it."""

@@ -272,6 +272,7 @@ def test_a_killed_s3_comes_back(running: Stack, reports: list[str]) -> None:
     assert any(line.startswith("SeaweedFS: it ended with status -9") for line in reports)
 
 
+@pytest.mark.whole
 def test_a_restart_finds_everything_even_on_other_ports(tmp_path: Path) -> None:
     """Ports stay when they are free, which other processes may change meanwhile; when they are not, the data is still there."""
     order: list[str] = []
@@ -305,6 +306,7 @@ def test_a_configured_port_in_use_is_named_before_anything_starts(tmp_path: Path
     assert not (tmp_path / "run" / "postgres.json").exists()
 
 
+@pytest.mark.whole
 def test_a_start_that_fails_halfway_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Postgres was started before the S3 turned out to be missing; it is gone, and the home is free again."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -339,6 +341,7 @@ def test_a_home_stays_with_the_store_that_has_its_files(tmp_path: Path, monkeypa
         resolve_store("minio", home)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["seaweedfs", *(["minio"] if shutil.which("minio") else [])])
 def test_every_store_that_is_here_survives_a_restart(tmp_path: Path, kind: Literal["seaweedfs", "minio"]) -> None:
     """The bucket, an object and the sessions of STS, in a home with a long path; a MinIO is tried where the PATH has one."""

@@ -54,7 +54,7 @@ def test_it_runs_on_a_server_of_its_own() -> None:
     assert "✗" not in done.out
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_port_that_a_program_took_meanwhile_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo's server starts on another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

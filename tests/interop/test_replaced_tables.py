@@ -81,12 +81,15 @@ def list_published(lake: FreshLake) -> dict[str, bytes]:
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "swap",
-    long_after(1, [
-        pytest.param(("DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="drop and create"),
-        pytest.param(("BEGIN", "DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)", "COMMIT"), id="in one transaction"),
-        pytest.param(("CREATE OR REPLACE TABLE t (id BIGINT, name VARCHAR)",), id="replace"),
-        pytest.param(("ALTER TABLE t RENAME TO old", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="rename and create"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(("DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="drop and create"),
+            pytest.param(("BEGIN", "DROP TABLE t", "CREATE TABLE t (id BIGINT, name VARCHAR)", "COMMIT"), id="in one transaction"),
+            pytest.param(("CREATE OR REPLACE TABLE t (id BIGINT, name VARCHAR)",), id="replace"),
+            pytest.param(("ALTER TABLE t RENAME TO old", "CREATE TABLE t (id BIGINT, name VARCHAR)"), id="rename and create"),
+        ],
+    ),
 )
 def test_a_new_table_under_an_old_name_is_another_table(served: Served, swap: tuple[str, ...]) -> None:
     """DuckDB uses the folder of the old one again; ids, locations and objects are apart, and each table has its own rows."""
@@ -109,7 +112,7 @@ def test_a_new_table_under_an_old_name_is_another_table(served: Served, swap: tu
         check_apart([old, last])
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_two_tables_swap_their_names(served: Served) -> None:
     """Each keeps its id, its location and its rows under the other's name."""
     conn = served.lake.duckdb()

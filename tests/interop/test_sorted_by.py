@@ -45,12 +45,15 @@ def go_on(conn: DuckDBPyConnection, columns: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("clause", "new"),
-    whole_after(1, [
-        pytest.param("id ASC NULLS FIRST", "number", id="column"),
-        pytest.param('"id" DESC, name', "select", id="word of SQL"),
-        pytest.param("name, id + length(name)", 'it\'s "a" column', id="expression"),
-        pytest.param("CASE WHEN id > 1 THEN id ELSE length('id') END", "löwe", id="text of that name"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("id ASC NULLS FIRST", "number", id="column"),
+            pytest.param('"id" DESC, name', "select", id="word of SQL"),
+            pytest.param("name, id + length(name)", 'it\'s "a" column', id="expression"),
+            pytest.param("CASE WHEN id > 1 THEN id ELSE length('id') END", "löwe", id="text of that name"),
+        ],
+    ),
 )
 def test_keys_follow_a_renamed_column(duck: DuckDBPyConnection, catalog: RestCatalog, clause: str, new: str) -> None:
     """DuckDB sorts on by the new name, as after a rename of its own."""
@@ -91,10 +94,13 @@ def with_columns(fields: dict[int, str]) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("clause", "more"),
-    whole_after(1, [
-        pytest.param("name, id", [{"action": "set-default-sort-order", "sort-order-id": 0}], id="columns"),
-        pytest.param("id + 1", [], id="expression"),
-    ]),
+    whole_after(
+        1,
+        [
+            pytest.param("name, id", [{"action": "set-default-sort-order", "sort-order-id": 0}], id="columns"),
+            pytest.param("id + 1", [], id="expression"),
+        ],
+    ),
 )
 def test_an_order_by_a_dropped_column_ends(served: Served, clause: str, more: list[Any]) -> None:
     """DuckDB goes on, unsorted, also where a new column has that name; an order that clients see they have to end themselves."""

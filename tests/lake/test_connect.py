@@ -213,6 +213,7 @@ def test_a_postgres_that_is_gone_is_said_so_and_found_again(lake: FreshLake) -> 
         wait_for(lambda: can_read(opened), "the pool to connect again")
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("impatient")
 def test_a_postgres_that_is_frozen_is_given_up_on(lake: FreshLake) -> None:
     """Neither a statement on its way nor an idle connection waits for a server that keeps the line open and is silent."""

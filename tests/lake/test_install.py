@@ -143,6 +143,7 @@ def test_a_metadata_schema_may_have_any_name(lake: FreshLake, tmp_path: Path, sc
         assert session.execute("INSERT INTO t VALUES (1)").fetchall() == [(1,)]
 
 
+@pytest.mark.whole
 def test_a_lake_is_adopted_while_duckdb_writes(lake: FreshLake, tmp_path: Path) -> None:
     """No statement of DuckDB's fails, and the preparation gets through."""
     bare = make_bare_lake(lake, tmp_path)

@@ -163,6 +163,7 @@ def test_a_first_load_without_the_store_is_refused_and_then_fine(settings: Setti
         assert wait_for(lambda: server.get(PATH), 200).json["metadata"]["current-snapshot-id"] > 0
 
 
+@pytest.mark.whole
 def test_a_server_starts_without_postgres_and_store(settings: Settings, postgres: Wire, store: Wire) -> None:
     """It is alive and red at first, and serves as soon as both are there, without a restart."""
     postgres.cut()

@@ -56,6 +56,7 @@ def columns_of(kinds: list[Kind]) -> st.SearchStrategy[list[list[object]]]:
     return st.lists(row, min_size=1, max_size=8).map(lambda rows: [list(column) for column in zip(*rows, strict=True)])
 
 
+@pytest.mark.whole
 @REAL_LAKE
 @given(columns=columns_of(LEAVES))
 def test_values_of_every_type_come_back(tables: Tables, columns: list[list[object]]) -> None:

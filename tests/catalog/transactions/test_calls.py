@@ -73,6 +73,7 @@ def test_a_small_commit_is_few_calls(counted: tuple[Client, Calls], kind: str) -
     assert MOST_CALLS[kind] / 2 < min(found) <= MOST_CALLS[kind], found
 
 
+@pytest.mark.whole
 def test_a_long_history_is_no_more_calls(counted: tuple[Client, Calls]) -> None:
     """Not even one for every other snapshot that the table has."""
     client, calls = counted

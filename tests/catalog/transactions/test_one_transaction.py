@@ -30,14 +30,17 @@ def play(lake: FreshLake, limit: int, *statements: str) -> list[tuple[Any, ...]]
 @pytest.mark.parametrize("limit", whole_after(1, [0, 10]), ids=["in files", "inlined"])
 @pytest.mark.parametrize(
     "changes",
-    long_after(1, [
-        pytest.param(["ALTER TABLE t ADD COLUMN y BIGINT DEFAULT -32"], id="added"),
-        pytest.param(["ALTER TABLE t ADD COLUMN y BIGINT DEFAULT -32", "ALTER TABLE t RENAME y TO z"], id="added and renamed"),
-        pytest.param(["ALTER TABLE t DROP x", "ALTER TABLE t ADD COLUMN x INTEGER DEFAULT 7"], id="dropped and added"),
-        pytest.param(["ALTER TABLE t ALTER x SET DATA TYPE BIGINT"], id="widened"),
-        pytest.param(["ALTER TABLE t RENAME x TO z"], id="renamed"),
-        pytest.param(["ALTER TABLE t DROP x"], id="dropped"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(["ALTER TABLE t ADD COLUMN y BIGINT DEFAULT -32"], id="added"),
+            pytest.param(["ALTER TABLE t ADD COLUMN y BIGINT DEFAULT -32", "ALTER TABLE t RENAME y TO z"], id="added and renamed"),
+            pytest.param(["ALTER TABLE t DROP x", "ALTER TABLE t ADD COLUMN x INTEGER DEFAULT 7"], id="dropped and added"),
+            pytest.param(["ALTER TABLE t ALTER x SET DATA TYPE BIGINT"], id="widened"),
+            pytest.param(["ALTER TABLE t RENAME x TO z"], id="renamed"),
+            pytest.param(["ALTER TABLE t DROP x"], id="dropped"),
+        ],
+    ),
 )
 def test_columns_changed_after_rows_were_written(lake: FreshLake, warehouse: Warehouse, changes: list[str], limit: int) -> None:
     """Readers see what DuckDB sees, at once and after more rows."""

@@ -34,6 +34,7 @@ def prove_share(share: Block, sessions: Sessions, *clients: str) -> None:
     every_member_agrees()
 
 
+@pytest.mark.whole
 @EACH_SHARE
 def test_every_member_agrees_at_every_snapshot(share: Block, sessions: Sessions) -> None:
     """DuckDB writes to a lake and its branches: they change apart from each other, whatever maintenance removes."""

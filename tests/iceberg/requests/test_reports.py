@@ -71,6 +71,7 @@ def test_a_body_without_a_type_is_no_report(node: Any) -> None:
         read_report_type(node)
 
 
+@pytest.mark.whole
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from([name for name in SCAN if name != "report-type"]), ANY))
 def test_hostile_reports_are_bounded_and_can_be_stored(changed: dict[str, Any]) -> None:

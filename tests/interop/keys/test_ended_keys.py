@@ -56,6 +56,7 @@ def test_duckdb_goes_on_by_itself(stack: SharedStack, lake: FreshLake) -> None:
             assert truth.execute(f"SELECT count(*), sum(i) FROM lake.a.{name}").fetchone() == (50_001, 1_249_974_999)
 
 
+@pytest.mark.whole
 def test_duckdbs_transaction_outlives_its_keys(stack: SharedStack, lake: FreshLake) -> None:
     """It keeps the keys it began with until they are refused, and has newer ones then: to read, to write and to commit."""
     with guard_with_dead_keys(stack, lake) as (guarded, given):

@@ -51,6 +51,7 @@ def open_catalog(guarded: Guarded, **told: str) -> RestCatalog:
     return catalog
 
 
+@pytest.mark.whole
 def test_pyiceberg_reads_with_a_token_and_is_told_why_it_may_not_write(guarded: Guarded, issuer: Issuing) -> None:
     """By a role that its token names, with keys that the catalog vends; without the role there is nothing."""
     catalog = open_catalog(guarded, token=issuer.token("alice", groups=["readers"]))

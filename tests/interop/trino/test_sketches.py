@@ -17,6 +17,7 @@ def find_distinct(shown: Rows) -> dict[str, float | None]:
     return {row[0]: row[2] for row in shown if row[0] is not None}
 
 
+@pytest.mark.long
 def test_trino_counts_by_the_sketches(served: Served, spark: Spark, trino: Trino) -> None:
     """It knows of no distinct values before, and afterwards as many as there are."""
     story = Story(served, trino)

@@ -81,6 +81,7 @@ def test_the_rest_of_a_table_is_read_and_written(served: Served) -> None:
     assert [key for (key,) in keys[:2]] == ["d", '"i"']
 
 
+@pytest.mark.whole
 def test_no_rewriting_loses_hidden_values(served: Served) -> None:
     """A client's copy of DuckDB's rows would lack them. Its own files have none, so it may rewrite those."""
     conn, pyiceberg = served.lake.duckdb(), served.pyiceberg()
@@ -193,6 +194,7 @@ def test_a_file_of_ducklakes_that_comes_back_is_not_rewritten(served: Served) ->
     assert conn.execute("SELECT count(*), sum(u) FROM t").fetchall() == [(20, 190)]
 
 
+@pytest.mark.whole
 def test_rows_are_not_replaced_by_two_snapshots_of_one_request(served: Served) -> None:
     """PyIceberg's overwrite deletes whole files in one snapshot, and adds the new rows in the next one. Apart, both are what they say."""
     conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog
@@ -209,6 +211,7 @@ def test_rows_are_not_replaced_by_two_snapshots_of_one_request(served: Served) -
     assert conn.execute("SELECT count(*), count(u) FROM t").fetchall() == [(20, 0)]
 
 
+@pytest.mark.whole
 def test_large_numbers_stay_hidden_after_a_clients_change_of_columns(served: Served) -> None:
     """Readers would show 4294967295 as -1: the schema that the client noted is served without the column, at its snapshots too."""
     conn, pyiceberg = served.lake.duckdb(), served.pyiceberg()
@@ -238,6 +241,7 @@ def test_an_unreadable_table_takes_no_other_property(served: Served, more: dict[
     assert set_property(served, "hide").status == 200
 
 
+@pytest.mark.whole
 def test_an_older_metadata_file_does_not_bring_a_table_back_without_hidden_columns(served: Served) -> None:
     """A table made again from it would have files with values, and no column for them."""
     conn, catalog = served.lake.duckdb(), served.pyiceberg().catalog

@@ -74,6 +74,7 @@ def test_large_unsigned_numbers_are_shown_until_they_lie_in_a_file(served: Serve
     assert pyiceberg.read(ident).to_pylist() == [{"v": 4294967295, "s": [2147483648]}]
 
 
+@pytest.mark.whole
 def test_a_clients_append_to_an_unsigned_column_stays_readable(served: Served) -> None:
     """The commit that widens the column brings a file of signed 64 bits; neither it nor DuckDB's merge of it counts as unsigned."""
     conn, ident = served.lake.duckdb(), ("main", "t")

@@ -91,6 +91,7 @@ def test_files_of_a_branch_are_known_by_their_names_when_main_takes_them(served:
     story.check({"a": 1, "b": 2, "c": 3}, {"a": 11, "b": None, "c": 13})
 
 
+@pytest.mark.whole
 def test_files_come_back_with_their_names_when_main_goes_back(served: Served) -> None:
     """Under new names of columns, after their rows were deleted and all of DuckLake's past is gone, and others come after them."""
     story = Story(served)

@@ -15,6 +15,7 @@ def read_versions(conn: DuckDBPyConnection, catalog: str, versions: list[int]) -
     return [conn.execute(f"FROM {catalog}.ns.t AT (VERSION => {version}) ORDER BY ALL").fetchall() for version in versions]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_rows_come_and_go_by_turns(pair: Pair, format_version: int) -> None:
     """Inserts, deletes and updates of both, of files, inlined rows and rows with deletes: equal at head and at each snapshot."""

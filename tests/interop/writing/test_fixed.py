@@ -54,6 +54,7 @@ def list_lengths(schema: Schema) -> dict[str, str]:
     return {str(name): str(field.field_type) for name, field in names if isinstance(field.field_type, FixedType)}
 
 
+@pytest.mark.whole
 def test_lengths_survive_what_duckdb_changes(served: Served) -> None:
     """Clients' files and inlined rows are read by every reader, in all schemas, after DuckDB altered other columns and these."""
     catalog, duck = served.pyiceberg().catalog, served.lake.duckdb()

@@ -185,6 +185,7 @@ def test_folders_that_would_be_read_in_two_ways_are_refused(served: Served, type
     assert story.table.refresh().metadata_location == before
 
 
+@pytest.mark.whole
 def test_files_outlive_changes_of_their_columns(served: Served) -> None:
     """A wider type, other names, another column, rows that change and go, and all of DuckLake's past."""
     story = Story(served, IntegerType())

@@ -41,7 +41,7 @@ def list_spec_ids(table: Table) -> set[int]:
     return {task.file.spec_id for task in table.scan().plan_files()}
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     """In one transaction: the client's number for it is taken; the files have the table's, and it is the default from then on."""
     table, duck = load_repartitioned(served)

@@ -263,6 +263,7 @@ def test_create_transactions(catalog: RestCatalog, duck: DuckDBPyConnection) -> 
         catalog.create_table("ns.t", SCHEMA)
 
 
+@pytest.mark.whole
 def test_renamed_and_dropped(served: Served, catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """A renamed table keeps uuid, location and rows, across namespaces too; a dropped one is gone on both sides."""
     catalog.create_namespace("other")

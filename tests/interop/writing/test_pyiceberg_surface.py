@@ -21,7 +21,7 @@ from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedF
 
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_but, whole_but
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -108,7 +108,7 @@ def test_rows_are_appended_overwritten_and_deleted(served: Served, spec: Partiti
     story.check([7, 8])
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_partitions_are_replaced_dynamically(served: Served) -> None:
     """The partitions that rows come for lose theirs, those of DuckDB's files too; others stay."""
     story = Story(served, BY_NAME)
@@ -183,7 +183,7 @@ def change_properties(table: Table) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("change", [change_schema, change_shape, change_properties])
+@pytest.mark.parametrize("change", long_but([change_schema, change_shape, change_properties], change_schema))
 def test_everything_else_of_a_table_changes(served: Served, change: Callable[[Table], None]) -> None:
     """With rows of both sides before and after."""
     story = Story(served, PartitionSpec())
@@ -231,7 +231,7 @@ def test_transactions_over_everything(served: Served) -> None:
     story.finish()
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_snapshots_are_managed(served: Served) -> None:
     """Tags, branches, rollback, expiry and statistics; DuckDB has main's rows."""
     story = Story(served, PartitionSpec())

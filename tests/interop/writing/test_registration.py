@@ -123,6 +123,7 @@ def test_a_tables_rows_history_and_refs_come_along(world: World, version: str) -
     check_going_on(world.served, ("ns", "t"))
 
 
+@pytest.mark.whole
 def test_evolved_schemas_and_specs_come_along(world: World) -> None:
     """Columns renamed, promoted, added, dropped and moved, nested ones too; files of three partition specs."""
     there = world.there.create_table("ns.t", SCHEMA)
@@ -172,6 +173,7 @@ def evolved(table: Table, *ids: int) -> pa.Table:
     return pa.table(columns, schema=table.schema().as_arrow())
 
 
+@pytest.mark.whole
 def test_files_without_field_ids_are_read_by_their_names(world: World) -> None:
     """As `add_files` takes them: by the names that the table's mapping has, old and new."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
@@ -258,6 +260,7 @@ def test_the_past_stays_when_ducklake_forgets_it(world: World) -> None:
         assert in_order(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()) == old
 
 
+@pytest.mark.whole
 def test_refs_move_over_the_past(world: World) -> None:
     """Main goes back to a snapshot from before the registration and on from there; branches grow from such snapshots."""
     there = world.there.create_table("ns.t", SCHEMA)
@@ -284,6 +287,7 @@ def test_refs_move_over_the_past(world: World) -> None:
     assert [row["id"] for row in both(world, table)] == [3]
 
 
+@pytest.mark.whole
 def test_fixed_columns_come_along(world: World) -> None:
     """With their lengths; a DuckDB row beside them is read by every reader, and by clients under the length still."""
     schema = Schema(NestedField(1, "id", IntegerType()), NestedField(2, "key", FixedType(4)))

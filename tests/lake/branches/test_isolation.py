@@ -70,6 +70,7 @@ def test_neither_side_sees_the_other(lake: FreshLake) -> None:
             read_rows(side, other)
 
 
+@pytest.mark.whole
 def test_maintenance_on_either_side_leaves_both_right(lake: FreshLake) -> None:
     """Flush, merge, rewrite, expiry, clean-up and the orphan scan, on the lake, then on the branch, then on the lake again."""
     main = lake.duckdb()

@@ -206,6 +206,7 @@ def test_a_role_that_may_insert_everywhere_gives_the_owner_no_statements(lake: F
             conn.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE false".encode())
 
 
+@pytest.mark.whole
 def test_a_branch_begins_at_an_older_snapshot_or_time(lake: FreshLake) -> None:
     """Its tables are what they were then. A snapshot whose rows lie together with newer ones is refused."""
     main = lake.duckdb()

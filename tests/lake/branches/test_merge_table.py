@@ -215,6 +215,7 @@ def read_iceberg(catalog: RestCatalog, name: str, at: int | None = None) -> Rows
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
+@pytest.mark.long
 def test_iceberg_clients_read_the_same(merged: Merged) -> None:
     """PyIceberg on both sides, and on the lake as of the snapshot before the merge; the newest snapshot of a merged table is the merge."""
     with serve(make_settings(merged.lake)) as server:
@@ -257,6 +258,7 @@ def test_both_sides_go_on_and_are_merged_again(merged: Merged) -> None:
                     assert counts is not None and counts[0] == counts[1], cell.name
 
 
+@pytest.mark.long
 def test_maintenance_of_both_sides_leaves_the_merged_rows(merged: Merged) -> None:
     """Files that the branch wrote are the lake's now: neither side's clean-up takes what the other reads. Then nothing is left to merge."""
     planned = plan_merge(merged.lake.psycopg(), merged.lake.metadata_schema, MergeRequest("dev"))

@@ -160,6 +160,7 @@ def test_a_postgres_that_goes_in_the_midst(opening: Opening, name: str, step: st
     check_mended(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "step", "kept"),
     [

@@ -38,6 +38,7 @@ def fill(measurer: Measurer) -> None:
     measurer.checker.run("CREATE TABLE t AS SELECT i AS id, 'n' || i % 7 AS name FROM range(300) r(i)")
 
 
+@pytest.mark.long
 def test_a_killed_job_is_run_again(measurer: Measurer, tmp_path: Path) -> None:
     """While executors count, chosen by lot."""
     fill(measurer)

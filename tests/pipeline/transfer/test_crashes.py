@@ -79,6 +79,7 @@ def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     check_import(ferry, Blow(tmp_path, Moment(STEPS.index("copy ns.b"), random.Random(SEED).uniform(0.0, COPY_SECONDS))))
 
 
+@pytest.mark.long
 def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     """At a step chosen by lot, when something is written of the first table and not all of the second one is known."""
     check_export(ferry, Blow(tmp_path, Moment(random.Random(SEED).randrange(STEPS.index("publish ns.a"), STEPS.index("compare ns.b")))))

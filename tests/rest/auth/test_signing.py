@@ -55,6 +55,7 @@ def open_field(guarded: Guarded) -> Field:
     return Field(guarded, reader, writer, laid.own, laid.own_folder, location, laid.others)
 
 
+@pytest.mark.whole
 def test_own_objects_are_open(field: Field) -> None:
     """The positive control: reading and listing for who reads; writing, copying, multipart and deleting at the location for who writes."""
     for client in (field.reader, field.writer):

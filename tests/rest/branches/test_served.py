@@ -104,6 +104,7 @@ def test_a_table_is_not_unregistered_on_a_branch(lake: FreshLake) -> None:
         assert server.ask("POST", "/v1/lake/namespaces/main/tables/t/unregister").status == 200
 
 
+@pytest.mark.whole
 def test_a_drop_with_its_files_leaves_what_the_other_side_reads(lake: FreshLake) -> None:
     """Purges on either side and `check --repair` remove no object while there are branches; the purge is finished afterwards."""
     with serve(make_settings(lake)) as server:

@@ -95,13 +95,17 @@ def story(lake: FreshLake) -> Iterator[Story]:
         yield story
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "statements",
-    long_after(1, [
-        pytest.param(FLUSHED, id="flushed"),
-        pytest.param(MERGED, id="merged"),
-        pytest.param(DELETED_FROM, id="deleted from", marks=pytest.mark.long),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param(FLUSHED, id="flushed"),
+            pytest.param(MERGED, id="merged"),
+            pytest.param(DELETED_FROM, id="deleted from", marks=pytest.mark.long),
+        ],
+    ),
 )
 def test_a_new_server_needs_no_file_of_removed_snapshots(story: Story, statements: tuple[str, ...]) -> None:
     """What no snapshot shows any more is not read: the table is shown, before it is dropped and when it is back."""

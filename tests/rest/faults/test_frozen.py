@@ -40,6 +40,7 @@ def fine(server: Server, path: str) -> Answer | None:
     return answer if answer.status == 200 else None
 
 
+@pytest.mark.whole
 def test_a_frozen_postgres_makes_nobody_wait_for_ever(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of request is answered 503 in bounded time, /readyz is red, and all is well when it goes on."""
     monkeypatch.setattr(connect, "CONNECTION_WAIT_S", 2.0)
@@ -71,6 +72,7 @@ def test_a_lock_that_is_not_given_back_ends_a_load(lake: FreshLake) -> None:
         assert server.get(PATH).status == 200
 
 
+@pytest.mark.whole
 def test_a_frozen_store_makes_nobody_wait_for_ever(lake: FreshLake, store: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first load is answered 503 in bounded time, and is fine when the store goes on."""
     monkeypatch.setattr(s3, "ANSWER_SECONDS", 2)

@@ -34,6 +34,7 @@ def gateway(lake: FreshLake) -> Generator[Gateway]:
         yield gate
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("room_for", long_after(1, [0, 1, 3, 5]), ids=lambda count: f"after {count} objects")
 def test_a_full_store_is_said_so_until_there_is_room(lake: FreshLake, gateway: Gateway, room_for: int) -> None:
     """Nothing is answered that is not whole in the store; what was ready before stays ready."""

@@ -155,7 +155,7 @@ def test_what_expiry_and_clean_up_remove_is_not_missing(lake: FreshLake, tmp_pat
         assert table.refresh().scan().to_arrow().num_rows == 10
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_older_metadata_files_that_are_gone_leave_the_log(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
     """They cannot be made again: `check` names them as a warning, and `--repair` takes them out of the log."""
     settings, home = settings_for(filled), ("--home", str(tmp_path / "home"))

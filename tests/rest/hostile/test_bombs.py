@@ -21,15 +21,18 @@ COMMAND = (sys.executable, "-m", "tests.rest.hostile.bombs")
 
 @pytest.mark.parametrize(
     ("bomb", "said"),
-    long_after(1, [
-        pytest.param("vector", "marks 4294967296 rows", id="a deletion vector of billions of rows"),
-        pytest.param("keys", "Its values hold 6553600000 bytes", id="one long text in many rows"),
-        pytest.param("deletes", "It has 67108864 rows", id="many positions"),
-        pytest.param("prefixes", "Its texts hold more than the 2147483648 bytes", id="one long path told by its length"),
-        pytest.param("array", "hold more items than are taken", id="an array of millions"),
-        pytest.param("text", "it holds more than 268435456 bytes", id="a deflated text"),
-        pytest.param("nodes", "'action' is missing", id="a body of as many objects as are read"),
-    ]),
+    long_after(
+        1,
+        [
+            pytest.param("vector", "marks 4294967296 rows", id="a deletion vector of billions of rows"),
+            pytest.param("keys", "Its values hold 6553600000 bytes", id="one long text in many rows"),
+            pytest.param("deletes", "It has 67108864 rows", id="many positions"),
+            pytest.param("prefixes", "Its texts hold more than the 2147483648 bytes", id="one long path told by its length"),
+            pytest.param("array", "hold more items than are taken", id="an array of millions"),
+            pytest.param("text", "it holds more than 268435456 bytes", id="a deflated text"),
+            pytest.param("nodes", "'action' is missing", id="a body of as many objects as are read"),
+        ],
+    ),
 )
 def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: str) -> None:
     """Less than some MiB of it would take gigabytes; the process that reads it grows by no more than a manifest may hold."""

@@ -70,6 +70,7 @@ def choose_cases(target: Target) -> st.SearchStrategy[schemathesis.Case]:
     return st.one_of([operation.as_strategy(generation_mode=modes[number % 4 == 3]) for operation in operations for number in range(4)])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("count", [pytest.param(80, id="some"), pytest.param(3000, id="thousands", marks=pytest.mark.long)])
 def test_answers_are_as_the_page_says(targets: Range, count: int) -> None:
     """Of status, type and shape; no 5xx, and nothing changed by what is refused."""

@@ -174,6 +174,7 @@ def test_small_foreign_ids_are_passed_over(there: Elsewhere, lake: FreshLake) ->
     assert lake.duckdb().execute("SELECT count(*) FROM t AT (VERSION => 6000)").fetchone() == (1,)
 
 
+@pytest.mark.whole
 def test_a_jump_of_snapshot_ids_is_seen_by_open_transactions(there: Elsewhere, lake: FreshLake) -> None:
     """An open DELETE of DuckDB conflicts with a delete committed after the jump: without a row at head + 1 it would lose that one."""
     session = lake.duckdb()

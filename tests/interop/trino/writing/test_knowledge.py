@@ -68,6 +68,7 @@ def test_the_past_is_found_by_time_and_by_version(filled: Story) -> None:
     assert filled.run("SELECT name FROM {t} WHERE id = 29") == [("n29",)]
 
 
+@pytest.mark.long
 def test_statistics_are_written_read_and_dropped(filled: Story) -> None:
     """In Puffin files of the table, for all columns or some; DuckDB's rows count at once."""
     statistics = filled.load()["statistics"]

@@ -125,6 +125,7 @@ def test_other_formats_of_files_are_refused_by_name(story: Story, file_format: s
     assert story.check() == 12
 
 
+@pytest.mark.long
 def test_tables_are_replaced(story: Story) -> None:
     """CREATE OR REPLACE, with and without rows, gives other columns under the same uuid; the past stays readable; DuckDB's tables too."""
     story.run(f"CREATE TABLE {{t}} WITH (partitioning = ARRAY['name']) AS {SOURCE}")

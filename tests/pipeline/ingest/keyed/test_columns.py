@@ -21,6 +21,7 @@ def write(mill: Mill, name: str, seen: int, *tags: list[tuple[str, list[list[tup
     mill.write_parquet(name, **columns, tags=pa.array(tags, TAGS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [IngestMode.upsert, pytest.param(IngestMode.scd2, marks=pytest.mark.long)])
 def test_maps_are_compared_by_their_entries(mill: Mill, mode: IngestMode) -> None:
     """In whatever order these come: rows that are the same are one row and no new version, and others are others. The key is a `count`."""

@@ -61,6 +61,7 @@ def take(mill: Mill, name: str, **options: Any) -> Any:
     return mill.run(**{"source": str(mill.folder / name), "mode": IngestMode.upsert, "key": ("id",)} | options)
 
 
+@pytest.mark.long
 def test_a_csv_without_a_column_keeps_its_values(mill: Mill) -> None:
     """And a new row has the default that DuckDB gave the column."""
     begin(mill)

@@ -139,7 +139,6 @@ def to_text(form: Format, raw: str) -> str:
             pytest.param(Format.json, {}, id="json"),
         ],
         "csv",
-        "json",
     ),
 )
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_columns_without_names_are_named(mill: Mill) -> None:
     assert mill.rows("trips_2") == [(1, 2, 3)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_other_encodings_are_read_or_refused(mill: Mill) -> None:

@@ -26,6 +26,7 @@ def spark(test: Any) -> Any:
     return test
 
 
+@pytest.mark.long
 @spark
 def test_codes_and_times_are_no_numbers_and_no_moments(mill: Mill) -> None:
     """Where nobody says what columns are; where somebody says timestamp, a time without a day stops the run."""

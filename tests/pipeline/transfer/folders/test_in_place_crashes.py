@@ -41,6 +41,7 @@ def check_registered(ferry: Ferry, form: str, blow: Blow) -> None:
         assert ferry.run(f"SELECT count(*) AS n, count(part) AS m FROM {{h}}.ns.{name}") == [{"n": ROWS, "m": ROWS // 2}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["hive", pytest.param("delta", marks=pytest.mark.long)])
 def test_a_killed_registration_is_run_again(ferry: Ferry, tmp_path: Path, form: str) -> None:
     """At a step chosen by lot, when the first table is begun and the second one is not done."""

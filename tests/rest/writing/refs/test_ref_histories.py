@@ -135,6 +135,7 @@ class Story:
                 assert read_iceberg(table, snapshot.snapshot_id) == self.seen[snapshot.snapshot_id]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_refs_and_main_hold_what_they_should(server: Server, lake: FreshLake, seed: int) -> None:
     """After each of many steps, in DuckDB and in Iceberg, and for a server that starts then."""
