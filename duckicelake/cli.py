@@ -107,6 +107,7 @@ def build_cli() -> typer.Typer:
     lakes = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The lakes' version of DuckLake.")
     lakes.callback()(describe_lakes)
     lakes.command("migrate")(lake_migrate)
+    lakes.command("nest")(lake_nest)
     cli.add_typer(lakes, name="lake")
     add_branch_commands(cli)
     add_change_commands(cli)
@@ -339,6 +340,22 @@ def lake_migrate(
     with stopping_on_signals():
         lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         if not migrate_lake(lake, Console(), is_dry_run=dry_run):
+            raise typer.Exit(FAILED)
+
+
+def lake_nest(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, and what stands against it.")] = False,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Turn the schemas a␟b, which DuckLake 1.0 needs for nested namespaces, into nested schemas of DuckLake 1.1, in one lake snapshot."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.prepare import nest_lake  # noqa: PLC0415  the lake's modules take a second to import
+
+    with stopping_on_signals():
+        lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
+        if not nest_lake(lake, Console(), is_dry_run=dry_run):
             raise typer.Exit(FAILED)
 
 

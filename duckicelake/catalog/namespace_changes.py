@@ -1,24 +1,50 @@
-"""Create and drop namespaces, and change their properties.
+"""Create and drop namespaces, and change their properties; nest the schemas of a lake that was migrated to DuckLake 1.1.
 
-`rest.routes.namespaces` calls this on worker threads. Each function is one commit of the lake.
+`rest.routes.namespaces` calls this on worker threads, and `duckicelake lake nest` calls `nest_schemas`. Each function is one commit of
+the lake.
 The property `location` says where clients' new tables and views of the namespace lie (`location_rules`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from duckicelake.catalog.dropped.protection import check_may_drop_namespace
 from duckicelake.catalog.location_rules import check_namespace_location, check_store
 from duckicelake.catalog.namespaces import Namespace, find_schema, format_levels, get_parent, has_child_namespaces
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoSuchNamespace, Unprocessable
-from duckicelake.lake.connect import reading
-from duckicelake.lake.read import read_tags
+from duckicelake.lake.changes import Change
+from duckicelake.lake.connect import Lake, reading
+from duckicelake.lake.note_rows import EndedView, NewView
+from duckicelake.lake.read import read_data_path, read_schemas, read_tags
 from duckicelake.lake.writing.apply import write_steps
 from duckicelake.lake.writing.lookups import has_children
+from duckicelake.lake.writing.migrate import (
+    FlatSchema,
+    move_schema_options,
+    read_flat_schemas,
+    read_member_names,
+    read_members,
+    read_naming_views,
+)
+from duckicelake.lake.writing.rows import EndedSchema
 from duckicelake.lake.writing.transaction import Commit, committing
-from duckicelake.translate.locations import NAMESPACE_LOCATION
-from duckicelake.translate.namespaces import Levels, ParentSchema, change_tags, create_schema, drop_schema, to_schema_name, update_schema
+from duckicelake.translate.locations import NAMESPACE_LOCATION, table_folder
+from duckicelake.translate.namespaces import (
+    Levels,
+    ParentSchema,
+    SchemaToRestore,
+    change_tags,
+    create_schema,
+    drop_schema,
+    fold_name,
+    restore_schema,
+    to_levels,
+    to_schema_name,
+    update_schema,
+)
+from duckicelake.translate.to_ducklake.tables import IdAllocator, TableStep, TableTarget, rename_table, to_lake_steps
 
 MAIN = "main"
 
@@ -114,3 +140,119 @@ def update_properties(warehouse: Warehouse, levels: Levels, removals: Sequence[s
     wanted = list(dict.fromkeys(removals))
     removed, missing = [key for key in wanted if key in live], [key for key in wanted if key not in live]
     return ChangedProperties(sorted(updates), removed, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class NestingReport:
+    """The namespaces whose schemas are nested now, what stands against that, and the views that name a schema that is gone."""
+
+    nested: Sequence[str]
+    obstacles: Sequence[str]
+    outdated_views: Sequence[str]
+
+
+def nest_schemas(lake: Lake, *, is_dry_run: bool) -> NestingReport:
+    """Turn the schemas that stand for nested namespaces since DuckLake 1.0 into nested ones, in one lake snapshot, or only try to.
+
+    Each keeps its uuid, and so its grants, its properties and its DuckLake options; its tables and views keep their ids and files.
+    If there are obstacles, nothing is changed. Raises: BadRequest: the lake has DuckLake 1.0
+    """
+    with committing(lake) as commit:
+        if not commit.head.lake_format.nests_schemas:
+            raise BadRequest("The lake has DuckLake 1.0, whose schemas cannot be nested; run `duckicelake lake migrate` first.")
+        nesting = _Nesting(commit, IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id))
+        flat = [(to_levels(schema.schema_name), schema) for schema in read_flat_schemas(commit.conn)]
+        for levels, schema in sorted((item for item in flat if len(item[0]) > 1), key=lambda item: len(item[0])):
+            nesting.add(levels, schema)
+        if nesting.nested and not nesting.obstacles and not is_dry_run:
+            write_steps(commit, to_lake_steps(commit.head, nesting.ids, [[nesting.step]]))
+            for old_id, new_id in nesting.replaced.items():
+                move_schema_options(commit.conn, old_id, new_id)
+    return NestingReport(nesting.nested, nesting.obstacles, nesting.outdated_views)
+
+
+@dataclass(slots=True)
+class _Nesting:
+    """The step that nests schemas, as far as it has been put together. `known` are the schemas by their folded levels."""
+
+    commit: Commit
+    ids: IdAllocator
+    step: TableStep = field(default_factory=lambda: TableStep(changes_catalog=True))
+    nested: list[str] = field(default_factory=list[str])
+    obstacles: list[str] = field(default_factory=list[str])
+    outdated_views: list[str] = field(default_factory=list[str])
+    replaced: dict[int, int] = field(default_factory=dict[int, int])
+    known: dict[Levels, ParentSchema] = field(init=False)
+    taken: dict[Levels, set[str]] = field(default_factory=dict[Levels, set[str]])
+
+    def __post_init__(self) -> None:
+        schemas = read_schemas(self.commit.conn)
+        self.known = {_fold(tuple(row.schema_names)): ParentSchema(row.schema_id, row.schema_names) for row in schemas}
+
+    def add(self, levels: Levels, flat: FlatSchema) -> None:
+        """Add the rows that move everything in a schema into the nested one, which is created unless it is there, and drop the schema."""
+        conn, key = self.commit.conn, _fold(levels)
+        members, found = read_members(conn, flat.schema_id), self.known.get(key)
+        if found is not None and key not in self.taken and found.schema_id is not None:
+            self.taken[key] = {fold_name(name) for _, name in read_member_names(conn, found.schema_id)}
+        self._find_obstacles(levels, members.names, self.taken.setdefault(key, set()))
+        self.nested.append(format_levels(levels))
+        self.outdated_views += read_naming_views(conn, flat.schema_name)
+        target = found or self._create(levels, flat)
+        assert target.schema_id is not None
+        self.replaced[flat.schema_id] = target.schema_id
+        stays = found is None and flat.path_is_relative
+        for table in members.tables:
+            place = self._place(target, table.table_name)
+            folder = table.path if stays else table_folder(read_data_path(conn), table)
+            moved = rename_table(table, place, folder, path_is_relative=stays and table.path_is_relative)
+            self.step.changes += moved.changes
+            self.step.rows += moved.rows
+        for view in members.views:
+            place = self._place(target, view.view_name)
+            self.step.changes += [Change("created_view", place.quoted), Change("altered_view", str(view.view_id))]
+            row = NewView(view.view_id, view.view_uuid, place.schema_id, view.view_name, view.sql, view.column_aliases)
+            self.step.rows += [EndedView(view.view_id), row]
+        self.step.changes.append(Change("dropped_schema", str(flat.schema_id)))
+        self.step.rows.append(EndedSchema(flat.schema_id))
+
+    def _find_obstacles(self, levels: Levels, members: Sequence[tuple[str, str]], taken: set[str]) -> None:
+        for kind, name in members:
+            if kind == "macro":
+                self.obstacles.append(
+                    f"The macro {name!r} of {format_levels(levels)} cannot be moved: drop it, and create it again afterwards."
+                )
+            elif fold_name(name) in taken:
+                self.obstacles.append(f"{format_levels(levels)} has two schemas, each with a {kind} {name!r}: rename one.")
+            taken.add(fold_name(name))
+
+    def _create(self, levels: Levels, flat: FlatSchema) -> ParentSchema:
+        """Create the nested schema under the uuid and path of the former one, after the parents that are missing."""
+        parent = ParentSchema()
+        for depth, name in enumerate(levels[:-1], 1):
+            parent = self.known.get(_fold(levels[:depth])) or self._create_one(parent, name, levels[:depth])
+        tags = {tag.key: tag.value for tag in read_tags(self.commit.conn, flat.schema_id) if tag.value is not None}
+        path = flat.path if flat.path_is_relative else None
+        same = SchemaToRestore(self.ids.take_catalog_id(), flat.schema_uuid, path or f"{flat.schema_uuid}/", tags)
+        return self._write(same, parent, levels)
+
+    def _create_one(self, parent: ParentSchema, name: str, levels: Levels) -> ParentSchema:
+        uuid = uuid4()
+        path = None if parent.schema_id is None else f"{uuid}/"
+        return self._write(SchemaToRestore(self.ids.take_catalog_id(), uuid, path, {}), parent, levels)
+
+    def _write(self, schema: SchemaToRestore, parent: ParentSchema, levels: Levels) -> ParentSchema:
+        change, rows = restore_schema(schema, parent, levels[-1])
+        self.step.changes.append(change)
+        self.step.rows += rows
+        made = self.known[_fold(levels)] = ParentSchema(schema.schema_id, (*parent.schema_names, levels[-1]))
+        return made
+
+    def _place(self, target: ParentSchema, name: str) -> TableTarget:
+        assert target.schema_id is not None
+        names = tuple(target.schema_names)
+        return TableTarget(target.schema_id, to_schema_name(names), names, name, self.commit.head.lake_format)
+
+
+def _fold(levels: Levels) -> Levels:
+    return tuple(map(fold_name, levels))

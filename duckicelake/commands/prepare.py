@@ -1,7 +1,7 @@
 """Preparation of a lake for serving: create it if it is missing, add our `iceberg_*` tables and triggers, and migrate it to DuckLake 1.1.
 
 `init`, `serve` and `backends` prepare a lake before it is opened, which changes none of DuckLake's own tables; `duckicelake lake migrate`
-does, or only prints what it would do.
+and `lake nest` do, or only print what they would do.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,13 @@ import psycopg
 from psycopg import sql
 from rich.console import Console
 
+from duckicelake.catalog.namespace_changes import NestingReport, nest_schemas
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.branches.remove import remove_repository
-from duckicelake.lake.connect import CONNECT_OPTIONS, SELECT_VERSION
+from duckicelake.lake.connect import CONNECT_OPTIONS, SELECT_VERSION, close_lake, open_lake
 from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
 from duckicelake.lake.readers import drop_all_roles, remove_readers
 from duckicelake.lake.writing.migrate import MigrationPlan, migrate, plan_migration
@@ -280,6 +281,35 @@ def migrate_lake(lake: LakeSettings, console: Console, *, is_dry_run: bool) -> b
     for line in _list_lines(lake.name, plan, is_dry_run=is_dry_run):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return not plan.obstacles
+
+
+def nest_lake(lake: LakeSettings, console: Console, *, is_dry_run: bool) -> bool:
+    """Nest the schemas of a lake of DuckLake 1.1, or print what that would do; return False if something stands against it.
+
+    Raises: BadRequest: the lake has DuckLake 1.0
+    """
+    opened = open_lake(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, 1)
+    try:
+        report = nest_schemas(opened, is_dry_run=is_dry_run)
+    finally:
+        close_lake(opened)
+    for line in _list_nesting(lake.name, report, is_dry_run=is_dry_run):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return not report.obstacles
+
+
+def _list_nesting(name: str, report: NestingReport, *, is_dry_run: bool) -> list[str]:
+    if not report.nested:
+        return [f"lake {name}: no schema stands for a nested namespace; nothing was changed"]
+    if report.obstacles:
+        return [f"lake {name}: schemas cannot be nested yet; nothing was changed", *(f"  {text}" for text in report.obstacles)]
+    done = "would be nested; nothing was changed" if is_dry_run else "are nested"
+    lines = [f"lake {name}: the schemas of {', '.join(report.nested)} {done}"]
+    if report.outdated_views:
+        lines.append(
+            f"  Create these views again, whose SQL names a schema by its former name: {', '.join(sorted(set(report.outdated_views)))}"
+        )
+    return lines
 
 
 def _list_lines(name: str, plan: MigrationPlan, *, is_dry_run: bool) -> list[str]:

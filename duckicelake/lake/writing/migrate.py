@@ -1,12 +1,14 @@
 """The migration of a lake from DuckLake 1.0 to 1.1, in one transaction; `duckicelake lake migrate` calls it.
 
 It changes DuckLake's tables, makes no lake snapshot, and cannot be undone. All rows and files of the lake's tables stay as they are.
+Afterwards `catalog.namespace_changes` may nest the schemas of nested namespaces; what it reads for that is at the end of this module.
 Source: DuckLake 1.1, «Upgrading to DuckLake 1.1»
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -15,7 +17,9 @@ from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 from duckicelake.lake.lake_format import V1_0, V1_1, get_format
+from duckicelake.lake.note_rows import NewView
 from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import TableRow
 
 SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
 
@@ -204,3 +208,84 @@ def _migrate(conn: psycopg.Connection, plan: MigrationPlan) -> None:
             conn.execute(rename.format(sql.Identifier(table_name), sql.Identifier(old), sql.Identifier(new)))
     for statement in (INSERT_SCHEMA_VERSIONS, UPDATE_LOST_DEFAULTS, UPDATE_FILE_BOUNDS, UPDATE_TABLE_BOUNDS, *ADD_COLUMNS, UPDATE_VERSION):
         conn.execute(statement)
+
+
+SELECT_FLAT_SCHEMAS = """
+SELECT s.schema_id, s.schema_uuid, s.schema_name, s.path, coalesce(s.path_is_relative, true) AS path_is_relative
+  FROM ducklake_schema s
+ WHERE s.end_snapshot IS NULL AND to_jsonb(s) ->> 'parent_schema_id' IS NULL AND position('\u241f' IN s.schema_name) > 0
+ ORDER BY s.schema_id
+"""
+SELECT_MEMBERS = """
+SELECT 'table' AS kind, table_name AS name FROM ducklake_table WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+ UNION ALL SELECT 'view', view_name FROM ducklake_view WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+ UNION ALL SELECT 'macro', macro_name FROM ducklake_macro WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+ ORDER BY 1, 2
+"""
+SELECT_TABLES_OF_SCHEMA = """
+SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
+       s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ WHERE t.schema_id = %(schema_id)s AND t.end_snapshot IS NULL
+ ORDER BY t.table_id
+"""
+SELECT_VIEWS_OF_SCHEMA = """
+SELECT view_id, coalesce(view_uuid, md5('view ' || view_id)::uuid) AS view_uuid, schema_id, view_name, sql, coalesce(column_aliases, '')
+  FROM ducklake_view WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+ ORDER BY view_id
+"""
+SELECT_NAMING_VIEWS = """
+SELECT view_name FROM ducklake_view
+ WHERE end_snapshot IS NULL AND position('"' || replace(%(schema_name)s, '"', '""') || '"' IN sql) > 0
+ ORDER BY view_name
+"""
+UPDATE_SCHEMA_OPTIONS = """
+UPDATE ducklake_metadata SET scope_id = %(new_id)s WHERE scope = 'schema' AND scope_id = %(schema_id)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FlatSchema:
+    """A schema of DuckLake 1.0 whose name has several levels."""
+
+    schema_id: int
+    schema_uuid: UUID
+    schema_name: str
+    path: str | None
+    path_is_relative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaMembers:
+    """The tables and views of a schema, and the names of all that is in it, by kind."""
+
+    tables: Sequence[TableRow]
+    views: Sequence[NewView]
+    names: Sequence[tuple[str, str]]
+
+
+def read_flat_schemas(conn: psycopg.Connection) -> list[FlatSchema]:
+    """Return the live schemas at the top level whose names have the separator of levels."""
+    return fetch_rows(conn, FlatSchema, SELECT_FLAT_SCHEMAS)
+
+
+def read_member_names(conn: psycopg.Connection, schema_id: int) -> list[tuple[str, str]]:
+    """Return the kind and name of everything in a schema."""
+    return [(kind, name) for kind, name in conn.execute(SELECT_MEMBERS, {"schema_id": schema_id}).fetchall()]
+
+
+def read_members(conn: psycopg.Connection, schema_id: int) -> SchemaMembers:
+    """Return what is in a schema."""
+    views = [NewView(*row) for row in conn.execute(SELECT_VIEWS_OF_SCHEMA, {"schema_id": schema_id}).fetchall()]
+    tables = fetch_rows(conn, TableRow, SELECT_TABLES_OF_SCHEMA, schema_id=schema_id)
+    return SchemaMembers(tables, views, read_member_names(conn, schema_id))
+
+
+def read_naming_views(conn: psycopg.Connection, schema_name: str) -> list[str]:
+    """Return the names of views whose SQL has a schema's name in quotes."""
+    return [name for (name,) in conn.execute(SELECT_NAMING_VIEWS, {"schema_name": schema_name}).fetchall()]
+
+
+def move_schema_options(conn: psycopg.Connection, schema_id: int, new_id: int) -> None:
+    """Give the DuckLake options of a schema to another one."""
+    conn.execute(UPDATE_SCHEMA_OPTIONS, {"schema_id": schema_id, "new_id": new_id})

@@ -1,19 +1,26 @@
 """Lakes of DuckDB 1.5 that are migrated to DuckLake 1.1 under a running server: what was published before is dropped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pyarrow as pa
 import pytest
+from ducklakepy import DuckLakeCatalog
+from ducklakepy.schema import Column, Schema
+from ducklakepy.types import Int64Type
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import IntegerType
 
+from duckicelake.catalog.namespace_changes import nest_schemas
 from duckicelake.errors import BadRequest
+from duckicelake.lake.connect import Lake, close_lake, open_lake
+from duckicelake.lake.lake_format import SCHEMA_NAMES
 from duckicelake.lake.writing.migrate import migrate, plan_migration
 from tests.rest.serving import make_settings, serve
-from tests.support.ducklake_1_1 import LOCAL, check_same, open_ducklakepy
+from tests.support.ducklake_1_1 import LOCAL, check_same, open_ducklakepy, to_rows
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 from tests.support.waiting import wait_for
@@ -42,6 +49,11 @@ SELECT_WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'ducklak
 INSERT_TAG = """
 INSERT INTO ducklake_view_column_tag (view_id, column_name, begin_snapshot, key, value)
 SELECT view_id, 'i', begin_snapshot, 'comment', 'the only one' FROM ducklake_view
+"""
+SELECT_SCHEMAS = f"SELECT {SCHEMA_NAMES.format(lake='')}, s.schema_uuid FROM ducklake_schema s WHERE s.end_snapshot IS NULL"
+SELECT_OPTION = """
+SELECT s.schema_name FROM ducklake_metadata m JOIN ducklake_schema s ON s.schema_id = m.scope_id AND s.end_snapshot IS NULL
+ WHERE m.scope = 'schema'
 """
 SELECT_TAGS = "SELECT t.end_snapshot = v.end_snapshot FROM ducklake_view_column_tag t JOIN ducklake_view v USING (view_id)"
 
@@ -154,3 +166,100 @@ def test_what_stands_against_a_migration_is_named(served: Served) -> None:
     with pytest.raises(BadRequest, match="ducklake_inlined_data_99_1"):
         migrate(conn, served.lake.metadata_schema)
     assert conn.execute("SELECT value FROM ducklake_metadata WHERE key = 'version'").fetchone() == ("1.0",)
+
+
+FLAT = (
+    'CREATE SCHEMA "x\u241fy\u241fz"',
+    'CREATE TABLE "x\u241fy\u241fz".deep AS SELECT range AS i FROM range(50)',
+    'INSERT INTO "x\u241fy\u241fz".deep VALUES (100)',
+    'CREATE VIEW "x\u241fy\u241fz".seen AS SELECT i FROM lake."x\u241fy\u241fz".deep',
+    'CREATE SCHEMA "a\u241fB\u241fd"',
+    'CREATE TABLE "a\u241fB\u241fd".t AS SELECT 5 AS i',
+    "CALL lake.set_option('data_inlining_row_limit', 0, schema => 'a\u241fb')",
+)
+
+
+def test_schemas_of_nested_namespaces_are_nested(local_lake: FreshLake) -> None:
+    """In one lake snapshot: tables keep files, rows and history, schemas properties, options and uuids; missing parents are made."""
+    duck = local_lake.duckdb()
+    for statement in (*HISTORY, *FLAT):
+        duck.execute(statement)
+    duck.close()
+    with serve(make_settings(local_lake, **LOCAL)) as server, open_pool(local_lake) as pool:
+        served, conn = Served(local_lake, server), local_lake.psycopg()
+        with pytest.raises(BadRequest, match="lake migrate"):
+            nest_schemas(pool, is_dry_run=False)
+        with served.pyiceberg().catalog as catalog:
+            catalog.update_namespace_properties(("a", "b"), updates={"owner": "ann"})
+            before = read_namespaces(catalog)
+            uuids = {catalog.load_table(ident).metadata.table_uuid for ident in before}
+            migrate_by_duckicelake(local_lake)
+            report = nest_schemas(pool, is_dry_run=True)
+            assert (report.nested, report.obstacles, report.outdated_views) == (["a.b", "x.y.z", "a.B.d"], [], ["seen"])
+            schema_uuids = conn.execute(SELECT_SCHEMAS).fetchall()
+            assert [len(names) for names, _ in schema_uuids] == [1, 1, 1, 1]
+            nest_schemas(pool, is_dry_run=False)
+            assert read_namespaces(catalog) == before
+            assert {catalog.load_table(ident).metadata.table_uuid for ident in before} == uuids
+            assert catalog.load_namespace_properties(("a", "b")) == {"owner": "ann"}
+            nested = {tuple(names): uuid for names, uuid in conn.execute(SELECT_SCHEMAS).fetchall()}
+            assert set(nested) == {("main",), ("a",), ("a", "b"), ("a", "b", "d"), ("x",), ("x", "y"), ("x", "y", "z")}
+            assert {uuid for _, uuid in schema_uuids} <= set(nested.values())
+            assert conn.execute(SELECT_OPTION).fetchall() == [("b",)]
+            with open_ducklakepy(local_lake) as lake:
+                assert [check_same_after(served, lake, ident) for ident in before if ident[0] != "main"] == [1, 1, 2]
+                lake.load_table(("x", "y", "z", "deep")).append(pa.table({"i": pa.array([7], pa.int64())}))
+                catalog.load_table(("a", "b", "flat")).append(pa.table({"i": pa.array([8], pa.int32())}))
+                assert sorted(lake.load_table(("a", "b", "flat")).to_arrow()["i"].to_pylist()) == [1, 8]
+                assert catalog.load_table(("x", "y", "z", "deep")).scan().count() == 52
+            assert nest_schemas(pool, is_dry_run=False).nested == []
+
+
+def check_same_after(served: Served, lake: DuckLakeCatalog, ident: tuple[str, ...]) -> int:
+    """Compare a table's rows now, and return the number of its snapshots: before the nesting ducklakepy knows it by another name."""
+    with served.pyiceberg().catalog as catalog:
+        table = catalog.load_table(ident)
+        assert to_rows(table.scan().to_arrow()) == to_rows(lake.load_table(ident).to_arrow())
+        return len(table.metadata.snapshots)
+
+
+def read_namespaces(catalog: RestCatalog) -> list[tuple[str, ...]]:
+    """Return all tables of all namespaces, by their names in lower case."""
+    found, todo = list[tuple[str, ...]](), list(catalog.list_namespaces())
+    for levels in todo:
+        todo += catalog.list_namespaces(levels)
+        found += catalog.list_tables(levels)
+    return sorted({tuple(name.lower() for name in ident) for ident in found})
+
+
+@contextmanager
+def open_pool(lake: FreshLake) -> Generator[Lake]:
+    """The lake as commands open it."""
+    opened = open_lake("lake", lake.dsn, lake.metadata_schema, 1)
+    try:
+        yield opened
+    finally:
+        close_lake(opened)
+
+
+def test_what_stands_against_nesting_is_named(local_lake: FreshLake) -> None:
+    """A macro, and a table of a name that the nested schema has too; otherwise both schemas become one."""
+    duck = local_lake.duckdb()
+    for statement in (*HISTORY, 'CREATE MACRO "a\u241fb".m(x) AS x + 1'):
+        duck.execute(statement)
+    duck.close()
+    migrate_by_duckicelake(local_lake)
+    with open_ducklakepy(local_lake) as lake, open_pool(local_lake) as pool:
+        lake.create_namespace(("a",))
+        lake.create_namespace(("a", "b"))
+        lake.create_table(("a", "b", "FLAT"), schema=Schema(Column("i", Int64Type())))
+        report = nest_schemas(pool, is_dry_run=False)
+        assert ["macro 'm'" in text or "'flat': rename one" in text for text in report.obstacles] == [True, True]
+        conn = local_lake.psycopg()
+        assert len(conn.execute(SELECT_SCHEMAS).fetchall()) == 4
+        conn.execute("UPDATE ducklake_macro SET end_snapshot = begin_snapshot")
+        lake.drop_table(("a", "b", "FLAT"))
+        lake.create_table(("a", "b", "own"), schema=Schema(Column("i", Int64Type())))
+        assert nest_schemas(pool, is_dry_run=False).obstacles == []
+        assert lake.load_table(("a", "b", "flat")).to_arrow().to_pylist() == [{"i": 1}]
+        assert lake.load_table(("a", "b", "own")).to_arrow().num_rows == 0
