@@ -3,19 +3,21 @@
 What a server knows of a table is one `CachedTable`, which is replaced whole when a load or a commit has published a new state, under the
 table's lock. `FileCache` has facts that no later state changes: what files hold, and which objects are in the store.
 
-The queue sends full batches in a thread. Up to about 32 MiB that only hidden snapshots reference stay in memory until something that
-clients see references them.
+The queue sends full batches in a thread, and keeps those for which the store has no time in a temporary file. Up to about 32 MiB that
+only hidden snapshots reference stay in memory until something that clients see references them.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
+from os import SEEK_END
+from tempfile import TemporaryFile
 from threading import Lock
 from time import monotonic
-from typing import cast
+from typing import IO, cast
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
@@ -52,6 +54,8 @@ class HeldObject:
 class UploadQueue:
     """Collect objects and write those that the store does not have yet, one batch after the other in a thread of its own.
 
+    Adding never waits for the store: batches that are full before the one before them is written lie in a temporary file until `flush`.
+    So a store that is slow does not keep the transaction open in which the objects are made.
     `known_uris` grows with every batch that is written. `held` are objects that nothing visible to clients names. They stay in memory
     until something visible names them, because a clean-up would remove unreferenced objects from the store.
     """
@@ -64,11 +68,19 @@ class UploadQueue:
     held: dict[str, HeldObject] = field(default_factory=dict[str, HeldObject])
     is_holding: bool = False
     held_bytes: int = 0
+    spooled: deque[Sequence[tuple[str, int]]] = field(default_factory=deque[Sequence[tuple[str, int]]])
+    """Full batches in the temporary file, in its order: URIs and lengths."""
+    _spool: IO[bytes] | None = None
+    _spool_start: int = 0
+    _spooled_uris: set[str] = field(default_factory=set[str])
     _upload: "Future[set[str]] | None" = None
 
     def add(self, uri: str, content: bytes, names: Sequence[str] = ()) -> None:
-        """Add an object; a full batch is sent as soon as the batch before is written. `names` are the URIs of objects that it names."""
-        if uri in self.known_uris or uri in self.waiting or uri in self.sent:
+        """Add an object; a full batch is sent as soon as the batch before is written. `names` are the URIs of objects that it names.
+
+        Raises: what `Objects.put_many_new` raises, about an earlier batch
+        """
+        if uri in self.known_uris or uri in self.waiting or uri in self.sent or uri in self._spooled_uris:
             return
         if self.is_holding and self.held_bytes < FLUSH_BYTES:
             self.held.setdefault(uri, HeldObject(content, [name for name in names if name in self.held]))
@@ -77,7 +89,7 @@ class UploadQueue:
         self.waiting[uri] = content
         self.waiting_bytes += len(content)
         if self.waiting_bytes >= FLUSH_BYTES or len(self.waiting) >= FLUSH_COUNT:
-            self._send()
+            self._send_full()
 
     @contextmanager
     def holding(self, *, is_hidden: bool) -> Generator[None]:
@@ -106,16 +118,46 @@ class UploadQueue:
     def flush(self) -> None:
         """Write everything that is waiting; afterwards all of it is in the store."""
         self._wait()
+        while self.spooled:
+            self._send(self._take_spooled())
+            self._wait()
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
         if self.waiting:
             self.objects.put_many_new(list(self.waiting.items()))
             self.known_uris.update(self.waiting)
             self.waiting, self.waiting_bytes = {}, 0
 
-    def _send(self) -> None:
-        self._wait()
-        if not self.waiting:
+    def _send_full(self) -> None:
+        """Send the oldest full batch if no other one is being sent; else write the new one to the temporary file."""
+        full, self.waiting, self.waiting_bytes = self.waiting, {}, 0
+        is_idle = self._upload is None or self._upload.done()
+        if is_idle and not self.spooled:
+            self._wait()
+            self._send(full)
             return
-        self.sent, self.waiting, self.waiting_bytes = self.waiting, {}, 0
+        if self._spool is None:
+            self._spool = TemporaryFile()
+        self._spool.seek(0, SEEK_END)
+        self._spool.writelines(full.values())
+        self.spooled.append([(uri, len(content)) for uri, content in full.items()])
+        self._spooled_uris.update(full)
+        if is_idle:
+            self._wait()
+            self._send(self._take_spooled())
+
+    def _take_spooled(self) -> dict[str, bytes]:
+        """Return the oldest batch of the temporary file."""
+        assert self._spool is not None
+        self._spool.seek(self._spool_start)
+        batch = {uri: self._spool.read(length) for uri, length in self.spooled.popleft()}
+        self._spool_start = self._spool.tell()
+        self._spooled_uris.difference_update(batch)
+        return batch
+
+    def _send(self, batch: dict[str, bytes]) -> None:
+        self.sent = batch
         with_one_thread = ThreadPoolExecutor(1, "uploads")
         self._upload = with_one_thread.submit(self.objects.put_many_new, list(self.sent.items()))
         with_one_thread.shutdown(wait=False)

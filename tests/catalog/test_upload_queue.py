@@ -1,6 +1,8 @@
 """Objects on their way to the store, in boxes written beside the caller's work."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -60,6 +62,28 @@ def test_a_failure_reaches_the_caller(objects: Objects, tmp_path: Path) -> None:
     with pytest.raises((CatalogError, OSError)):
         uploads.flush()
     assert uploads.known_uris == set()
+
+
+def test_a_slow_store_keeps_nobody_from_adding(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes the objects has a transaction open: full batches lie on the local disk until the store takes them."""
+    may_write, put_many = Event(), Objects.put_many_new
+
+    def put_late(objects: Objects, many: Sequence[tuple[str, bytes]]) -> None:
+        assert may_write.wait(60)
+        put_many(objects, many)
+
+    monkeypatch.setattr(Objects, "put_many_new", put_late)
+    uploads = UploadQueue(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(4 * FLUSH_COUNT + 7)]
+    for uri in (*uris, *uris):
+        uploads.add(uri, uri.encode())
+    assert (len(uploads.sent), len(uploads.spooled), len(uploads.waiting)) == (FLUSH_COUNT, 3, 7)
+    assert list(tmp_path.iterdir()) == []
+    may_write.set()
+    uploads.flush()
+    assert uploads.known_uris == set(uris)
+    assert {objects.read(uri) for uri in uris} == {uri.encode() for uri in uris}
+    assert len(list(tmp_path.iterdir())) == len(uris)
 
 
 def test_nothing_to_ship(objects: Objects) -> None:

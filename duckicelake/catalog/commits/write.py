@@ -7,7 +7,7 @@ are sent before it. `commits.commit` calls this, the first part in the commit's 
 """
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -74,19 +74,24 @@ class Committed:
 
 @contextmanager
 def writing(warehouse: Warehouse, locked: Locked, planned: Planned, *, yields: bool) -> Generator[Written]:
-    """Write the rows of a commit, and number the state of its table if that is cheap, whose cache is locked until the end.
+    """Write the rows of a commit, and number the state of its table if that is cheap; then its cache is locked until the end.
 
     Raises: LockYielded: with `yields`, a session of DuckDB is about to commit, and goes first
     """
     commit = locked.commit
     if yields and commit.locked_check is not None and commit.locked_check.has_waiting_session:
         raise LockYielded
-    with _locked_cache(warehouse, locked, planned) as base:
+    with ExitStack() as held:
+        is_small = commit.locked_check is not None and len(planned.steps) == 1 and len(planned.steps[0].rows) <= MOST_ROWS
+        base = held.enter_context(_locked_cache(warehouse, locked, planned)) if is_small else None
         result = None if base is None else _write_in_one_statement(base, commit, planned)
         if result is None:
             write_steps(commit, planned.steps, planned.notes)
             if planned.digest:
                 note_transaction(commit.conn, planned.digest)
+            if not is_small:
+                # Many rows take long to write, and loads of the table wait for its cache.
+                base = held.enter_context(_locked_cache(warehouse, locked, planned))
         table_uuid = _write_object(locked)
         # A session that started to wait after our check would lose this race; yield to it on the next attempt.
         if yields and (commit.has_waiting_session if result is None or result.numbered is None else result.has_waiting_session):
@@ -146,7 +151,7 @@ class _OneStatement:
 def _write_in_one_statement(base: CachedBase, commit: Commit, planned: Planned) -> _OneStatement | None:
     """Write a small commit and the number of the state that it makes by one statement; None if the state cannot be predicted."""
     built, step = base.cache.table.built, planned.steps[0]
-    if commit.locked_check is None or len(planned.steps) > 1 or len(step.rows) > MOST_ROWS or built is None:
+    if built is None:
         return None
     foreseen = predict_state(commit, base.state, step, built.since)
     reading = None if foreseen is None else build_foreseen_reading(base.warehouse.objects, foreseen, base.cache)

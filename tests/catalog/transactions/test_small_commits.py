@@ -250,3 +250,24 @@ def test_nobody_is_let_pass_when_the_time_is_over(
     monkeypatch.setattr(commit, "COMMIT_S", seconds)
     set_property(loaded, "told")
     assert asked == ways
+
+
+def test_a_large_commit_leaves_the_cache_of_its_table_to_loads_while_its_rows_are_written(
+    loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of many files take seconds, and whoever waits for the cache waits in a thread."""
+    write_steps: Callable[..., Any] = write.write_steps
+    [table_id] = loaded.caches.table_ids()
+    is_locked: list[bool] = []
+
+    def note(*parts: Any) -> Any:
+        is_locked.append(loaded.caches.of(table_id).lock.locked())
+        return write_steps(*parts)
+
+    monkeypatch.setattr(write, "write_steps", note)
+    properties = {f"k{number}": "v" for number in range(write.MOST_ROWS + 1)}
+    body = {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
+    shown = commit_table(loaded, Ident(("main",), "t"), parse_commit_table(body))
+    assert is_locked == [False]
+    assert json.loads(shown.metadata)["properties"].keys() >= properties.keys()
+    assert load(loaded).metadata == shown.metadata
