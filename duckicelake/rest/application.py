@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 from prometheus_client.core import Metric
+from starlette.routing import Match, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import NotServed
@@ -87,6 +89,7 @@ def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
+    app.router.route_class = LateRoute
     add_operations(app, context)
     ServerRoutes(context).add(app)
     return app
@@ -212,6 +215,33 @@ def build_refusal(operation: Operation) -> Callable[[], Any]:
         raise NotServed(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
 
     return refuse
+
+
+class LateRoute(APIRoute):
+    """A route that FastAPI analyses when it is first used, on the event loop.
+
+    The analysis of all routes takes 0.1 s of CPU time, which each worker process would spend before it serves anything, and most routes
+    are never used.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *, operation_id: str | None = None, **options: Any) -> None:
+        self.operation_id = operation_id
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._analyse = partial(super().__init__, path, endpoint, operation_id=operation_id, **options)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return how the request fits, and what its handler finds in the scope. It is analysed only if the path fits."""
+        if scope["type"] != "http" or self.path_regex.match(scope["path"]) is None:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the analysis sets. Called for attributes that are not set yet."""
+        analyse = self.__dict__.pop("_analyse", None)
+        if analyse is None:
+            raise AttributeError(name)
+        analyse()
+        return getattr(self, name)
 
 
 class RawPaths:
