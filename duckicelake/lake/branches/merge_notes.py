@@ -1,7 +1,8 @@
 """The notes of a merge: what Iceberg clients said on the branch and DuckLake has no column for. `merge` calls it in its transaction.
 
 Tables that the branch made bring all of their notes, at locations of the lake. A table that both have brings schemas, specs and sort orders
-that the branch's clients made, if no id means another one on the lake, and the notes of its data files.
+that the branch's clients made, if no id means another one on the lake, and the notes of its data files. The ids that clients gave to
+snapshots are known from then on.
 """
 
 import psycopg
@@ -75,6 +76,14 @@ SELECT f.data_file_id, f.table_id, f.spec_id, f.partition, f.sort_order_id, f.sp
   JOIN {b}.iceberg_spec m ON m.table_id = f.table_id AND m.spec_id = f.spec_id
   JOIN {p}.iceberg_spec t ON t.table_id = f.table_id AND t.spec_id = f.spec_id AND t.json = m.json
 """)
+# A client that sends a commit again has an answer that was lost: the commit is known by the snapshot ids that the client chose. There is no
+# lake snapshot of these rows, so none of them is shown.
+ADD_CLIENT_IDS = sql.SQL("""
+INSERT INTO {p}.iceberg_snapshot (table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
+SELECT n.table_id, n.lake_snapshot_id, n.commit_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary FROM {b}.iceberg_snapshot n
+ WHERE n.table_id = ANY(%(merged)s) AND n.commit_snapshot_id > {n}
+    ON CONFLICT DO NOTHING
+""")
 
 
 def copy_merged_notes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan, snapshot_id: int) -> None:
@@ -87,3 +96,4 @@ def copy_merged_notes(conn: psycopg.Connection, point: MergePoint, plan: MergePl
     for query in (ADD_DEFINITIONS, ADD_SPECS, ADD_ORDERS, ADD_SHAPES):
         conn.execute(query.format(**names), {"fitting": [*fitting, *sorted(plan.new_tables)]})
     conn.execute(ADD_FILES.format(**names))
+    conn.execute(ADD_CLIENT_IDS.format(**names), {"merged": [*kept, *sorted(plan.new_tables)]})

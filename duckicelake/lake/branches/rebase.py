@@ -19,7 +19,7 @@ from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 
 NOT_NEEDED = ("snapshot", "snapshot_changes", "files_scheduled_for_deletion", "table_column_stats")
 FILE_TABLES = ("data_file", "delete_file")
-NOTES = ("table", "schema", "spec", "sort_order", "shape", "file")
+NOTES = ("table", "schema", "spec", "sort_order", "shape", "file", "snapshot")
 
 # A table that the branch made keeps its place below the branch's folders.
 COPY_FORK = sql.SQL("""

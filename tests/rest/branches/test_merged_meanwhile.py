@@ -9,11 +9,13 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ValidationException
 
-from duckicelake.lake.branches.merge import MergeRequest, merge_locked, plan_merge
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch, merge_locked, plan_merge
+from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import make_branch
 from tests.rest.branches.test_repositories import ask_merge
 from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import make_settings, serve
+from tests.rest.writing.client import assert_main, data_file, open_client
 from tests.support.lakes import FreshLake
 from tests.support.tiers import whole_but
 from tests.support.waiting import count_waiting, wait_for
@@ -75,3 +77,24 @@ def test_a_merge_takes_no_connection_from_a_running_request(lake: FreshLake) -> 
         assert server.get("/v1/lake@dev/namespaces").json["namespaces"] == [["made"], ["main"]]
         again = server.ask("POST", "/v1/lake@dev/namespaces", headers, body)
         assert (again.status, again.json) == (200, running.result().json)
+
+
+@pytest.mark.parametrize("request_", [MergeRequest("dev"), MergeRequest("main", "dev")], ids=["merged", "rebased"])
+def test_a_commit_that_is_sent_again_after_a_merge_has_landed(lake: FreshLake, request_: MergeRequest) -> None:
+    """Its answer was lost. A client that got a conflict would commit the same rows once more; what was left out is a conflict."""
+    lake.duckdb().execute("CREATE TABLE t (id BIGINT, name VARCHAR)")
+    with serve(make_settings(lake)) as server:
+        side, client, path = make_branch(lake, "dev"), open_client(server, lake), "/v1/lake@dev/namespaces/main/tables/t"
+        base = server.get(path).json["metadata"]
+        body = {"requirements": [assert_main(None)], "updates": client.append(base, 9_000_000_001, [data_file(base, "a")])}
+        lake.duckdb().execute("INSERT INTO t SELECT range, 'm' FROM range(20)")
+        assert client.post(path, body).status == 200
+        merge_branch(lake.psycopg(), lake.metadata_schema, request_)
+        again = client.post(path, body)
+        assert again.status == 200, again.body
+        assert again.json["metadata"]["current-snapshot-id"] == server.get(path).json["metadata"]["current-snapshot-id"]
+        assert side.psycopg().execute("SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL").fetchone() == (2,)
+        body["updates"] = client.append(server.get(path).json["metadata"], 9_000_000_001, [data_file(base, "b")])
+        assert client.post(path, body).status == 200
+        reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        assert client.post(path, body).status == (200 if request_.name == "dev" else 409)
