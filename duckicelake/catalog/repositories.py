@@ -7,7 +7,6 @@ connection outside the pool. A merge is one transaction, and a repeated request 
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,10 +15,10 @@ import psycopg
 
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, BadRequest, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
+from duckicelake.errors import AlreadyExists, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
 from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots
+from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots, note_reader, release_tag
 from duckicelake.lake.branches.diff import Diff, read_diff
 from duckicelake.lake.branches.documents import describe_diff, describe_entry
 from duckicelake.lake.branches.log import NEWEST, LogEntry, read_log
@@ -172,13 +171,16 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
             return found
 
 
-def close_snapshot(warehouse: Warehouse, tag: Branch) -> None:
-    """Delete the tag of a snapshot that is not shown any more; nothing is done if another server has done so."""
+def note_shown(warehouse: Warehouse, tag: Branch, server: str) -> bool:
+    """Note that a server shows the tag of a snapshot. Return False if the tag has just been deleted."""
     with connecting(warehouse.lake) as conn:
-        found = find_branch(conn, tag.name)
-        if found is not None and found.is_automatic and found.number == tag.number:
-            with suppress(BadRequest):
-                delete_branch(conn, warehouse.lake.metadata_schema, tag.name, is_tag=True)
+        return note_reader(conn, warehouse.lake.metadata_schema, tag, server)
+
+
+def close_snapshot(warehouse: Warehouse, tag: Branch, server: str) -> None:
+    """Delete the tag of a snapshot that is not shown any more, unless another server shows it or has deleted it."""
+    with connecting(warehouse.lake) as conn:
+        release_tag(conn, warehouse.lake.metadata_schema, tag, server)
 
 
 def list_names(warehouse: Warehouse) -> set[str]:

@@ -5,11 +5,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.catalog.repositories import close_snapshot, list_names, open_snapshot
+from duckicelake.catalog.repositories import close_snapshot, list_names, note_shown, open_snapshot
 from duckicelake.catalog.warehouse import Branch, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import CatalogError, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.rest.context import OpenLake
@@ -26,17 +27,26 @@ IDLE_S, ROUND_S = 600.0, 60.0
 class _OpenedBranch:
     """A branch that is open, and how many requests use it; `is_replaced`: the last of them closes it.
 
-    `is_untagged`: a server has made its tag, which is deleted when it is closed. `parent`: its lake.
+    `is_untagged`: a server has made its tag, which the last server that shows it deletes. `parent`: its lake.
     """
 
-    number: int
+    branch: Branch
     lake: OpenLake
     parent: OpenLake
     closing: AsyncExitStack
-    is_untagged: bool = False
     request_count: int = 0
     is_replaced: bool = False
     used_at_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def number(self) -> int:
+        """The number of the branch."""
+        return self.branch.number
+
+    @property
+    def is_untagged(self) -> bool:
+        """True if a server has made its tag."""
+        return self.branch.is_automatic
 
     async def retire(self) -> None:
         """Close the branch, at once or after its last request."""
@@ -55,6 +65,7 @@ class BranchLakes:
     def __init__(self, open_branch: OpenBranch) -> None:
         self._open_branch = open_branch
         self._opened: dict[str, _OpenedBranch] = {}
+        self._server = uuid4().hex
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
         # The lake's lock is waited for within it, so other branches are opened without it.
         self._opening_snapshot = asyncio.Lock()
@@ -112,10 +123,12 @@ class BranchLakes:
         if opened is None and branch is not None:
             closing = AsyncExitStack()
             if branch.is_automatic:
+                if not await run_in_threadpool(note_shown, parent.warehouse, branch, self._server):
+                    raise ServiceUnavailable(f"Another server has just deleted the tag of snapshot {branch.name}; try again.")
                 # Closed last, after the connections that read it.
-                closing.push_async_callback(delete_tag, parent, branch)
+                closing.push_async_callback(delete_tag, parent, branch, self._server)
             lake = await self._open_branch(parent, branch, closing)
-            self._opened[prefix] = _OpenedBranch(branch.number, lake, parent, closing, branch.is_automatic)
+            self._opened[prefix] = _OpenedBranch(branch, lake, parent, closing)
 
     async def _open_snapshot(self, parent: OpenLake, prefix: str, snapshot_id: int) -> Branch | None:
         """Make the tag of a snapshot, None if there is no such snapshot; of too many the one that was not asked for longest is closed.
@@ -165,6 +178,13 @@ class BranchLakes:
         while True:
             await asyncio.sleep(ROUND_S)
             await self.close_idle(IDLE_S)
+            await self.note_shown()
+
+    async def note_shown(self) -> None:
+        """Tell the other servers which snapshots without a tag this one shows."""
+        for each in [opened for opened in self._opened.values() if opened.is_untagged]:
+            with suppress(CatalogError):
+                await run_in_threadpool(note_shown, each.parent.warehouse, each.branch, self._server)
 
     async def close(self) -> None:
         """Close all branches, and delete the schemas of snapshots without a tag."""
@@ -173,7 +193,7 @@ class BranchLakes:
                 await self._opened.pop(prefix).closing.aclose()
 
 
-async def delete_tag(parent: OpenLake, tag: Branch) -> None:
-    """Delete the tag that a server made for a snapshot. If Postgres does not answer, a server does when it opens a snapshot a day later."""
+async def delete_tag(parent: OpenLake, tag: Branch, server: str) -> None:
+    """Delete the tag of a snapshot unless other servers show it. If Postgres does not answer, a server does it a day later."""
     with suppress(CatalogError):
-        await run_in_threadpool(close_snapshot, parent.warehouse, tag)
+        await run_in_threadpool(close_snapshot, parent.warehouse, tag, server)

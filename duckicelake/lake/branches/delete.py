@@ -126,12 +126,58 @@ def _release(conn: psycopg.Connection, member: str) -> int:
     return row[0]
 
 
+# The row of the tag is locked: a server that closes it decides either before this row is there, or with it.
+UPSERT_READER = sql.SQL("""
+INSERT INTO iceberg_branch_reader AS r (number, server)
+SELECT b.number, %(server)s FROM iceberg_branch b WHERE b.number = %(number)s AND NOT b.is_deleted FOR SHARE
+    ON CONFLICT (number, server) DO UPDATE SET seen_at = clock_timestamp()
+""")
+DELETE_READERS = sql.SQL("""
+DELETE FROM iceberg_branch_reader r
+ WHERE (r.number = %(number)s AND r.server = %(server)s) OR r.seen_at < clock_timestamp() - interval '10 minutes'
+""")
+SELECT_HAS_READERS = sql.SQL("SELECT EXISTS (SELECT FROM iceberg_branch_reader WHERE number = %(number)s)")
+SELECT_NOTES_READERS = """
+SELECT to_regclass('iceberg_branch_reader') IS NOT NULL
+"""
+
+
+def _notes_readers(conn: psycopg.Connection, lake_schema: str) -> bool:
+    """Return True if the lake has a table of readers: one that an older version prepared gets it with its next branch or tag."""
+    conn.execute(format_search_path(lake_schema))
+    row = conn.execute(SELECT_NOTES_READERS).fetchone()
+    return bool(row and row[0])
+
+
+def note_reader(conn: psycopg.Connection, lake_schema: str, tag: Branch, server: str) -> bool:
+    """Note that a server shows an automatic tag, which it does every minute. Return False if the tag has just been deleted."""
+    if not _notes_readers(conn, lake_schema):
+        return True
+    return conn.execute(UPSERT_READER, {"number": tag.number, "server": server}).rowcount == 1
+
+
+def release_tag(conn: psycopg.Connection, lake_schema: str, tag: Branch, server: str) -> None:
+    """Delete an automatic tag that a server shows no longer, unless another server shows it."""
+    parameters = {"number": tag.number, "server": server}
+    notes_readers = _notes_readers(conn, lake_schema)
+    with conn.transaction():
+        if lock_branch(conn, tag) != tag.number:
+            return
+        if notes_readers:
+            conn.execute(DELETE_READERS, parameters)
+            row = conn.execute(SELECT_HAS_READERS, parameters).fetchone()
+            if row is not None and row[0]:
+                return
+        _schedule(conn, tag)
+    drop_deleted(conn, lake_schema)
+
+
 LEFT_OVER = timedelta(days=1)
 
 
 def delete_left_snapshots(conn: psycopg.Connection, lake_schema: str) -> None:
-    """Delete the automatic tags that are a day old: servers that were killed left them. One that is in use is made again."""
+    """Delete the automatic tags that are a day old and that no server shows: servers that were killed left them."""
     conn.execute(format_search_path(lake_schema))
     for branch in list_branches(conn):
         if branch.is_automatic and branch.created_at < datetime.now(UTC) - LEFT_OVER:
-            delete_branch(conn, lake_schema, branch.name, is_tag=True)
+            release_tag(conn, lake_schema, branch, "")

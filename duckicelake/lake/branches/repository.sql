@@ -32,6 +32,14 @@ CREATE TABLE IF NOT EXISTS iceberg_branch_copy (
     PRIMARY KEY (number, table_name, operation)
 );
 
+-- The servers that show the tag which one of them made for a snapshot. Each writes its row anew every minute.
+CREATE TABLE IF NOT EXISTS iceberg_branch_reader (
+    number bigint NOT NULL,
+    server text NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (number, server)
+);
+
 -- Triggers below run, with their owner's rights, what these tables name: a role with INSERT on all tables of the schema writes none of it.
 CREATE OR REPLACE FUNCTION iceberg_refuse_others() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

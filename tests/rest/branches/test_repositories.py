@@ -117,7 +117,6 @@ def test_the_lake_is_merged_into_a_branch_over_rest(lake: FreshLake) -> None:
         assert (len(read_ids(main)), len(read_ids(main, fresh))) == (180, 35)
 
 
-
 def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
     """Read the lake before the merge, then write on both sides."""
     before = main.load_table(IDENT).metadata.snapshots[-2].snapshot_id

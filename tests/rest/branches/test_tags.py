@@ -250,6 +250,29 @@ async def open_branches(lake: FreshLake, opened: AsyncExitStack) -> tuple[OpenLa
     return parent, branches
 
 
+def test_the_last_server_that_shows_a_snapshot_deletes_its_tag(lake: FreshLake) -> None:
+    """A server that stops leaves the tag to those that show it still, and published metadata with it; killed servers do not count."""
+    lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            [(parent, first), (_, second)] = [await open_branches(lake, opened) for _ in range(2)]
+            await first.check(parent, "lake@1")
+            [tag] = list_branches(lake.psycopg())
+            await second.check(parent, "lake@1")
+            left = "INSERT INTO iceberg_branch_reader (number, server, seen_at) VALUES (%s, 'killed', now() - interval '1 hour')"
+            lake.psycopg().execute(left, (tag.number,))
+            await first.close()
+            assert list_branches(lake.psycopg()) == [tag]
+            await second.note_shown()
+            await second.check(parent, "lake@1")
+            shown = second.find("lake@1")
+            await second.close_idle(0)
+            assert shown is not None and list_tags(lake) == []
+
+    asyncio.run(read())
+
+
 def test_what_is_not_shown_closes_no_other_snapshot(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids that no snapshot has are refused before room is made for them."""
     session = lake.duckdb()
