@@ -158,11 +158,20 @@ SELECT_IS_TAKEN = sql.SQL("SELECT EXISTS (SELECT FROM iceberg_branch WHERE lower
 
 
 def choose_schema(conn: psycopg.Connection, lake_schema: str, name: str, number: int) -> str:
-    """Return the metadata schema for a new branch: that of its name, or of its number if a branch that had the name is in it."""
-    named = f"{lake_schema}@{name}"
+    """Return the metadata schema for a new branch: that of its name, or of its number.
+
+    The number is taken if a branch that had the name is in that schema, or if the schema's name is too long, as it may be for a snapshot.
+    Raises: BadRequest: the lake's schema leaves no place for the number
+    """
+    named, numbered = f"{lake_schema}@{name}", f"{lake_schema}@{number}"
     row = conn.execute(SELECT_IS_TAKEN, {"schema": named}).fetchone()
     # No name is a number, so this schema can be no other branch's.
-    return f"{lake_schema}@{number}" if row is not None and row[0] else named
+    chosen = numbered if (row is not None and row[0]) or len(named.encode()) > MAX_SCHEMA_BYTES else named
+    if len(chosen.encode()) > MAX_SCHEMA_BYTES:
+        raise BadRequest(
+            f"The lake's metadata schema {lake_schema!r} is too long: with '@{number}' it has more than {MAX_SCHEMA_BYTES} bytes."
+        )
+    return chosen
 
 
 UPDATE_NAME = sql.SQL("UPDATE iceberg_branch SET name = %(name)s WHERE number = %(number)s")

@@ -15,7 +15,15 @@ from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
-from duckicelake.lake.branches.registry import UNNUMBERED, check_name, compute_maker, list_branches, list_children, rename_branch
+from duckicelake.lake.branches.registry import (
+    UNNUMBERED,
+    check_name,
+    choose_schema,
+    compute_maker,
+    list_branches,
+    list_children,
+    rename_branch,
+)
 from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
@@ -166,6 +174,17 @@ def test_names_that_cannot_be_given_are_refused(lake: FreshLake) -> None:
         with pytest.raises(error):
             rename_branch(conn, schema, name, new_name)
     assert [each.name for each in list_branches(conn)] == ["DEV", "v1"]
+
+
+def test_the_schema_of_a_snapshot_whose_name_is_too_long_is_called_by_its_number(lake: FreshLake) -> None:
+    """Postgres would cut the name, so that two snapshots had one schema."""
+    make_branch(lake, "dev")
+    conn, long = lake.psycopg(), "x" * 45
+    assert choose_schema(conn, long, "snapshot-99", 7) == f"{long}@snapshot-99"
+    assert choose_schema(conn, long, "snapshot-4294967301", 7) == f"{long}@7"
+    assert choose_schema(conn, lake.metadata_schema, "dev", 7) == f"{lake.metadata_schema}@7"
+    with pytest.raises(BadRequest, match="too long"):
+        choose_schema(conn, "x" * 62, "snapshot-99", 7)
 
 
 def test_a_branch_of_another_version_is_neither_merged_nor_reset(lake: FreshLake) -> None:
