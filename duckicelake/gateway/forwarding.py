@@ -32,6 +32,9 @@ NOT_SENT = HOP_BY_HOP | {
     b"expect",
     b"x-request-id",
     b"x-real-ip",
+    # Some servers take the method, the path or the caller from these, so the request would be another than the one that was permitted.
+    *(b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url"),
+    *(b"remote-user", b"x-remote-user"),
 }
 NOT_SENT_PREFIXES = (b"x-forwarded-", b"x-amz-")
 NOT_ANSWERED = HOP_BY_HOP | {

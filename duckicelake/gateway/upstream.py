@@ -103,7 +103,8 @@ WEAK_STATUSES = frozenset({502, 503, 504})
 LOOP_DETECTED = 508
 EXPIRED = frozenset({401, 419})
 SKIPPED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
-GZIP = b"gzip"
+IDENTITY = b"identity"
+READABLE = frozenset({IDENTITY, b"gzip", b"x-gzip", b"deflate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,12 @@ class UpstreamAnswer:
     def unpack(self, body: bytes, most_bytes: int) -> bytes:
         """Return the body without its content coding. Raises: BadRouteAnswer: it is too large, or broken."""
         return decompress(body, find_header(self.headers, b"content-encoding"), most_bytes)
+
+    @property
+    def is_readable(self) -> bool:
+        """True if this server can read the body's content coding; the client may have asked for another one."""
+        coding = find_header(self.headers, b"content-encoding")
+        return coding is None or coding.lower() in READABLE
 
     def close(self) -> None:
         """Give up the rest of the body, and the connection with it."""
@@ -423,9 +430,9 @@ async def read_whole(answer: UpstreamAnswer, route: Route, most_bytes: int, *, c
 
 def decompress(body: bytes, coding: bytes | None, most_bytes: int) -> bytes:
     """Return a body without its content coding. Raises: BadRouteAnswer: the coding is unknown, or the body too large or broken."""
-    if coding is None or coding.lower() == b"identity":
+    if coding is None or coding.lower() == IDENTITY:
         return body
-    if coding.lower() not in (GZIP, b"x-gzip", b"deflate"):
+    if coding.lower() not in READABLE:
         raise BadRouteAnswer("The catalog behind the route answers in a content coding that was not asked for.")
     try:
         unpacking = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)

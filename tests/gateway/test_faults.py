@@ -149,6 +149,24 @@ def test_icebergs_own_errors_pass_as_they_are(stand: tuple[FakeCatalog, Server])
     assert (answer.body, answer.headers["content-encoding"]) == (packed, "gzip")
 
 
+def test_an_error_in_a_coding_that_only_the_client_reads_passes(stand: tuple[FakeCatalog, Server]) -> None:
+    """The client asked for it, and its type says what is missing."""
+    catalog, server = stand
+    catalog.answer = lambda _: Reply(404, b"in brotli", {"Content-Type": "application/json", "Content-Encoding": "br"})
+    answer = server.ask("DELETE", TABLE, {"Accept-Encoding": "br"})
+    assert (answer.status, answer.body, answer.headers["content-encoding"]) == (404, b"in brotli", "br")
+    catalog.answer = lambda _: Reply(502, b"a page in brotli", {**HTML, "Content-Encoding": "br"})
+    assert server.ask("POST", TABLE, {**JSON, "Accept-Encoding": "br"}, COMMIT).error == (502, UNKNOWN)
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT"])
+def test_methods_that_echo_the_routes_account_are_not_sent(stand: tuple[FakeCatalog, Server], method: str) -> None:
+    """A server that answers TRACE sends all headers of the request back."""
+    catalog, server = stand
+    assert server.ask(method, TABLE).error == (501, "UnsupportedOperationException")
+    assert catalog.seen == []
+
+
 def test_a_web_page_is_no_answer(stand: tuple[FakeCatalog, Server]) -> None:
     """A login page with status 200 is 502, after a change with an unknown state."""
     catalog, server = stand
@@ -156,6 +174,29 @@ def test_a_web_page_is_no_answer(stand: tuple[FakeCatalog, Server]) -> None:
     assert server.get(TABLE).error == (502, "InternalServerError")
     assert server.get("/v1/other/namespaces").error == (502, "InternalServerError")
     assert server.ask("POST", TABLE, JSON, COMMIT).error == (504, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        pytest.param(Reply(200, LOADED), "done", id="done"),
+        pytest.param(Reply(409, NO_SUCH_TABLE), None, id="refused"),
+        pytest.param(Reply(500, NO_SUCH_TABLE), "unknown (500)", id="500"),
+        pytest.param(Reply(307, b""), "unknown (307)", id="redirect"),
+        pytest.param(Reply(200, b"<html>log in</html>", HTML), "unknown (200)", id="web-page"),
+        pytest.param(RESET, "unknown (RouteStateUnknown)", id="reset"),
+    ],
+)
+def test_the_log_of_changes_says_what_became_of_a_change(
+    stand: tuple[FakeCatalog, Server], caplog: pytest.LogCaptureFixture, reply: Reply, outcome: str | None
+) -> None:
+    """Done only if the catalog says so; nothing of what it refused."""
+    catalog, server = stand
+    catalog.answer = lambda _: reply
+    with caplog.at_level("INFO", "duckicelake.audit"):
+        server.ask("POST", TABLE, JSON, COMMIT)
+    lines = [record.getMessage() for record in caplog.records if record.name == "duckicelake.audit"]
+    assert [line.partition(":")[0] for line in lines] == ([] if outcome is None else [f"updateTable {outcome}"])
 
 
 def test_redirects_are_not_followed(stand: tuple[FakeCatalog, Server]) -> None:

@@ -99,10 +99,12 @@ def test_other_headers_pass_in_both_directions(headers: list[tuple[bytes, bytes]
 
 
 @pytest.mark.parametrize(
-    "name", ["host", "cookie", "forwarded", "x-forwarded-for", "authorization", "connection", "te", "x-own", "content-length"]
+    "name",
+    ["host", "cookie", "forwarded", "x-forwarded-for", "authorization", "connection", "te", "x-own", "content-length"]
+    + ["x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url", "remote-user", "x-remote-user"],
 )
 def test_headers_of_this_hop_are_not_sent(name: str) -> None:
-    """Those of the connection, the caller's account, and what the Connection header names."""
+    """Those of the connection, the caller's account, what the Connection header names, and what would make the request another one."""
     sent = [(name.encode(), b"1"), (b"connection", b"keep-alive, X-Own")]
     assert {found for found, _ in build_request_headers(sent, {}, b"v", "id")} == {b"via", b"x-request-id"}
 

@@ -18,11 +18,13 @@ from duckicelake.rest.auth.route_permissions import check_forwarded, read_names,
 from tests.gateway.fake import FakeCatalog, Reply, Seen, fake, routes
 from tests.rest.serving import Answer, Server
 
-CLIENTS = ",".join(
-    f"{name}:secret|{grants}" for name, grants in {"admin": "*", "reader": "ns:x:r", "writer": "ns:x:r", "stranger": "ns:a:*"}.items()
-)
+PRINCIPALS = {"admin": "*", "reader": "ns:x:r", "writer": "ns:x:r", "appender": "ns:x:r", "stranger": "ns:a:*"}
+CLIENTS = ",".join(f"{name}:secret|{grants}" for name, grants in PRINCIPALS.items())
 GRANTS = parse_route_grants(
-    ["read on namespace:a to reader", "read, write, create, drop on namespace:a to writer", "list on table:b.t to reader"]
+    [
+        *("read on namespace:a to reader", "read, write, create, drop on namespace:a to writer"),
+        *("list on table:b.t to reader", "list, write on namespace:a to appender"),
+    ]
 )
 LISTS: Mapping[str, Any] = {
     "/v1/up/namespaces": {"namespaces": [["a"], ["b"], ["c"]]},
@@ -106,6 +108,10 @@ SIGNED = {"region": "r", "uri": "u", "headers": {}}
         ("POST", "namespaces/a/tables/t", COMMIT, (DENIED, 200, 200)),
         ("POST", "namespaces/a/tables/new", CREATION, (DENIED, 200, 200)),
         ("POST", "namespaces/a/tables", {"name": "n"}, (DENIED, 200, 200)),
+        ("POST", "namespaces/a/tables/t", {**COMMIT, "identifier": identify("a", "t")}, (DENIED, 200, 200)),
+        ("POST", "namespaces/a/tables/t", {**COMMIT, "identifier": identify("b", "t")}, (DENIED, HIDDEN, 200)),
+        ("POST", "namespaces/a/views/v", {**COMMIT, "identifier": identify("a", "v")}, (DENIED, 200, 200)),
+        ("POST", "namespaces/a/views/v", {**COMMIT, "identifier": identify("c", "v")}, (DENIED, HIDDEN, 200)),
         ("POST", "namespaces/a/register", {"name": "n"}, (DENIED, DENIED, 200)),
         ("DELETE", "namespaces/a/tables/t", None, (DENIED, 200, 200)),
         ("POST", "tables/rename", {"source": identify("a", "t"), "destination": identify("a", "u")}, (DENIED, 200, 200)),
@@ -123,6 +129,8 @@ SIGNED = {"region": "r", "uri": "u", "headers": {}}
         ("GET", "namespaces/a+/tables/t", None, (HIDDEN, HIDDEN, 200)),
         ("GET", "namespaces/a/../c/tables/t", None, (400, 400, 400)),
         ("GET", "namespaces/%2E%2E/tables/t", None, (400, 400, 400)),
+        ("DELETE", "namespaces/a/tables/..;", None, (400, 400, 400)),
+        ("DELETE", "namespaces/a/tables/%2E%2E%3Bx", None, (400, 400, 400)),
         ("GET", "/v1/elsewhere/namespaces/a", None, (DENIED, DENIED, 200)),
         ("GET", "/v1/namespaces", None, (DENIED, DENIED, 200)),
         ("GET", "/v1/config?warehouse=lakefs://repo", None, (DENIED, DENIED, 200)),
@@ -147,6 +155,11 @@ def test_lists_show_what_the_caller_has_a_right_on(stand: Stand) -> None:
     assert stand.ask("writer", "GET", "namespaces").json == {"namespaces": [["a"]]}
     assert [each["name"] for each in stand.ask("reader", "GET", "namespaces/b/tables").json["identifiers"]] == ["t"]
     assert [each["name"] for each in stand.ask("admin", "GET", "namespaces/b/tables").json["identifiers"]] == ["t", "u"]
+    stand.catalog.seen.clear()
+    assert stand.ask("reader", "GET", "namespaces/b/tables", None, Accept_Encoding="br, gzip").status == 200
+    assert stand.ask("admin", "GET", "namespaces/b/tables", None, Accept_Encoding="br, gzip").status == 200
+    # What is filtered must be read here.
+    assert [seen.headers["accept-encoding"] for seen in stand.catalog.asked] == ["gzip", "br, gzip"]
 
 
 def test_keys_are_for_those_who_read_and_write(stand: Stand) -> None:
@@ -160,6 +173,13 @@ def test_keys_are_for_those_who_read_and_write(stand: Stand) -> None:
         assert loaded["config"]["s3.endpoint"] == "e"
         sent = stand.catalog.asked[0].headers["x-iceberg-access-delegation"]
         assert sent == ("vended-credentials,remote-signing" if has_keys else "remote-signing")
+
+
+def test_who_may_only_write_gets_no_keys_with_the_answer_to_a_commit(stand: Stand) -> None:
+    """Some catalogs answer a commit like a load."""
+    committed = stand.ask("appender", "POST", "namespaces/a/tables/t", COMMIT)
+    assert (committed.status, committed.json) == (200, {"metadata": {}, "config": {"s3.endpoint": "e"}})
+    assert "storage-credentials" in stand.ask("writer", "POST", "namespaces/a/tables/t", COMMIT).json
 
 
 def test_a_read_only_route_refuses_changes_and_keys(stand: Stand) -> None:

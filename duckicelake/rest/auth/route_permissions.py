@@ -157,7 +157,17 @@ def check_forwarded(session: Session, names: ForwardedNames, body: bytes) -> Non
     for levels, name in names.spellings:
         check_rule(session, rule, levels, name)
         if operation.name == "updateTable":
-            check_commit(session, levels, name or "", creates=makes_table(as_object(decode_json(body), WHAT)))
+            node = as_object(decode_json(body), WHAT)
+            creates = makes_table(node)
+            check_commit(session, levels, name or "", creates=creates)
+            if node.get("identifier") is not None:
+                # The path says which table it is, but a server may read the body's.
+                *named, in_body = read_identifier(node["identifier"])
+                check_commit(session, tuple(named), in_body, creates=creates)
+        elif operation.name == "replaceView":
+            if (found := as_object(decode_json(body), WHAT).get("identifier")) is not None:
+                *named, in_body = read_identifier(found)
+                check_rule(session, rule, tuple(named), in_body)
         elif operation.name == "signRequest":
             check_rule(session, PermissionRule(WRITE if signs_change(body) else READ), levels, name)
 

@@ -25,6 +25,7 @@ from duckicelake.errors import (
     CatalogError,
     CommitStateUnknown,
     Forbidden,
+    NotServed,
     RouteLoop,
     RouteStateUnknown,
 )
@@ -78,10 +79,12 @@ OWN_PATHS = frozenset({"oauth", "aws"})
 SEARCHED = frozenset(
     {
         *("loadTable", "createTable", "registerTable", "loadView", "createView", "replaceView", "registerView"),
-        *("loadCredentials", "planTableScan", "fetchPlanningResult"),
+        *("loadCredentials", "planTableScan", "fetchPlanningResult", "updateTable"),
     }
 )
-"""Operations whose answers may hold endpoints of the upstream, or storage keys."""
+"""Operations whose answers may hold endpoints of the upstream, or storage keys; some catalogs answer a commit like a load."""
+ECHOED = frozenset({"TRACE", "TRACK", "CONNECT"})
+"""Methods whose answers may show the headers of a request, so the route's account."""
 MAX_ERROR_BYTES = 256 * 1024
 ERROR_TYPES: Mapping[int, str] = {
     400: "BadRequestException",
@@ -225,8 +228,9 @@ class ForwardingLayer:
             raise
         if call.names.name in READS:
             note_answer(scope, ReadAnswer(None, None, upstream.route.lake_name, call.object_text))
-        if request.changes and answer.status < 400:
-            self._record(scope, call, AuditLine(describe_request(scope), DONE, reason=str(answer.status)))
+        outcome = find_outcome(answer) if request.changes else None
+        if outcome is not None:
+            self._record(scope, call, AuditLine(describe_request(scope), outcome, reason=str(answer.status)))
         try:
             await self._pass_back(scope, receive, send, call, answer)
         except BadRouteAnswer as error:
@@ -238,6 +242,8 @@ class ForwardingLayer:
         """Return the request to send. Raises: a CatalogError: the caller lacks a right, or the request cannot be forwarded."""
         names, session, headers, route = call.names, call.session, scope["headers"], call.routed.upstream.route
         check_segments(call.routed.rest)
+        if scope["method"] in ECHOED:
+            raise NotServed(f"Routes forward no {scope['method']}.")
         if call.routed.is_whole:
             check_whole(session, route.name)
         elif call.is_partial:
@@ -249,7 +255,7 @@ class ForwardingLayer:
             if names.name == "loadCredentials":
                 raise Forbidden(f"The route {route.name!r} gives storage keys to those who may read and write a table.")
             headers = without_vended_keys(headers)
-        if names.name in SEARCHED:
+        if call.reads_answer:
             headers = with_searchable_coding(headers)
         query = scope["query_string"].decode("latin-1")
         changes = changes_something(scope["method"], names)
@@ -284,6 +290,9 @@ class ForwardingLayer:
     async def _pass_error(self, scope: Scope, receive: Receive, send: Send, call: "ForwardedCall", answer: UpstreamAnswer) -> None:
         """Pass an error on; one without Iceberg's body gets one, with the same status."""
         headers = build_answer_headers(answer.headers, keeps_challenge=call.routed.upstream.route.auth == "passthrough")
+        if not (answer.is_readable or is_html(headers)):
+            await self._stream(send, answer, headers)
+            return
         try:
             raw = await answer.read(MAX_ERROR_BYTES)
             body = answer.unpack(raw, MAX_ERROR_BYTES)
@@ -368,6 +377,13 @@ class ForwardedCall:
         return rewrite_answer(body, AnswerRules(route.uri, upstream_prefix, prefix, self.has_keys, route.auth == "passthrough"))
 
 
+def find_outcome(answer: UpstreamAnswer) -> str | None:
+    """Return what became of a change by its answer, for the audit log; None if it was refused."""
+    if answer.status < 300 and not is_html(answer.headers):
+        return DONE
+    return None if 400 <= answer.status < 500 or answer.status == 501 else UNKNOWN
+
+
 def name_object(route: Route, *objects: str) -> str:
     """Return an object of another catalog as the audit log names it: `route:NAME/a.b.t`."""
     return "/".join((f"route:{route.name}", *objects))
@@ -416,7 +432,8 @@ def check_whole(session: Session, route: str) -> None:
 def check_segments(path: str) -> None:
     """Raise BadRequest if a path has a segment `.` or `..`, by which servers leave the prefix."""
     if "." in path or "%2" in path:
-        if any(unquote(part) in (".", "..") for part in path.split("/")):
+        # Java servers drop what follows a semicolon.
+        if any(unquote(part).partition(";")[0] in (".", "..") for part in path.split("/")):
             raise BadRequest("The path has a segment `.` or `..`, which no route forwards.")
 
 
