@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
+from duckicelake.lake.lake_format import V1_0
 from duckicelake.pipeline.common.lake_tables import TableName
 from duckicelake.pipeline.common.reports import Progress
 from duckicelake.pipeline.common.rest import Rest
@@ -58,7 +59,12 @@ SELECT min(f.file_size_bytes)
 """
 SELECT_LARGEST = "SELECT coalesce(max(file_size_bytes), 0) FROM ducklake_data_file WHERE table_id = %(table_id)s AND end_snapshot IS NULL"
 SELECT_INLINED = "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s"
-COUNT_INLINED = sql.SQL("SELECT count(*), count(DISTINCT begin_snapshot) FILTER (WHERE end_snapshot IS NULL) FROM {}")
+# The first three columns have other names in DuckLake 1.0 than in 1.1.
+COUNT_INLINED = sql.SQL("""
+SELECT count(*), count(DISTINCT _ducklake_begin_snapshot) FILTER (WHERE _ducklake_end_snapshot IS NULL)
+  FROM {} AS i(_ducklake_row_id, _ducklake_begin_snapshot, _ducklake_end_snapshot)
+""")
+SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
 HAS_DELETES = "SELECT to_regclass(quote_ident(current_schema()) || '.' || quote_ident(%(name)s)) IS NOT NULL"
 COUNT_DELETES = sql.SQL("SELECT count(*) FROM {}")
 HAS_STRUCT = """
@@ -117,7 +123,9 @@ def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> Table
         deletes, is_double = _look_at_deletes(conn, table_id)
         # Even if no row is inlined now: one may be inserted before the flush.
         has_struct = _ask(conn, HAS_STRUCT, asked)
+        version = _ask(conn, SELECT_VERSION, {})
     reasons = {
+        f"the lake has DuckLake {version}, which DuckDB attaches from version 2.0 on": version != V1_0.version,
         "DuckDB 1.5.5 would garble the inlined structs": has_struct,
         "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire": is_double,
     }

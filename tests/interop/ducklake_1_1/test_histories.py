@@ -22,7 +22,7 @@ from tests.support.readers import Served
 
 IDENT = ("sales", "europe", "orders")
 STEPS = 12
-SEEDS = [pytest.param(seed, id=f"seed {seed}", marks=() if seed < 2 else pytest.mark.long) for seed in range(30)]
+SEEDS = [pytest.param(seed, id=f"seed {seed}", marks=() if seed < 2 else pytest.mark.long) for seed in range(300)]
 
 
 @dataclass(slots=True)
