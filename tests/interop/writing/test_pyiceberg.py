@@ -1,5 +1,10 @@
 """PyIceberg writes over REST, DuckDB reads and goes on writing in the same lake."""
 
+import re
+import sys
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +13,7 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.expressions import EqualTo
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -42,6 +48,7 @@ SCHEMA = Schema(
     identifier_field_ids=[1],
 )
 
+CLIENTS = Path(__file__).parents[3] / "docs" / "clients.md"
 UUID_BYTES = "".join(f"\\x{byte:02X}" for byte in range(16))
 
 
@@ -51,6 +58,16 @@ def catalog(served: Served) -> RestCatalog:
     catalog = served.pyiceberg().catalog
     catalog.create_namespace("ns")
     return catalog
+
+
+@pytest.fixture
+def one_request_io(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The class in docs/clients.md that writes small files with one request, as `py-io-impl` names it."""
+    [code] = re.findall(r"```python\n(.*?# one_request_io\.py.*?)```", CLIENTS.read_text(), re.DOTALL)
+    module = ModuleType("one_request_io")
+    exec(dedent(code), module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return "one_request_io.OneRequestFileIO"
 
 
 @pytest.fixture
@@ -291,3 +308,18 @@ def test_a_stale_commit_is_refused(catalog: RestCatalog, duck: DuckDBPyConnectio
     with pytest.raises(CommitFailedException, match="Requirement failed"), stale.update_schema() as update:
         update.add_column("mine", IntegerType())
     assert [field.name for field in table.refresh().schema().fields] == ["id", "name", "place", "other"]
+
+
+def test_the_documented_way_to_write_small_files_at_once_writes_them(served: Served, duck: DuckDBPyConnection, one_request_io: str) -> None:
+    """The rows are there, and PyArrow was told to wait with an upload until it knows that the file is large."""
+    usual = served.pyiceberg().catalog
+    catalog = RestCatalog("lake", **{**usual.properties, "py-io-impl": one_request_io})
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", Schema(NestedField(1, "id", LongType())))
+    assert f"{type(table.io).__module__}.{type(table.io).__name__}" == one_request_io
+    assert isinstance(table.io, PyArrowFileIO)
+    _, (options,) = table.io.fs_by_scheme("s3", None).__reduce__()
+    assert options["allow_delayed_open"]
+    table.append(pa.table({"id": [1, 2, 3]}))
+    assert duck.execute("SELECT sum(id) FROM ns.t").fetchone() == (6,)
+    assert [row["id"] for row in table.scan().to_arrow().to_pylist()] == [1, 2, 3]
