@@ -6,6 +6,7 @@ from hypothesis import given, seed
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.generation import history_settings
 from tests.differential.members.histories import RepositoryHistory, repository_histories
+from tests.differential.members.merging import Counts, Event, draw_events, prove_merges
 from tests.differential.members.playing import prove_repository
 from tests.differential.sessions import Sessions
 from tests.fix_histories import Block
@@ -18,6 +19,11 @@ SHARES = [Block(1, 3), *(Block(seed, 10) for seed in range(2, 32))]
 
 EACH_SHARE = pytest.mark.parametrize(
     "share", long_but([pytest.param(share, id=f"seed{share.seed}x{share.count}") for share in SHARES], "seed1x3")
+)
+
+MERGES = [Block(3, 3), *(Block(seed, 10) for seed in range(32, 62))]
+EACH_SHARE_OF_MERGES = pytest.mark.parametrize(
+    "share", long_but([pytest.param(share, id=f"seed{share.seed}x{share.count}") for share in MERGES], "seed3x3")
 )
 
 
@@ -45,3 +51,19 @@ def test_every_member_agrees_at_every_snapshot(share: Block, sessions: Sessions)
 def test_every_member_agrees_when_pyiceberg_writes_too(share: Block, sessions: Sessions) -> None:
     """The same, while PyIceberg commits to each member between DuckDB's steps."""
     prove_share(share, sessions, PYICEBERG)
+
+
+@EACH_SHARE_OF_MERGES
+def test_operations_on_branches_make_the_rows_that_they_should(share: Block, sessions: Sessions) -> None:
+    """Merges both ways, resets, reverts, tags and deletions between changes: DuckDB and PyIceberg show the rows at every snapshot."""
+    counts = Counts()
+
+    @seed(share.seed)
+    @history_settings(share.count, shrink=True)
+    @given(draw_events())
+    def every_operation_is_right(events: list[Event]) -> None:
+        with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:
+            prove_merges(lake, server, events, sessions, counts)
+
+    every_operation_is_right()
+    assert counts.done["merge"], counts
