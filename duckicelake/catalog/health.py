@@ -1,7 +1,7 @@
 """Readiness of a warehouse, and published objects that are missing from the store: found by a monitor thread and by `duckicelake check`.
 
-`rest` calls `check_ready` and `app` starts one `ObjectMonitor` for each lake; `duckicelake check` calls the `list_` functions. The
-monitor lists the store, without Postgres, and publishes a table again if objects are missing.
+`rest` calls `check_ready` on a worker thread, and `app` starts one `ObjectMonitor` for each lake; `duckicelake check` calls the `list_`
+functions. The monitor lists the store, without Postgres, and publishes a table again if objects are missing.
 """
 
 import json
@@ -134,7 +134,7 @@ class ObjectMonitor:
     _thread: Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        self._thread = Thread(target=self._run, name="rounds", daemon=True)
+        self._thread = Thread(target=self._run, name="object-monitor", daemon=True)
 
     def start(self) -> None:
         """Begin, with the first round after a period."""

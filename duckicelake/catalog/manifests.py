@@ -1,7 +1,8 @@
 """The manifests and manifest lists of a table: plans of them become bytes, and objects that are named by a digest of these bytes.
 
 `snapshot_building` calls this in the transaction that reads the table: that of a load, or that of a commit, under the lake's lock.
-Rows of data files are read in that transaction, the next slice on a second thread; objects go to the `UploadQueue`.
+Rows of data files are read in that transaction, the next slice on a second thread; objects go to the `UploadQueue`. The footers of
+files with a name mapping are read from the store. `manifest_import` calls `verify` in a read transaction.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """Create, drop and rename tables, and load a table after its commit.
 
 `rest/routes/tables.py` calls this on worker threads; `commits` and `registration` use `load_committed_table`. Each operation is one
-transaction under the lake's lock (a staged create takes no lock); objects of a purged table are deleted after COMMIT.
+transaction under the lake's lock (a staged create takes no lock). A location that a client names is tried in the object store before the
+lock; objects of a purged table are deleted after COMMIT.
 """
 
 import time

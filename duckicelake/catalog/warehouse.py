@@ -1,6 +1,7 @@
 """A warehouse: one lake and its object store, opened, with the caches of its tables.
 
 `app` opens one for each lake and for each branch that is used; some commands open one. Every operation takes it as a parameter.
+`find_served_branch` and `has_served_snapshot` read Postgres; `rest` calls them on worker threads.
 """
 
 from collections.abc import Callable, Iterable, Sequence

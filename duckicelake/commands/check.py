@@ -1,8 +1,8 @@
 """`duckicelake check`: findings about a lake, each with a remedy, the repairs of `--repair`, and one request to each route's catalog.
 
 The command line calls it. Each table is checked in its own savepoint of a read-only REPEATABLE READ transaction. Warnings about readers
-leave the exit status as it is. The Spark job `maintain` calls `remove_orphans` and `repair_lake` too. `check --storage` tries in the
-lake's own bucket that vended credentials open one table and no other object.
+leave the exit status as it is. Repairs do not take the lake's lock. The Spark job `maintain` calls `remove_orphans` and
+`repair_lake` too. `check --storage` tries in the lake's own bucket that vended credentials open one table and no other object.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The grammar of `ducklake_snapshot_changes.changes_made`; no other module parses or writes it.
+"""The grammar of `ducklake_snapshot_changes.changes_made`; no other module parses or writes it. No I/O.
+
+`lake` calls it to find changes of a table and to write the changes of a commit; `catalog`, `translate` and the job `maintain` read kinds of
+changes with it.
 
 Shape:  entry ("," entry)* ; entry = kind ":" value ; a comma inside double quotes is text, `""` is one quote
 Source: DuckLake 1.0, ParseChangesMade

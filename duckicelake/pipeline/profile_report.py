@@ -2,7 +2,8 @@
 
 A table's measures are its metadata at a snapshot, statistics that Spark computes by Iceberg's procedures and one scan, and sums over
 its files that Postgres computes; reading the metadata is pure. The page loads nothing, runs no script, and escapes every name.
-`pipeline.profile` calls this in the driver.
+`pipeline.profile` calls this in the driver, with a new connection with autocommit for each table; `commands.jobs.profile` reads the
+options and formats the page.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The Prometheus metrics of a server, of one process or of several workers. Used on the event loop.
+"""The Prometheus metrics of a server, of one process or of several workers.
+
+Layers and routes of `rest` count on the event loop; only `count_report` is called on worker threads. Scrapes run on the event loop.
 
 With several workers, any worker answers a scrape with the sums over all of them: each writes its numbers to its own files in one folder
 (prometheus_client's multiprocess mode), and a scrape adds them up. Counter files of ended workers stay until the server stops, because a

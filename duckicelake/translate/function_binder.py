@@ -1,10 +1,12 @@
-"""The binder: a process in which DuckDB tells the types of queries over empty tables. It runs no query.
+"""The binder: a process in which DuckDB finds the result types of queries over empty tables. It runs no query.
 
-It gets one JSON object on its standard input, `{"catalog", "statements", "questions"}`, and writes a JSON list with one answer for each
-question: `{"columns": [[name, type], …]}`, or `{"error": text}`. A question is a list of queries, of which the first one that DuckDB
-accepts is answered. A type is a text in DuckDB's words, or `{"list": type}`,
-`{"struct": [[name, type], …]}`, `{"map": [key, value]}`. It has no access to files and the network, and ends when it has used
-`CPU_SECONDS`, so that a macro which is expensive to bind stops no other request.
+`catalog.function_binder` starts the process when it has no cached answer, and imports this module only for its name and limit.
+
+The process gets one JSON object on its standard input, `{"catalog", "statements", "questions"}`, and writes a JSON list with one answer for
+each question: `{"columns": [[name, type], …]}`, or `{"error": text}`. A question is a list of queries, of which the first one that DuckDB
+accepts is answered. A type is a text in DuckDB's words, or `{"list": type}`, `{"struct": [[name, type], …]}`, `{"map": [key, value]}`. It
+has no access to files and the network, and ends when it has used `CPU_SECONDS`, so that a macro which is expensive to bind stops no other
+request.
 """
 
 import json

@@ -1,6 +1,6 @@
 """DuckDB's macros as Iceberg functions: macros from DuckLake's rows, the SQL with which the binder types them, and their definitions.
 
-`catalog.functions` calls this on a worker thread, for each list and load of functions. Pure, without the binder:
+`catalog.functions` calls this on a worker thread, when a function is loaded. Pure, without the binder:
 `function_binder` runs in a process of its own.
 """
 

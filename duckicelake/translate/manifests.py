@@ -3,6 +3,8 @@
 A snapshot writes manifests for the files it added and removed, with the remaining entries of the manifests it removed from, and
 keeps all others. MERGE_FAN manifests of similar size are merged, so a list has few manifests and an entry is rewritten only
 once per size class. Full manifests are never merged.
+
+`catalog.snapshot_building` calls this for loads and commits; the table's cache keeps the `ManifestSets` from one load to the next. No I/O.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

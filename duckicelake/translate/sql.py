@@ -1,8 +1,10 @@
 """The SQL of views and macros, as data: DuckDB's own parser, from text to tree and back, and the names of tables in it.
 
 The parser binds and runs nothing, and its connection has no external access. Names are qualified for DuckLake, and lose
-`{DUCKLAKE_CATALOG}` for Iceberg clients. `catalog.views` and `catalog.functions` call this with such a connection; a rename of a view
-to another namespace does so in the commit's transaction, under the lake's lock.
+`{DUCKLAKE_CATALOG}` for Iceberg clients.
+
+`catalog.views` and `catalog.functions` call this with such a connection, in a read transaction or in none. Two changes of views may parse
+under the lake's lock, in the commit's transaction: a rename to another namespace, and a commit to a view that DuckDB created or changed.
 """
 
 import json

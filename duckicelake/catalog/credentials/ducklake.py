@@ -1,7 +1,7 @@
 """Read-only DuckLake for DuckDB users: a role in Postgres that sees what its principal may read, and credentials for the files of that.
 
-`rest/routes/store_access.py` calls this. The folders are listed in a read transaction, STS gives the credentials, and the role is
-created in a transaction of its own; an unexpired role is given out again.
+`rest/routes/store_access.py` calls this on a worker thread. The folders are listed in a read transaction, STS gives the credentials, and
+the role is created in a transaction of its own; an unexpired role is given out again.
 """
 
 from bisect import bisect_left

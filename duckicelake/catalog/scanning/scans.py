@@ -1,6 +1,7 @@
 """Server-side scan planning: plan a scan, return a plan again by its id, return the tasks of a plan task.
 
-`rest/routes/scans.py` calls this on worker threads. Manifests become tasks a bounded part at a time.
+`rest/routes/scans.py` calls this on worker threads. A table is published first, as a load does; then manifests are read from the object
+store without a transaction. Manifests become tasks a bounded part at a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

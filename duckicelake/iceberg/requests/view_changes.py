@@ -1,4 +1,6 @@
-"""The metadata of new views, and of views after the updates of a commit.
+"""The metadata of new views, and of views after the updates of a commit. No I/O.
+
+`catalog.views` calls this before the lake's lock and again under it; `translate.views` calls it to show what DuckDB changed.
 
 The rules and messages are those of Java's `ViewMetadata.Builder`, with one difference: LAST_ADDED also means a schema or version
 that existed before this request added it again.

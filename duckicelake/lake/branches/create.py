@@ -1,6 +1,8 @@
 """Creation of a branch: one transaction that makes its relations, and then takes the lake's lock for the short time of the claim.
 
-`commands.branches` calls it. The lock is given up and taken again if it is not granted in time, so main's commits do not wait for it.
+`commands.branches` calls it, and `catalog.repositories` on a worker thread of the server, both on a connection that is in no transaction.
+The server also creates a tag when a client reads a lake snapshot by its id. The lock is given up and taken again if it is not granted in
+time, so main's commits do not wait for it.
 """
 
 import hashlib

@@ -1,4 +1,7 @@
-"""The rows of a merge: the branch's changes as one lake snapshot of the lake. `merge` calls it in the transaction that holds both locks.
+"""The rows of a merge: the branch's changes as one lake snapshot of the lake.
+
+`merge` calls it in the transaction that holds both locks. `rebase` calls it there too, with a `MergePoint` whose `main` is the branch and
+whose `branch` is a copy of the branch's changes: then the rows are written into the branch.
 
 Ids of the branch are unique in the lake, so nothing is renumbered. What the branch added begins with the merge's snapshot, what it ended
 ends there, and relative paths of its files become full ones.

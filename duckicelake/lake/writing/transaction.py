@@ -1,4 +1,6 @@
-"""The one transaction of a commit, which locks out every other committer, DuckDB included; `catalog` runs it on a pool thread."""
+"""The one transaction of a commit, which locks out every other committer, DuckDB included; `catalog` runs it on a worker thread, or in the
+process of a command such as `undrop`.
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,8 @@
-"""Names, types, partitions and sort orders as Spark's SQL; pure. Jobs call it in the driver."""
+"""Names, types, partitions and sort orders as Spark's SQL. Jobs call it in the driver.
+
+It runs no query. `parse_columns` and `parse_created_columns` use Spark's own parser, so they need an open session. Everything else is pure:
+`ingest.options` calls it before a session is opened.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Sets of deleted positions, and equality deletes, as a commit combines them before they become DuckLake's rows."""
+"""Sets of deleted positions, and equality deletes, as a commit combines them before they become DuckLake's rows. No I/O.
+
+`file_changes` and `delete_resolution` of `catalog.incoming` call it on a worker thread, before the lake's lock.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
