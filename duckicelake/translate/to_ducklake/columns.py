@@ -140,14 +140,10 @@ def _to_leaf_type(type_: PrimitiveType, path: str, lake_format: LakeFormat) -> s
     return column_type
 
 
-ROOT_PLACEHOLDER_ID = 0
-"""The id of the placeholder for a table's columns: below those of columns, so that the first column of a client gets the id 1."""
-
-
 def with_placeholders(schema: Schema, columns: Sequence[ColumnRow], last_column_id: int) -> Schema:
     """Return a schema in which a table without columns, and each struct without fields, has a placeholder for DuckLake.
 
-    A struct has the placeholder that it had before, if any; other ids follow `last_column_id`, the last one that the table gave.
+    The placeholder is the one that was there before, if any; other ids follow `last_column_id`, the last one that the table gave.
     Raises: BadRequest: a column has the placeholder's name
     """
     for path, field in walk_fields(schema.fields):
@@ -156,7 +152,7 @@ def with_placeholders(schema: Schema, columns: Sequence[ColumnRow], last_column_
     known = {row.parent_column: row.column_id for row in columns if is_placeholder(row)}
     ids = count(max(last_column_id, get_highest_field_id(schema), *(row.column_id for row in columns)) + 1)
     fields = tuple(_fill(field, known, ids) for field in schema.fields)
-    return replace(schema, fields=fields or (_to_placeholder(ROOT_PLACEHOLDER_ID),))
+    return replace(schema, fields=fields or _make_placeholder(None, known, ids))
 
 
 def _fill(field: NestedField, known: Mapping[int | None, int], ids: Iterator[int]) -> NestedField:
@@ -166,7 +162,7 @@ def _fill(field: NestedField, known: Mapping[int | None, int], ids: Iterator[int
 def _fill_type(type_: IcebergType, field_id: int, known: Mapping[int | None, int], ids: Iterator[int]) -> IcebergType:
     match type_:
         case StructType(()):
-            return StructType((_to_placeholder(known[field_id] if field_id in known else next(ids)),))
+            return StructType(_make_placeholder(field_id, known, ids))
         case StructType(fields):
             return StructType(tuple(_fill(field, known, ids) for field in fields))
         case ListType():
@@ -178,8 +174,9 @@ def _fill_type(type_: IcebergType, field_id: int, known: Mapping[int | None, int
             return type_
 
 
-def _to_placeholder(field_id: int) -> NestedField:
-    return NestedField(field_id, PLACEHOLDER, PrimitiveType("boolean"), False)
+def _make_placeholder(parent: int | None, known: Mapping[int | None, int], ids: Iterator[int]) -> tuple[NestedField]:
+    field_id = known[parent] if parent in known else next(ids)
+    return (NestedField(field_id, PLACEHOLDER, PrimitiveType("boolean"), False),)
 
 
 def create_columns(table_id: int, schema: Schema, lake_format: LakeFormat = V1_0, last_column_id: int = 0) -> list[NewRow]:
