@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from duckicelake.translate.sql import CONFIG
+
+pytestmark = pytest.mark.xdist_group("house")
+"""One process runs them all, and parses each file once."""
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "duckicelake"
