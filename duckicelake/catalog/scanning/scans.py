@@ -351,11 +351,7 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
     opened = _open(warehouse, ident)
     metadata = opened.metadata
     snapshot = pick_snapshot(metadata, request, opened.find_lake_id)
-    schema = _pick_schema(metadata, snapshot, request)
-    names = build_schema_columns(schema, request.case_sensitive)
-    check_selected(names, request.select)
-    bound, node = _read_filter(request.filter, names)
-    stats_ids = tuple(dict.fromkeys(names.get(name, "'stats-fields'").field_id for name in request.stats_fields))
+    named = _bind_names(metadata, snapshot, request)
     scan_input, start_id = _read_input(opened, snapshot, request)
     snapshot_id = NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
     pinned = PinnedScan(
@@ -363,13 +359,14 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
         snapshot_id,
         start_id,
         scan_input.list_name,
-        schema.schema_id,
-        node,
+        named.schema_id,
+        named.filter_json,
         request.case_sensitive,
-        stats_ids,
+        named.stats_ids,
         request.min_rows,
     )
-    return _plan_part(opened, pinned, Scan(opened.source, scan_input, metadata, bound, stats_ids, request.min_rows, limits), WHOLE_SCAN)
+    scan = Scan(opened.source, scan_input, metadata, named.bound, named.stats_ids, request.min_rows, limits)
+    return _plan_part(opened, pinned, scan, WHOLE_SCAN)
 
 
 def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
@@ -405,13 +402,43 @@ def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Scan
         raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan again.") from error
 
 
-def _pick_schema(metadata: TableMetadata, snapshot: Snapshot | None, request: ScanRequest) -> Schema:
-    """Return the schema whose names a request means."""
-    wanted = snapshot.schema_id if snapshot is not None and request.use_snapshot_schema else None
-    found = None if wanted is None else find_schema(metadata, wanted)
+@dataclass(frozen=True, slots=True)
+class _BoundNames:
+    """What the names of a request mean in one schema."""
+
+    schema_id: int
+    bound: BoundExpression
+    filter_json: object
+    stats_ids: tuple[int, ...]
+
+
+def _bind_names(metadata: TableMetadata, snapshot: Snapshot | None, request: ScanRequest) -> _BoundNames:
+    """Return what the names of a request mean: in the table's schema, or in the snapshot's if the request asks for that.
+
+    Spark reads a branch by its snapshot's id and asks for the snapshot's schema, but names the table's columns. So names that the
+    snapshot's schema lacks are looked up in the table's.
+    Raises: BadRequest: it names what the table has not
+    """
     current = find_schema(metadata, metadata.current_schema_id)
     assert current is not None
-    return current if found is None else found
+    wanted = snapshot.schema_id if snapshot is not None and request.use_snapshot_schema else None
+    own = None if wanted is None else find_schema(metadata, wanted)
+    if own is None:
+        return _bind_in_schema(current, request)
+    try:
+        return _bind_in_schema(own, request)
+    except BadRequest:
+        with suppress(BadRequest):
+            return _bind_in_schema(current, request)
+        raise
+
+
+def _bind_in_schema(schema: Schema, request: ScanRequest) -> _BoundNames:
+    names = build_schema_columns(schema, request.case_sensitive)
+    check_selected(names, request.select)
+    bound, node = _read_filter(request.filter, names)
+    stats_ids = tuple(dict.fromkeys(names.get(name, "'stats-fields'").field_id for name in request.stats_fields))
+    return _BoundNames(schema.schema_id, bound, node, stats_ids)
 
 
 def _read_filter(node: object, names: SchemaColumns) -> Filtered:

@@ -82,6 +82,15 @@ def test_names_are_those_of_the_schema_that_is_asked_for(planner: Planner) -> No
     assert len(planner.plan(filter=is_("TITLE", "eq", "n3"), case_sensitive=False)["file-scan-tasks"]) == 1
 
 
+def test_names_that_a_snapshot_lacks_are_the_tables(planner: Planner) -> None:
+    """Spark reads a branch by its snapshot's id and asks for the snapshot's schema, but names the table's columns."""
+    first = planner.metadata()["snapshots"][0]["snapshot-id"]
+    asked = {"snapshot_id": first, "use_snapshot_schema": True}
+    for named in ({"filter": is_("title", "eq", "n3")}, {"select": ["id", "title"]}, {"stats_fields": ["title"]}):
+        assert len(planner.plan(**asked, **named)["file-scan-tasks"]) == 1
+    assert planner.ask(**asked, select=["name", "title"]).error == (400, "BadRequestException")
+
+
 def test_an_increment_is_planned(planner: Planner) -> None:
     """Files that appends added after the one snapshot, up to the other, without what was deleted since."""
     first, second, _, last = [snapshot["snapshot-id"] for snapshot in planner.metadata()["snapshots"]]
