@@ -5,8 +5,9 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.outside import client_suite, go_suite, pyiceberg_suite
+from tests.outside import client_suite, go_suite, pyiceberg_suite, spark_suite
 from tests.outside.results import Result, format_summary, judge, read_expected
 from tests.outside.stand import Stand, open_stand
 from tests.support.shared_stack import use_shared_stack
@@ -16,6 +17,7 @@ SUITES: Mapping[str, Callable[[Path, Stand, list[str]], dict[str, Result]]] = {
     "pyiceberg": pyiceberg_suite.run,
     "go": go_suite.run,
     "clients": client_suite.run,
+    "spark": spark_suite.run,
 }
 
 
@@ -29,8 +31,9 @@ def main() -> int:
     status = 0
     CACHE.mkdir(parents=True, exist_ok=True)
     for suite in options.suites or SUITES:
-        with use_shared_stack() as stack, open_stand(stack, has_bucket=suite != "clients") as stand:
-            results = SUITES[suite](CACHE, stand, options.only)
+        with TemporaryDirectory() as folder, use_shared_stack() as stack:
+            with open_stand(stack, has_bucket=suite in {"pyiceberg", "go"}, folder=folder if suite == "spark" else None) as stand:
+                results = SUITES[suite](CACHE, stand, options.only)
         verdict = judge(results, read_expected(suite))
         sys.stdout.write(format_summary(suite, results, verdict))
         if options.results is not None:

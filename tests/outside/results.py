@@ -31,8 +31,8 @@ def read_expected(suite: str) -> list[Mapping[str, Any]]:
 
 
 def matches(test: str, name: str) -> bool:
-    """True if the name is the test's, or that of a test with parameters or subtests of which this is one."""
-    return test == name or test.startswith((f"{name}[", f"{name}/"))
+    """True if the name is the test's, or that of a class, or of a test with parameters or subtests, of which this is one."""
+    return test == name or test.startswith((f"{name}[", f"{name}/", f"{name}."))
 
 
 def judge(results: Mapping[str, Result], entries: list[Mapping[str, Any]]) -> Verdict:
