@@ -125,8 +125,8 @@ def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cac
     The notes show them as they were published last. What else needs the file is not left out: `collect_row_files` says that it is missing.
     """
     refs = state.notes.refs
-    told = {note.snapshot_id for note in refs.kept if note.json != UNPUBLISHED} & {ref.snapshot_id for ref in refs.refs}
-    if not told or state.since >= 0:
+    published_ids = {note.snapshot_id for note in refs.kept if note.json != UNPUBLISHED} & {ref.snapshot_id for ref in refs.refs}
+    if not published_ids or state.since >= 0:
         return state
     spans = {span.data_file_id: span for span in state.spans}
     lost: set[int] = set()
@@ -135,7 +135,7 @@ def without_lost_snapshots(objects: Objects, folder: str, state: TableState, cac
         if span is None or span.end_snapshot is None:
             continue
         showing = _list_snapshots_between(state, span.begin_snapshot, span.end_snapshot)
-        if showing and told.issuperset(showing) and not _is_readable_rewrite(objects, folder, row, cache):
+        if showing and published_ids.issuperset(showing) and not _is_readable_rewrite(objects, folder, row, cache):
             lost.update(showing)
     return replace(state, snapshots=[row for row in state.snapshots if row.snapshot_id not in lost]) if lost else state
 

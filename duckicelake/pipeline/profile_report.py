@@ -94,8 +94,8 @@ class MeasuredTable:
     def read_distinct(self) -> dict[int, int]:
         """Return the number of distinct values by field id, as the sketches of the snapshot estimate it."""
         blobs = [blob for one in self._list_statistics() for blob in one["blob-metadata"] if blob["type"] == SKETCH]
-        told = [(blob["fields"], blob.get("properties", {}).get("ndv", "")) for blob in blobs]
-        return {fields[0]: int(text) for fields, text in told if len(fields) == 1 and text.isdecimal()}
+        estimates = [(blob["fields"], blob.get("properties", {}).get("ndv", "")) for blob in blobs]
+        return {fields[0]: int(text) for fields, text in estimates if len(fields) == 1 and text.isdecimal()}
 
     def has_sketches(self) -> bool:
         """Return True if every column that can have a sketch has one, of this snapshot."""
@@ -480,8 +480,8 @@ def plot_sizes(sizes: Sequence[SizeClass]) -> str:
     bars: list[str] = []
     for place, power in enumerate(powers):
         files = counts.get(power, 0)
-        told = f"{format_count(files)} files from {format_bytes(1 << power)} to {format_bytes(2 << power)}"
-        bars.append(_plot_bar(MARGIN + place * step + 1, step - 2, (HEIGHT - 2 * MARGIN) * files / most, told))
+        label = f"{format_count(files)} files from {format_bytes(1 << power)} to {format_bytes(2 << power)}"
+        bars.append(_plot_bar(MARGIN + place * step + 1, step - 2, (HEIGHT - 2 * MARGIN) * files / most, label))
     ends = _write_ends(format_bytes(1 << powers[0]), format_bytes(2 << powers[-1]))
     return _frame("File sizes", [*bars, ends, _write(MARGIN, 12, f"File sizes, at most {format_count(most)} files of one")])
 
@@ -501,13 +501,13 @@ def plot_growth(title: str, points: Sequence[Point], measure: Callable[[Point], 
     line = f'<path class="line" d="{"".join(corners)}"/>'
     if len(points) == 1:
         line = f'<circle class="bar" r="3" cx="{WIDTH - MARGIN}" cy="{MARGIN}"/>'
-    told = f"{title}, at most {show(max(map(measure, points)))}"
-    return _frame(title, [line, _write_ends(_format_day(first), _format_day(last)), _write(MARGIN, 12, told)])
+    label = f"{title}, at most {show(max(map(measure, points)))}"
+    return _frame(title, [line, _write_ends(_format_day(first), _format_day(last)), _write(MARGIN, 12, label)])
 
 
-def _plot_bar(x: float, width: float, height: float, told: str) -> str:
+def _plot_bar(x: float, width: float, height: float, label: str) -> str:
     place = f'x="{x:.1f}" y="{HEIGHT - MARGIN - height:.1f}" width="{max(width, 1):.1f}" height="{height:.1f}"'
-    return f'<rect class="bar" {place}><title>{escape(told)}</title></rect>'
+    return f'<rect class="bar" {place}><title>{escape(label)}</title></rect>'
 
 
 def _frame(title: str, parts: Sequence[str]) -> str:

@@ -110,11 +110,11 @@ class ScanTasks:
     def add(self, data: bytes, residual: bytes, deletes: Sequence[tuple[ScanFile, bytes]]) -> None:
         """Add a task."""
         places: list[int] = []
-        for item, told in deletes:
+        for item, delete_json in deletes:
             place = self._places.setdefault(id(item), len(self.deletes))
             if place == len(self.deletes):
-                self.deletes.append(told)
-                self.size_bytes += len(told)
+                self.deletes.append(delete_json)
+                self.size_bytes += len(delete_json)
             places.append(place)
         references = b',"delete-file-references":%b' % JSON.encode(places).encode() if places else b""
         task = b'{"data-file":%b%b,"residual-filter":%b}' % (data, references, residual)
@@ -246,8 +246,8 @@ class Scan:
         if self.stats_ids:
             data = add_stats(data, item.file, self.stats_ids)
         deletes = self.scan_input.deletes.find(item) if self.scan_input.deletes.file_count else []
-        told = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
-        found.add(data, self._encode_residual(item, kept[1]), told)
+        encoded_deletes = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
+        found.add(data, self._encode_residual(item, kept[1]), encoded_deletes)
         # The number of rows that an equality delete removes is unknown.
         if kept[1] is True and all(delete.file.content == POSITION_DELETES for delete in deletes):
             found.sure_rows += max(0, item.file.record_count - sum(delete.file.record_count for delete in deletes))
@@ -446,10 +446,10 @@ def _read_filter(node: object, names: SchemaColumns) -> Filtered:
     if node is None:
         return True, None
     expression = parse_expression(node)
-    told = format_expression(expression)
-    if len(dumps(told)) > FILTER_BYTES_MAX:
+    filter_json = format_expression(expression)
+    if len(dumps(filter_json)) > FILTER_BYTES_MAX:
         raise BadRequest(f"Cannot read filter: it has more than {FILTER_BYTES_MAX} bytes; ask for less at once")
-    return bind(expression, names), told
+    return bind(expression, names), filter_json
 
 
 def _read_input(opened: _ScannedTable, snapshot: Snapshot | None, request: ScanRequest) -> tuple[ScanInput, int | None]:

@@ -77,7 +77,7 @@ class PartitionTerm:
 
     @property
     def term(self) -> str:
-        """As `TableHead` says it."""
+        """The term as `TableHead` lists it."""
         transform = "identity" if self.transform is None else self.transform.removesuffix("s") if self.number is None else self.transform
         number = "" if self.number is None else f"[{self.number}]"
         return f"{transform}{number}({self.column})".lower()
@@ -96,7 +96,7 @@ class SortTerm:
 
     @property
     def term(self) -> str:
-        """As `TableHead` says it."""
+        """The term as `TableHead` lists it."""
         return f"identity({self.column}) {'desc' if self.descending else 'asc'}".lower()
 
 
@@ -170,10 +170,10 @@ def format_default(column: StructField) -> str:
 
 def add_defaults(columns: StructType, defaults: Mapping[str, Any]) -> StructType:
     """Return the columns with their defaults, which are given by name as JSON has them in Iceberg's specification."""
-    told = {name: value for name, value in defaults.items() if value is not None}
+    given = {name: value for name, value in defaults.items() if value is not None}
     fields = [
-        StructField(one.name, one.dataType, one.nullable, {_DEFAULT: _format_value(told[one.name], one.dataType), **one.metadata})
-        if one.name in told
+        StructField(one.name, one.dataType, one.nullable, {_DEFAULT: _format_value(given[one.name], one.dataType), **one.metadata})
+        if one.name in given
         else one
         for one in columns.fields
     ]

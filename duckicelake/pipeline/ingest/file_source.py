@@ -197,7 +197,7 @@ def escape_pattern(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """Files of one format, and how to read them. Of Avro `looks` is what they say of themselves. `is_numbered`: ROW has places."""
+    """Files of one format, and how to read them. `avro_headers`: the headers of Avro files by URI. `is_numbered`: ROW has places."""
 
     spark: SparkSession
     form: Format
@@ -205,7 +205,7 @@ class FileReading:
     options: Mapping[str, Any]
     listing: Listing
     path_columns: Sequence[str] = ()
-    looks: Mapping[str, file_checks.AvroHeader] | None = None
+    avro_headers: Mapping[str, file_checks.AvroHeader] | None = None
     store: storage.S3Store | None = None
     has_odd_header: bool = False
     is_numbered: bool = False
@@ -308,8 +308,12 @@ class FileReading:
 
     def _group_alike(self) -> Mapping[bytes, Sequence[Taken]]:
         """Return the files by what they say of their columns; one that says nothing to us is alone."""
-        told = self.looks
-        said = read_schemas(self.form, self.files, self.store) if told is None else {uri: look.schema for uri, look in told.items()}
+        avro_headers = self.avro_headers
+        said = (
+            read_schemas(self.form, self.files, self.store)
+            if avro_headers is None
+            else {uri: look.schema for uri, look in avro_headers.items()}
+        )
         kinds: dict[bytes, list[Taken]] = {}
         for file in self.files:
             kinds.setdefault(said.get(file.uri, file.uri.encode()), []).append(file)
@@ -369,8 +373,8 @@ class FileReading:
     def count(self) -> Mapping[str, int] | None:
         """Return what footers, or the blocks of Avro, say; None when they are not on this machine: Spark would go through all the rows."""
         if self.form is Format.avro:
-            told = {uri: look.rows for uri, look in (self.looks or {}).items()}
-            counts = {uri: rows for uri, rows in told.items() if rows is not None}
+            row_counts = {uri: look.rows for uri, look in (self.avro_headers or {}).items()}
+            counts = {uri: rows for uri, rows in row_counts.items() if rows is not None}
             return counts if len(counts) == len(self.files) else None
         paths = {file.uri: find_local_path(file.path) for file in self.files}
         if any(path is None for path in paths.values()):
@@ -406,14 +410,16 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
     base = get_root_uri(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
     columns = list_path_columns([file.path.partition(base)[2] for file in files])
-    told = _read_avro_files(files, store) if form is Format.avro else None
-    reading = FileReading(spark, form, files, how | ({_BASE: get_root_uri(source)} if columns else {}), listing, columns, told, store)
+    avro_headers = _read_avro_headers(files, store) if form is Format.avro else None
+    reading = FileReading(
+        spark, form, files, how | ({_BASE: get_root_uri(source)} if columns else {}), listing, columns, avro_headers, store
+    )
     is_odd = form is Format.csv and find_option(how, "header") == "true" and is_odd_header(reading.read_header(files[0]))
     # Spark's own check of headers knows nothing of the names that it gives itself.
     return replace(reading, options=dict(reading.options) | {"enforceSchema": "true"}, has_odd_header=True) if is_odd else reading
 
 
-def _read_avro_files(files: Sequence[Taken], store: storage.S3Store | None) -> Mapping[str, file_checks.AvroHeader] | None:
+def _read_avro_headers(files: Sequence[Taken], store: storage.S3Store | None) -> Mapping[str, file_checks.AvroHeader] | None:
     """Return what the files say of themselves, None where only Spark reaches them."""
     if store is not None:
         return file_checks.read_avro_headers(files, partial(file_checks.open_object, store.open_files()), counts=False)
@@ -485,8 +491,8 @@ def get_decodable(encoding: str) -> str:
 
 def is_odd_header(names: Sequence[str | None]) -> bool:
     """Return True if a header has columns without a name, or two of one: Spark names them itself."""
-    told = [(name or "").lower() for name in names]
-    return "" in told or len(set(told)) < len(told)
+    lowered = [(name or "").lower() for name in names]
+    return "" in lowered or len(set(lowered)) < len(lowered)
 
 
 def find_option(options: Mapping[str, Any], name: str) -> str | None:

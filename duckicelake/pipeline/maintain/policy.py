@@ -65,7 +65,7 @@ class Policy:
     orphan_age: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise BadRequest for values out of range, and for a strategy without its order."""
         if self.target_size < 1 or self.min_files < 2 or self.flush_rows < 1 or self.snapshot_count < 1:
             raise BadRequest("target-size, flush-rows and snapshot-count begin at 1, min-files at 2")
         if not 0 < self.small_file_ratio < 1 or not 0 < self.delete_ratio <= 1:
@@ -82,7 +82,7 @@ class Policy:
 
     @property
     def spared_bytes(self) -> int | None:
-        """From which size on files stay that are sorted by the table's order; None: the order asked for is another one."""
+        """The size from which a file sorted by the table's order is not rewritten; None if the policy has an order of its own."""
         return max(1, self.small_bytes // 2) if not self.order else None
 
 
@@ -95,16 +95,16 @@ class MaintainPolicies:
 
     @property
     def lake(self) -> Policy:
-        """Return what holds for the lake as a whole."""
+        """Return the policy of the lake as a whole."""
         return _apply(Policy(), self.default, "[default]")
 
     def find(self, table: str, properties: Mapping[str, str]) -> Policy:
-        """Return what holds for a table: its section of the file, over its properties, over the section for all.
+        """Return the policy of a table: its section of the file wins over its properties, and these over the section for all tables.
 
         Raises: BadRequest: a word is unknown or a value cannot be read
         """
-        told = {name.removeprefix(PROPERTY_PREFIX): text for name, text in properties.items() if name.startswith(PROPERTY_PREFIX)}
-        policy = _apply_own(self.lake, _translate(properties) | told, f"{table}'s properties")
+        own = {name.removeprefix(PROPERTY_PREFIX): text for name, text in properties.items() if name.startswith(PROPERTY_PREFIX)}
+        policy = _apply_own(self.lake, _translate(properties) | own, f"{table}'s properties")
         name = self._find_section(table)
         return policy if name is None else _apply_own(policy, self.tables[name], f'[tables."{name}"]')
 
@@ -121,7 +121,7 @@ class MaintainPolicies:
 
 
 def _spell(name: str) -> str:
-    """Return a section's name as tables' names are printed."""
+    """Return a section's name in the form in which table names are printed."""
     with suppress(BadRequest):
         return str(parse_ident(name))
     return name
@@ -158,11 +158,11 @@ def _check_section(section: Any) -> Mapping[str, Any]:
 def _translate(properties: Mapping[str, str]) -> dict[str, str]:
     """Iceberg's own properties in our words."""
     known = {"write.target-file-size-bytes": "target-size", "history.expire.min-snapshots-to-keep": "snapshot-count"}
-    told = {ours: properties[theirs] for theirs, ours in known.items() if theirs in properties}
+    translated = {ours: properties[theirs] for theirs, ours in known.items() if theirs in properties}
     age = properties.get("history.expire.max-snapshot-age-ms")
     if age is not None:
-        told["snapshot-age"] = _translate_age(age.strip())
-    return told
+        translated["snapshot-age"] = _translate_age(age.strip())
+    return translated
 
 
 def _translate_age(age_ms: str) -> str:
@@ -175,20 +175,20 @@ def _translate_age(age_ms: str) -> str:
     return f"{int(digits) / 1000:f}s"
 
 
-def _apply_own(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
+def _apply_own(policy: Policy, values: Mapping[str, Any], where: str) -> Policy:
     """Return what one table says of itself."""
-    misplaced = next((name for name in LAKE_WORDS if name in told), None)
+    misplaced = next((name for name in LAKE_WORDS if name in values), None)
     if misplaced is not None:
         raise BadRequest(f"{where}: {misplaced} concerns the whole lake and belongs in [default]")
-    return _apply(policy, told, where)
+    return _apply(policy, values, where)
 
 
-def _apply(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
-    unknown = sorted(told.keys() - _READERS.keys())
+def _apply(policy: Policy, values: Mapping[str, Any], where: str) -> Policy:
+    unknown = sorted(values.keys() - _READERS.keys())
     if unknown:
         raise BadRequest(f"{where}: {unknown[0]} is none of {', '.join(_READERS)}")
     try:
-        return replace(policy, **{name.replace("-", "_"): _READERS[name](_check_plain(name, value)) for name, value in told.items()})
+        return replace(policy, **{name.replace("-", "_"): _READERS[name](_check_plain(name, value)) for name, value in values.items()})
     except BadRequest as error:
         raise BadRequest(f"{where}: {error.message}") from error
 
@@ -301,7 +301,7 @@ class MaintainOptions:
     watch_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Raise BadRequest for a watch period out of range."""
         if self.watch_seconds is not None and not 1 <= self.watch_seconds <= LONGEST_WATCH:
             raise BadRequest("--watch begins at 1 second and ends at a year")
 

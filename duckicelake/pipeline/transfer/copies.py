@@ -148,18 +148,20 @@ def count_rows(metadata: TableMetadata) -> int | None:
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     if snapshot is None:
         return 0 if metadata.current_snapshot_id is None else None
-    told, deleted, by_value = (snapshot.summary.get(f"total-{name}", "0") for name in ("records", "position-deletes", "equality-deletes"))
-    is_known = "total-records" in snapshot.summary and told.isdigit() and deleted.isdigit() and by_value == "0"
-    return int(told) - int(deleted) if is_known else None
+    records, deleted, by_value = (
+        snapshot.summary.get(f"total-{name}", "0") for name in ("records", "position-deletes", "equality-deletes")
+    )
+    is_known = "total-records" in snapshot.summary and records.isdigit() and deleted.isdigit() and by_value == "0"
+    return int(records) - int(deleted) if is_known else None
 
 
 FIRST_VERSION, FIRST_SCHEMA = 1, 0
 
 
-def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]) -> ViewMetadata:
-    """The present version alone, as the first one. Names without a catalog mean the target, and their namespaces are where `into` put them.
+def adapt_view(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]) -> ViewMetadata:
+    """Return the view for the target, with its current version alone, as the first one.
 
-    `catalog_name`: what the source calls itself.
+    Names without a catalog mean the target there; the default namespace gets the prefix `into`. `catalog_name`: the source's own name.
     """
     version = get_current_version(view)
     schema = next(one for one in view.schemas if one.schema_id == version.schema_id)
@@ -177,7 +179,7 @@ def localise(view: ViewMetadata, catalog_name: str | None, into: tuple[str, ...]
 
 
 def same_view(one: ViewMetadata, other: ViewMetadata) -> bool:
-    """Return True if both say the same."""
+    """Return True if both views have the same texts, default namespace and default catalog in their current versions."""
     return _get_content(get_current_version(one)) == _get_content(get_current_version(other))
 
 
@@ -291,8 +293,8 @@ CHECKSUM = ".{}.crc"
 """The name of the checksum file that Hadoop writes next to a file of a local disk."""
 
 
-def tidy(files: CopyFiles, prepared: TransferTable, made: TableMetadata) -> None:
-    """Remove what a copy was staged by, once it is known.
+def remove_staging(files: CopyFiles, prepared: TransferTable, made: TableMetadata) -> None:
+    """Remove the files that staged a copy, after its catalog has published it.
 
     Raises: CatalogError: the store does not let us
     """
@@ -303,8 +305,8 @@ def tidy(files: CopyFiles, prepared: TransferTable, made: TableMetadata) -> None
     remove(files, _list_unreferenced(found, list_referenced(files, made)))
 
 
-def withdraw(files: CopyFiles, prepared: TransferTable) -> None:
-    """Remove what a table was staged by that its catalog has refused.
+def remove_refused_copy(files: CopyFiles, prepared: TransferTable) -> None:
+    """Remove all files of a copy that its catalog has refused.
 
     Raises: CatalogError: the store does not let us
     """
@@ -314,8 +316,8 @@ def withdraw(files: CopyFiles, prepared: TransferTable) -> None:
     remove(files, [uri for folder in folders for uri, _ in files.list_modified(folder) if find_copy(place, uri) == copy])
 
 
-def clear(target: Catalog, files: CopyFiles, loaded: TransferTable, before: datetime, *, is_there: bool) -> None:
-    """Remove what runs that died before that time have left of copies of a table, which `is_there` or is to be.
+def remove_dead_copies(target: Catalog, files: CopyFiles, loaded: TransferTable, before: datetime, *, is_there: bool) -> None:
+    """Remove the files of unfinished copies of a table whose runs wrote nothing since `before`. `is_there`: the table exists.
 
     Raises: CatalogError: the store does not let us
     """
@@ -324,11 +326,11 @@ def clear(target: Catalog, files: CopyFiles, loaded: TransferTable, before: date
         is_own = is_there and to_canonical(place) == to_canonical(loaded.metadata.location)
         for begun in list_unfinished_copies(files, place):
             if begun.newest < before:
-                remove(files, _choose(target, files, begun, loaded.metadata if is_own else None))
+                remove(files, _list_removable(target, files, begun, loaded.metadata if is_own else None))
 
 
-def _choose(target: Catalog, files: CopyFiles, begun: UnfinishedCopy, made: TableMetadata | None) -> Collection[str]:
-    """Return what goes of a copy whose run is dead; `made` is the table in that place, if it is known."""
+def _list_removable(target: Catalog, files: CopyFiles, begun: UnfinishedCopy, made: TableMetadata | None) -> Collection[str]:
+    """Return the files to remove of a copy whose run is dead; `made` is the table at that location, if it is published."""
     if made is not None:
         named = list_referenced(files, made)
         if named.isdisjoint(map(to_canonical, begun.metadata)):

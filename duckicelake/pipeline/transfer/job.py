@@ -25,16 +25,16 @@ from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_connect import is_gone
 from duckicelake.pipeline.transfer.catalogs import Catalog, CopyFiles, Entry, EntryKind, LazyScratchCatalog, TransferTable
 from duckicelake.pipeline.transfer.copies import (
-    clear,
+    adapt_view,
     count_rows,
     describe_copy,
     is_same,
     is_untouched,
-    localise,
     name_run,
+    remove_dead_copies,
+    remove_refused_copy,
+    remove_staging,
     same_view,
-    tidy,
-    withdraw,
 )
 from duckicelake.pipeline.transfer.options import (
     ComparedAspect,
@@ -198,7 +198,7 @@ class Mover:
             raise CommitFailed("another session dropped or renamed it at once")
         if prepared is not None and made.metadata.table_uuid == prepared.metadata.table_uuid:
             with suppress(CatalogError):
-                tidy(self.context.reach(made.keys or prepared.keys), prepared, made.metadata)
+                remove_staging(self.context.reach(made.keys or prepared.keys), prepared, made.metadata)
         return self._check(loaded, made, Verdict.done)
 
     def _check_possible(self, loaded: TransferTable, files: Sequence[DataFile] | None) -> None:
@@ -231,7 +231,7 @@ class Mover:
             target.publish(prepared, name_run(written, self.properties))
         except (BadRequest, Forbidden, Unsupported) as error:
             with suppress(CatalogError):
-                withdraw(self.context.reach(prepared.keys), prepared)
+                remove_refused_copy(self.context.reach(prepared.keys), prepared)
             raise Unsupported(f"{error.message} ({REMEDY})") from error
 
     def _prepare(self, loaded: TransferTable, ident: TableIdent) -> TransferTable:
@@ -243,7 +243,7 @@ class Mover:
     def _clear(self, loaded: TransferTable, *, is_there: bool) -> None:
         # The table is brought even if leftovers cannot be removed now.
         with suppress(CatalogError):
-            clear(self.context.target, self.context.reach(loaded.keys), loaded, self.before, is_there=is_there)
+            remove_dead_copies(self.context.target, self.context.reach(loaded.keys), loaded, self.before, is_there=is_there)
 
     def _copy(self, loaded: TransferTable, prepared: TransferTable) -> None:
         bench, ident = self.context.bench.get(), prepared.ident
@@ -299,7 +299,7 @@ class Mover:
         target = self.context.target
         if not isinstance(target, RestSide):
             return TransferResult(str(ident), EntryKind.view, Verdict.skipped, message="views are brought to REST catalogs alone")
-        view = localise(self.context.source.load_view(entry), self.options.properties.get("catalog-name"), self.options.into)
+        view = adapt_view(self.context.source.load_view(entry), self.options.properties.get("catalog-name"), self.options.into)
         there = target.find_view(ident)
         if there is not None:
             if not same_view(view, there):

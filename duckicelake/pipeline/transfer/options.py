@@ -180,9 +180,9 @@ class TransferResult:
             return f"{self.subject}: {self.verdict}: {self.message}"
         counted = "" if self.rows is None else f", {self.rows} rows"
         counted += f", {self.snapshots} snapshots" if self.snapshots else ""
-        told = f": {self.message}" if self.message else ""
+        message = f": {self.message}" if self.message else ""
         what = {Verdict.planned: f"would {self.how}", Verdict.done: f"{self.how}: done", Verdict.there: "there already"}
-        return f"{self.subject}: {what.get(self.verdict, self.verdict)}{counted}{told}"
+        return f"{self.subject}: {what.get(self.verdict, self.verdict)}{counted}{message}"
 
 
 @dataclass(frozen=True, slots=True)

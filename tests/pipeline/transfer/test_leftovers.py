@@ -17,7 +17,7 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import Schema
 from duckicelake.pipeline.common.rest import RestCatalog, TableIdent
 from duckicelake.pipeline.transfer.catalogs import PUBLISHING, STAGED, TransferTable
-from duckicelake.pipeline.transfer.copies import Store, clear, describe_new
+from duckicelake.pipeline.transfer.copies import Store, describe_new, remove_dead_copies
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.translate.locations import copy_folders
@@ -200,7 +200,7 @@ def test_a_place_of_a_rest_catalog_may_be_another_tables(tmp_path: Path, beside:
         (tmp_path / "metadata" / name).write_text("{}")
     before = datetime.now(UTC) + timedelta(seconds=2)
     held = TransferTable(TableIdent(("ns",), "t"), new, "", {})
-    clear(catalog, open_objects(StoreSettings(None, "", None, None)), held, before, is_there=is_there)
+    remove_dead_copies(catalog, open_objects(StoreSettings(None, "", None, None)), held, before, is_there=is_there)
     assert {name for name in "ab" if list_files(Path(folders[name][0]).parents[1]) & {f"{folders[name][0]}/x.parquet"}} == left
     assert all((tmp_path / "metadata" / name).exists() for name in beside)
 
