@@ -5,11 +5,14 @@ the truth all the same, what is published is the truth.
 """
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.differential.replay import find_doubled
 from tests.differential.sessions import Sessions
 from tests.differential.upstream import T, published, run
+from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 from tests.support.tiers import long_after, whole_after
 
@@ -21,6 +24,23 @@ def test_nul_byte_makes_duckdb_forget_rows(served: Served) -> None:
     wanted = "SELECT count(*) FROM {} WHERE name = 'a' || chr(0) || '5'"
     assert conn.execute(wanted.format("t")).fetchone() == (0,)
     assert served.duckdb_iceberg().conn.execute(wanted.format("ice.main.t")).fetchone() == (1,)
+
+
+def test_variants_are_written_so_that_spark_mistakes_them(lake: FreshLake) -> None:
+    """A NULL is a value, the variant null, and DuckLake counts no NULL; names of an object are said to be sorted, and are not."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (v VARIANT)")
+    conn.execute("INSERT INTO t VALUES (NULL), (1::VARIANT)")
+    conn.execute("INSERT INTO t VALUES ({'b': 1, 'a': 2}::VARIANT)")
+    names = conn.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    blobs = [conn.execute("SELECT content FROM read_blob(?)", name).fetchone() for name in names]
+    files = [pq.read_table(pa.BufferReader(blob[0]), columns=["v.metadata", "v.value"])["v"].to_pylist() for blob in blobs if blob]
+    empty, sorted_flag = b"\x11\0\0", 0x10
+    assert files[0] == [{"metadata": empty, "value": b"\0"}, {"metadata": empty, "value": None}]
+    [row] = files[1]
+    assert row["metadata"].endswith(b"ba") and row["metadata"][0] & sorted_flag
+    with lake.psycopg() as postgres:
+        assert postgres.execute("SELECT sum(null_count) FROM ducklake_file_column_stats").fetchone() == (0,)
 
 
 def test_bucket_pruning_forgets_older_files(served: Served) -> None:
