@@ -29,13 +29,14 @@ from duckicelake.lake.branches.registry import (
     Branch,
     check_name,
     find_branch,
+    get_branch,
     get_ref_schema,
     has_snapshot,
     is_installed,
     list_branches,
     rename_branch,
 )
-from duckicelake.lake.branches.reset import reset_branch
+from duckicelake.lake.branches.reset import reset_locked
 from duckicelake.lake.branches.revert import RevertRequest, describe_revert, revert_locked
 from duckicelake.lake.branches.revert import preview_revert as try_revert
 from duckicelake.lake.connect import connecting, reading
@@ -105,19 +106,36 @@ def rename(warehouse: Warehouse, name: str, new_name: str, audit_context: AuditC
     with connecting(warehouse.lake) as conn:
         branch = rename_branch(conn, warehouse.lake.metadata_schema, name, new_name)
         _write_audit_line(conn, audit_context, name, new_name)
-    return _find_made(warehouse, branch)
-
-
-def reset(warehouse: Warehouse, name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
-    """Let a branch forget what it changed and return it as `list_made` does. Raises: what `reset_branch` raises."""
-    with connecting(warehouse.lake) as conn:
-        branch = reset_branch(conn, warehouse.lake.metadata_schema, name)
-        _write_audit_line(conn, audit_context, branch.name)
-    return _find_made(warehouse, branch)
-
-
-def _find_made(warehouse: Warehouse, branch: Branch) -> tuple[Branch, str | None]:
     return next((made for made in list_made(warehouse) if made[0].schema_name == branch.schema_name), (branch, None))
+
+
+def reset(warehouse: Warehouse, asked: RequestContext, name: str) -> tuple[Branch, str | None]:
+    """Let a branch forget what it changed and return it as `list_made` does; a request with the same key resets it once.
+
+    Raises: what `reset_branch` raises; LakeBusy: others held its locks all the time
+    """
+
+    def reset_named(opened: Warehouse) -> dict[str, Any]:
+        # The branch that has the name now is meant, also if it is renamed while this request waits.
+        with reading(opened.lake) as conn:
+            schema_name = get_branch(conn, name).schema_name
+        return _try_often(opened, lambda warehouse: _reset_once(warehouse, schema_name))
+
+    done = _run(warehouse, asked, reset_named)
+    made = next((made for made in list_made(warehouse) if made[0].schema_name == done["metadata-schema"]), None)
+    if made is None:
+        raise NotFound(f"The branch {name[:64]!r} was reset, and has been deleted since.")
+    return made
+
+
+def _reset_once(warehouse: Warehouse, schema_name: str) -> dict[str, Any]:
+    answer, key = {"metadata-schema": schema_name}, warehouse.lake.request
+    with committing(warehouse.lake) as commit:
+        reset_locked(commit.conn, warehouse.lake.metadata_schema, schema_name)
+        commit.note(None)
+        if key is not None:
+            note_answer(commit.conn, key, json.dumps(answer))
+    return answer
 
 
 def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, *names: str) -> None:
@@ -221,12 +239,12 @@ def merge(warehouse: Warehouse, asked: RequestContext, request: MergeRequest) ->
 
     Raises: MergeConflicts: something stands against it, as JSON; nothing was written. LakeBusy: others held its locks all the time
     """
-    return _run(warehouse, asked, lambda opened: _merge_once(opened, request))
+    return _run(warehouse, asked, lambda opened: _try_often(opened, lambda each: _merge_once(each, request)))
 
 
-def _run(warehouse: Warehouse, asked: RequestContext, apply: Callable[[Warehouse], dict[str, Any]]) -> dict[str, Any]:
+def _run(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehouse], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return run_once(warehouse, asked, lambda opened: _try_often(opened, apply), lambda opened, _: _repeat(opened, asked))
+        return run_once(warehouse, asked, act, lambda opened, _: _repeat(opened, asked))
     except MergeConflicts as error:
         # The list of conflicts is stored with the key, as the text of the refusal.
         stored: dict[str, Any] = json.loads(error.message)
@@ -244,7 +262,7 @@ def preview_revert(warehouse: Warehouse, request: RevertRequest) -> dict[str, An
 
 def revert(warehouse: Warehouse, asked: RequestContext, request: RevertRequest) -> dict[str, Any]:
     """Revert a lake snapshot of the lake or of a branch, and return what was done. Raises: what `merge` raises; NotFound, BadRequest."""
-    return _run(warehouse, asked, lambda opened: _revert_once(opened, request))
+    return _run(warehouse, asked, lambda opened: _try_often(opened, lambda each: _revert_once(each, request)))
 
 
 def _revert_once(warehouse: Warehouse, request: RevertRequest) -> dict[str, Any]:

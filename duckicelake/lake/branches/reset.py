@@ -1,14 +1,14 @@
 """Reset of a branch: it forgets what it changed, and goes on from the lake's newest snapshot under its name.
 
-`catalog.repositories` and `commands.branches` call it, on a connection that is in no transaction. All of it is one transaction, under the
-locks of both.
+`commands.branches` calls `reset_branch` on a connection that is in no transaction, `catalog.repositories` calls `reset_locked` in a
+transaction. All of it is one transaction, under the locks of both.
 """
 
 import time
 
 import psycopg
 
-from duckicelake.errors import BadRequest, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, LakeBusy, NotFound, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import read_changes
 from duckicelake.lake.branches.merge import LOCK_BOTH, list_branch_tokens, list_main_tokens, read_point
 from duckicelake.lake.branches.merge_write import read_head
@@ -31,14 +31,25 @@ def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: i
     for _ in range(tries):
         try:
             with conn.transaction():
-                # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
-                conn.execute("SET LOCAL lock_timeout = '500ms'")
-                _reset(conn, lake_schema, _get_branch_in(conn, schema_name))
-                return _get_branch_in(conn, schema_name)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable):
-            # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
+                return reset_locked(conn, lake_schema, schema_name)
+        except LakeBusy:
             time.sleep(LOCK_PAUSE_S)
     raise ServiceUnavailable(NEVER_IDLE)
+
+
+def reset_locked(conn: psycopg.Connection, lake_schema: str, schema_name: str) -> Branch:
+    """Reset the branch in that metadata schema in the caller's transaction, which commits, and return it.
+
+    Raises: what `reset_branch` raises; LakeBusy: others hold a lock that is needed
+    """
+    try:
+        # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
+        conn.execute("SET LOCAL lock_timeout = '500ms'")
+        _reset(conn, lake_schema, _get_branch_in(conn, schema_name))
+        return _get_branch_in(conn, schema_name)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.UndefinedTable) as error:
+        # DuckDB drops empty tables of inlined rows after a flush, without a snapshot.
+        raise LakeBusy("The lake or the branch is busy with other commits; nothing was reset. Try again.") from error
 
 
 def _get_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch:

@@ -165,13 +165,14 @@ class BranchRoutes:
         check_branch(target.session, new, Rights.CREATE)
         return describe_branch(lake, *repositories.rename(lake.warehouse, old, new, describe_request(request.scope)))
 
-    def reset_branch(self, request: Request, target: Target, name: BranchName) -> BranchResponse:
+    def reset_branch(self, target: Target, name: BranchName, key: Key) -> BranchResponse:
         """Let a branch forget what it changed; it shows the newest snapshot of the lake then. Needs `drop` and `create`."""
         decoded_name = decode_segment(name, "branch")
         lake = self._context.get_repository(target.prefix)
         for right in (Rights.DROP, Rights.CREATE):
             check_branch(target.session, decoded_name, right)
-        return describe_branch(lake, *repositories.reset(lake.warehouse, decoded_name, describe_request(request.scope)))
+        asked = key.about(repositories.format_branch(decoded_name))
+        return describe_branch(lake, *repositories.reset(lake.warehouse, asked, decoded_name))
 
     def list_tags(self, target: Target) -> TagsResponse:
         """List the tags of the lake, oldest first; those that servers made for snapshots only for managers of the warehouse."""

@@ -1,6 +1,8 @@
 """Rights on branches: who makes, changes and deletes them, and a lake that is changed by merges alone."""
 
 import json
+from dataclasses import replace
+from uuid import uuid4
 
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
@@ -69,6 +71,13 @@ def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake)
         assert [count(f"lake@{name}") for name in ("one", "two", "three")] == [404, "21", "22"]
         assert post(f"{BRANCHES}/two/reset").json["from"] == "main"
         assert [count(f"lake@{name}") for name in ("two", "three")] == ["20", "22"]
+        path, headers = f"{BRANCHES}/three/reset", {"Idempotency-Key": str(uuid4())}
+        done = server.ask("POST", path, headers)
+        replace(lake, metadata_schema=done.json["metadata-schema"]).duckdb().execute("INSERT INTO t FROM range(5)")
+        again = server.ask("POST", path, headers)
+        assert (again.status, again.json) == (200, done.json)
+        assert (count("lake@three"), post(path).status, count("lake@three")) == ("25", 200, "20")
+        assert post(BRANCHES, name="x", **{"from": ""}).error == (400, "BadRequestException")
         assert post(TAGS, name="v1", **{"from": "three"}).json["warehouse"] == "lake@v1"
         assert post(f"{BRANCHES}/three/reset").status == 406
         for path in (f"{BRANCHES}/v1", f"{TAGS}/two"):
