@@ -18,7 +18,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
 from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import delete_branch, delete_left_snapshots, note_reader, release_tag
+from duckicelake.lake.branches.delete import collect_garbage, delete_branch, delete_left_snapshots, note_reader, release_tag
 from duckicelake.lake.branches.diff import Diff, read_diff
 from duckicelake.lake.branches.documents import describe_diff, describe_entry
 from duckicelake.lake.branches.log import NEWEST, LogEntry, read_log
@@ -53,6 +53,7 @@ __all__ = [
     "RevertRequest",
     "build_resolution",
     "check_branch_name",
+    "collect",
     "describe_diff",
     "describe_entry",
     "diff_refs",
@@ -136,6 +137,14 @@ def _reset_once(warehouse: Warehouse, schema_name: str) -> dict[str, Any]:
         if key is not None:
             note_answer(commit.conn, key, json.dumps(answer))
     return answer
+
+
+def collect(warehouse: Warehouse, audit_context: AuditContext) -> int:
+    """Schedule files that members kept for each other and that none of them needs; return how many are scheduled on all of them."""
+    with connecting(warehouse.lake) as conn:
+        count = collect_garbage(conn, warehouse.lake.metadata_schema)
+        _write_audit_line(conn, audit_context, MAIN)
+    return count
 
 
 def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, *names: str) -> None:

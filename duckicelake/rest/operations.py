@@ -140,6 +140,7 @@ REPOSITORIES = (
     Operation("deleteTag", "DELETE", REPOSITORY_PATH + "/tags/{tag}"),
     Operation("mergeBranch", "POST", REPOSITORY_PATH + "/merges"),
     Operation("revertSnapshot", "POST", REPOSITORY_PATH + "/reverts"),
+    Operation("collectGarbage", "POST", REPOSITORY_PATH + "/gc"),
 )
 """Operations on a lake with its branches, outside the specification."""
 

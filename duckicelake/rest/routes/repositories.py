@@ -50,6 +50,7 @@ class RepositoryRoutes:
             "diffRefs": OperationHandler(self.diff),
             "mergeBranch": merge,
             "revertSnapshot": revert,
+            "collectGarbage": OperationHandler(self.collect_garbage),
         }
 
     def log(self, target: Target, ref: RefName, limit: Limit = 100, before: Before = repositories.NEWEST) -> LogResponse:
@@ -85,6 +86,11 @@ class RepositoryRoutes:
         return _answer(
             lambda: repositories.preview_revert(warehouse, request) if is_dry_run else repositories.revert(warehouse, asked, request)
         )
+
+    def collect_garbage(self, request: Request, target: Target) -> dict[str, int]:
+        """Schedule the files that the lake and its branches kept for each other and that none of them needs any longer."""
+        warehouse = self._context.get_lake(target.prefix).warehouse
+        return {"scheduled": repositories.collect(warehouse, describe_request(request.scope))}
 
 
 def _answer(apply: Callable[[], dict[str, Any]]) -> Response:

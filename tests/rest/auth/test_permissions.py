@@ -121,6 +121,7 @@ ASKED = [
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"], "name": "none"}, (DENIED, DENIED, DENIED, 404, HIDDEN)),
     ("undrop", "POST", f"{RULES_PATH}/undrop", {"namespace": ["a"]}, (DENIED,) * 5),
     ("revertSnapshot", "POST", f"{REPOSITORY_PATH}/reverts", {"snapshot-id": 1}, (DENIED,) * 5),
+    ("collectGarbage", "POST", f"{REPOSITORY_PATH}/gc", None, (DENIED,) * 5),
     ("mergeBranch", "POST", f"{REPOSITORY_PATH}/merges", {"from": "dev"}, (DENIED,) * 5),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),

@@ -105,6 +105,7 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("mergeBranch", "POST", f"{REPOSITORY}/merges", {"from": "dev"}, ["branch:dev"]),
     ("revertSnapshot", "POST", f"{REPOSITORY}/reverts", "mergeBranch", ["branch:main"]),
     ("resetBranch", "POST", f"{REPOSITORY}/branches/dev/reset", None, ["branch:dev"]),
+    ("collectGarbage", "POST", f"{REPOSITORY}/gc", None, ["branch:main"]),
     ("renameBranch", "POST", f"{REPOSITORY}/branches/dev/rename", {"name": "trial"}, ["branch:dev", "branch:trial"]),
     ("createTag", "POST", f"{REPOSITORY}/tags", {"name": "v1", "from": "trial"}, ["branch:v1"]),
     ("deleteTag", "DELETE", f"{REPOSITORY}/tags/v1", None, ["branch:v1"]),

@@ -128,6 +128,20 @@ def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
     assert len(read_ids(main)) == len(ids) + 5
 
 
+def test_files_that_nobody_needs_are_scheduled_over_rest(lake: FreshLake) -> None:
+    """What the lake kept for a branch goes once the branch has been reset."""
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
+        make_branch(lake, "dev")
+        main.execute("DROP TABLE t")
+        for call in ("expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)", "cleanup_old_files('lake', cleanup_all => true)"):
+            main.execute(f"CALL ducklake_{call}")
+    with serve(make_settings(lake)) as server:
+        assert server.ask("POST", f"{PATH}/gc").json == {"scheduled": 0}
+        assert server.ask("POST", f"{PATH}/branches/dev/reset").status == 200
+        assert server.ask("POST", f"{PATH}/gc").json == {"scheduled": 1}
+
+
 def test_a_merge_that_did_nothing_is_answered_alike_when_it_is_repeated(lake: FreshLake) -> None:
     """Whatever has changed since: conflicts are listed again, and what was not there to be merged is not merged by the same key."""
     main = lake.duckdb()
