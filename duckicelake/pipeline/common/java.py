@@ -229,9 +229,16 @@ def _get_libraries(spark: str | None) -> Libraries:
     found = spark or _read_installed_version()
     libraries = RELEASES.get(".".join(found.split(".")[:2]))
     if libraries is None:
-        known = ", ".join(RELEASES)
-        raise JarUnavailable(f"Spark {found} is not among those that the jobs run on ({known}): .venv/bin/pip install -e '.[spark]'")
+        known, is_newer = ", ".join(RELEASES), _to_numbers(found) > max(map(_to_numbers, RELEASES))
+        reason = ", because Iceberg has no runtime for it yet" if is_newer else ""
+        raise JarUnavailable(
+            f"Spark {found} is not among those that the jobs run on ({known}){reason}: .venv/bin/pip install -e '.[spark]'"
+        )
     return libraries
+
+
+def _to_numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")[:2]]
 
 
 def _read_installed_version() -> str:

@@ -6,8 +6,9 @@ from decimal import Decimal
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.scan_filters import parse_literal
-from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.iceberg.scan_filters import bind, build_schema_columns, parse_expression, parse_literal
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType
 
 NINE = 9 * 3600 * 1_000_000
 READ = [
@@ -73,3 +74,12 @@ def test_what_is_no_value_of_the_type_is_refused(type_: str, node: object) -> No
     """With the column's type in the message."""
     with pytest.raises(BadRequest, match="column of type"):
         parse_literal(PrimitiveType(type_), node)
+
+
+@pytest.mark.parametrize("node", [True, {"type": "true"}, {"type": "literal", "value": True}, {"type": "or", "left": False, "right": True}])
+def test_a_filter_may_be_a_bare_boolean(node: object) -> None:
+    """Iceberg 1.12 writes `true` for the expression that is always true, alone and within others."""
+    schema = Schema(0, (NestedField(1, "i", PrimitiveType("int"), False),))
+    assert bind(parse_expression(node), build_schema_columns(schema, True)) is True
+    negated = {"type": "not", "child": node}
+    assert bind(parse_expression(negated), build_schema_columns(schema, True)) is False
