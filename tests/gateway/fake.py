@@ -61,7 +61,7 @@ class FakeCatalog:
     def __init__(self, answer: Answering, config: Mapping[str, Any], tls: ssl.SSLContext | None = None) -> None:
         self.answer = answer
         self._tls = tls
-        self._config = Reply(body=json.dumps(config).encode())
+        self.config = Reply(body=json.dumps(config).encode())
         self.seen: list[Seen] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -96,8 +96,8 @@ class FakeCatalog:
         with suppress(OSError), connection.makefile("rb") as lines:
             while request := read_request(lines):
                 self.seen.append(request)
-                is_config = request.path.startswith("/v1/config") and self._config.body != b"null"
-                if not self._send(connection, self._config if is_config else self.answer(request), request.method):
+                is_config = request.path.startswith("/v1/config") and self.config.body != b"null"
+                if not self._send(connection, self.config if is_config else self.answer(request), request.method):
                     return
         connection.close()
 

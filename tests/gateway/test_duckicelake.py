@@ -4,7 +4,6 @@ import json
 from collections.abc import Generator
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -17,6 +16,7 @@ from duckicelake.commands.snippets import format_all, format_snippet
 from duckicelake.config import SettingsError
 from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.pipeline.common.rest import RestCatalog as SparkCatalog
+from tests.gateway.clients import LEFT, PARTITIONING, ROWS, STATEMENTS, drop_by_spark, write_by_spark
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.rest.auth.vended import open_vended, split
 from tests.rest.proxy import wire_to
@@ -25,8 +25,6 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark, SparkRefused
 from tests.support.waiting import wait_for
-
-ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +104,10 @@ def test_spark_does_over_the_route_what_it_does_without(routed: Routed, spark: S
     store = routed.lake.store
     keys = {"s3_access_key_id": store.access_key_id, "s3_secret_access_key": store.secret_access_key}
     catalog = spark.add(SparkCatalog(routed.router.uri, "other", s3_endpoint=store.endpoint, s3_region=store.region, **keys))
-    for statement in (
-        "CREATE NAMESPACE {}.spark",
-        "CREATE TABLE {}.spark.t (id BIGINT, name STRING) PARTITIONED BY (bucket(4, id))",
-        "INSERT INTO {}.spark.t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
-        "DELETE FROM {}.spark.t WHERE id = 2",
-        "ALTER TABLE {}.spark.t ADD COLUMN more INT",
-        "MERGE INTO {0}.spark.t t USING (SELECT 3L id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET more = 7",
-        "ALTER TABLE {}.spark.t RENAME TO spark.u",
-    ):
-        spark.arrow(statement.format(catalog))
-    rows = spark.arrow(f"SELECT id, name, more FROM {catalog}.spark.u ORDER BY id").to_pylist()
-    assert rows == [{"id": 1, "name": "a", "more": None}, {"id": 3, "name": "c", "more": 7}]
+    write_by_spark(spark, catalog, "spark")
     assert routed.lake.duckdb().execute("SELECT id, name, more FROM lake.spark.u ORDER BY id").fetchall() == [(1, "a", None), (3, "c", 7)]
     wait_for(lambda: routed.upstream.count("duckicelake_client_reports_total", type="scan-report") > 0, "the report of a scan")
-    with pytest.raises(SparkRefused, match="not found|cannot be found"):
-        spark.arrow(f"SELECT * FROM {catalog}.spark.t")
-    spark.arrow(f"DROP TABLE {catalog}.spark.u")
-    assert spark.arrow(f"SHOW TABLES IN {catalog}.spark").num_rows == 0
+    drop_by_spark(spark, catalog, "spark.u")
 
 
 def test_requests_over_a_route_are_counted(routed: Routed) -> None:
@@ -195,6 +179,22 @@ def test_vended_keys_and_their_refresh_work_over_the_route(guarded_route: Guarde
     config = refreshed["storage-credentials"][0]["config"]
     bucket, key = split(loaded["metadata-location"])
     assert open_vended(config).get_object(Bucket=bucket, Key=key)["Body"].read(1) == b"{"
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_has_an_account_here_and_keys_of_the_other_catalog(guarded_route: GuardedRoute, spark: Spark) -> None:
+    """Java's client writes and reads by vended keys, with the rights that it has on the route."""
+    router, store = guarded_route.router, guarded_route.upstream.lake.store
+    account = {"credential": f"writer:{secret_of('writer')}", "s3_endpoint": store.endpoint, "s3_region": store.region}
+    catalog = spark.add(SparkCatalog(router.server.uri, "other", **account))
+    for statement in STATEMENTS[1:]:
+        spark.arrow(statement.format(catalog, "a", PARTITIONING).replace("a.t ", "a.sparks "))
+    assert spark.arrow(f"SELECT id, name, more FROM {catalog}.a.sparks ORDER BY id").to_pylist() == LEFT
+    assert guarded_route.upstream.lake.duckdb().execute("SELECT count(*) FROM lake.a.sparks").fetchone() == (2,)
+    with pytest.raises(SparkRefused, match="Namespace does not exist: b"):
+        spark.arrow(f"CREATE TABLE {catalog}.b.sparks (id BIGINT)")
 
 
 def test_signatures_are_permitted_by_our_own_grants(guarded_route: GuardedRoute) -> None:

@@ -244,6 +244,24 @@ def test_after_five_failures_nothing_is_sent_for_a_while() -> None:
         assert len(catalog.asked) == 5
 
 
+def test_a_catalog_that_is_back_is_found_by_a_request_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the pause; while that fails, nothing else is sent."""
+    monkeypatch.setattr("duckicelake.gateway.upstream.OPEN_S", 0.0)
+    replies = [RESET]
+    with fake(lambda _: replies[0], config={"overrides": {"prefix": "up"}}) as catalog, routes(Route("other", catalog.uri)) as server:
+        for _ in range(5):
+            assert server.ask("POST", TABLE, JSON, COMMIT).status == 504
+        working, broken = catalog.config, RESET
+        catalog.config = broken
+        catalog.seen.clear()
+        assert server.ask("POST", TABLE, JSON, COMMIT).error == (503, "SlowDownException")
+        assert catalog.asked == [] and catalog.seen
+        catalog.config, replies[0] = working, Reply(body=LOADED)
+        catalog.seen.clear()
+        assert [server.ask("POST", TABLE, JSON, COMMIT).status for _ in range(2)] == [200, 200]
+        assert [seen.path for seen in catalog.seen] == ["/v1/config", *["/v1/up/namespaces/a/tables/t"] * 2]
+
+
 def test_two_servers_that_forward_to_each_other_are_a_loop() -> None:
     """Already the request for the configuration comes back."""
     ports: list[int] = []

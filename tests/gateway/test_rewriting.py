@@ -30,7 +30,9 @@ from duckicelake.gateway.forwarding import (
     rewrite_endpoint,
     split_path,
 )
+from duckicelake.gateway.route import Route
 from duckicelake.gateway.upstream import OPEN_AFTER, OPEN_S, Breaker, decompress
+from tests.gateway.fake import Reply, fake, routes
 
 SEGMENT = (
     st.text("abcXYZ019-._~%+:@!$&'()*,;= ", min_size=1)
@@ -257,3 +259,33 @@ def test_the_breaker_opens_and_lets_one_request_probe() -> None:
     breaker.begin_probe()
     breaker.count_success()
     assert breaker.get_state(OPEN_S + 1) == "closed"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/repo/namespaces/main%1Fa.b/tables/t%2F+%20x?snapshots=all&x=%1F+", "/v1/namespaces?parent=a%1Fb", "/v1/a%7Cb"]
+)
+def test_what_has_no_meaning_here_passes_byte_for_byte_by_catch_all(path: str) -> None:
+    """With its prefix, its body and its answer; a route of that name goes first."""
+    body, answered = b'{ "odd" :\t"\\u00e9" }', b'{"config" : { "a":"\xc3\xa9"}}'
+    with fake(lambda _: Reply(body=answered)) as catalog, fake() as other:
+        with routes(Route("all", catalog.uri), Route("other", other.uri), catch_all="all") as server:
+            answer = server.ask("POST", path, {"Content-Type": "application/json", "X-Own": "1"}, body)
+            assert (answer.status, answer.body) == (200, answered)
+            [seen] = catalog.seen
+            assert (seen.method, seen.path, seen.body, seen.headers["x-own"]) == ("POST", path, body, "1")
+            assert server.get("/v1/other/namespaces").status == 200
+            assert server.get("/healthz").json == {"status": "alive"}
+            assert len(catalog.seen) == 1
+            assert [seen.path for seen in other.asked] == ["/v1/namespaces"]
+
+
+@pytest.mark.parametrize("prefix", ["repo", None])
+def test_a_warehouse_without_a_meaning_here_is_that_of_catch_all(prefix: str | None) -> None:
+    """As lakeFS names its own: the query passes as it is, and clients use the prefix of the catalog itself."""
+    config = {"overrides": {} if prefix is None else {"prefix": prefix}, "defaults": {"uri": "http://elsewhere", "a": "b"}}
+    with fake(config=config) as catalog, routes(Route("all", catalog.uri, warehouse="mine"), catch_all="all") as server:
+        found = server.get("/v1/config?warehouse=lakefs%3A%2F%2Frepo&x=1").json
+        assert found == {"defaults": {"a": "b"}, "overrides": config["overrides"]}
+        assert [seen.path for seen in catalog.seen] == ["/v1/config?warehouse=lakefs%3A%2F%2Frepo&x=1"]
+        assert server.get("/v1/config?warehouse=all").json["overrides"] == {"prefix": "all"}
+        assert catalog.seen[-1].path == "/v1/config?warehouse=mine"
