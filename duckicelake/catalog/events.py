@@ -257,9 +257,9 @@ Send = Callable[[Sequence[Event]], str | None]
 
 
 class Sent(Enum):
-    """The result of a turn: events were acknowledged, there was none, another server sends, or the receiver did not take them."""
+    """The result of a turn: more may follow what was acknowledged, there was nothing, another server sends, or the receiver refused."""
 
-    EVENTS = "events"
+    MORE = "more"
     NOTHING = "nothing"
     ELSEWHERE = "elsewhere"
     REFUSED = "refused"
@@ -302,7 +302,7 @@ class Webhook:
                     while not self._stopping.is_set():
                         done = self.send_next(conn)
                         failures = failures + 1 if done is Sent.REFUSED else 0
-                        if done is not Sent.EVENTS:
+                        if done is not Sent.MORE:
                             self._stopping.wait(compute_pause(failures))
                 continue
             except CatalogError as error:
@@ -331,10 +331,10 @@ class Webhook:
     def _send_after(self, conn: psycopg.Connection, cursor: EventCursor) -> Sent:
         try:
             page = read_event_page(conn, self.lake.name, cursor, self.batch_max)
-            events, after = page.events, page.cursor
+            events, after, is_last = page.events, page.cursor, page.is_last
         except EventsLost as lost:
             self._log.error("Events of %s are lost: %s", self.lake.name, lost.message)
-            events, after = [build_lost(self.lake.name, cursor, lost)], EventCursor(lost.next_after).text
+            events, after, is_last = [build_lost(self.lake.name, cursor, lost)], EventCursor(lost.next_after).text, False
         refusal = self.send(events) if events else None
         if refusal is not None:
             self.failure_count += 1
@@ -343,7 +343,8 @@ class Webhook:
         if after != cursor.text:
             write_webhook_cursor(conn, after)
         self.sent_count += len(events)
-        return Sent.EVENTS if events else Sent.NOTHING
+        # Lake snapshots without events move the cursor alone.
+        return Sent.MORE if events or (after != cursor.text and not is_last) else Sent.NOTHING
 
 
 def compute_pause(failures: int) -> float:

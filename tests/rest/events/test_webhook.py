@@ -190,6 +190,16 @@ def run_until_killed(lake: FreshLake, url: str, step: str, turn: int) -> None:
             pass
 
 
+def test_lake_snapshots_without_events_do_not_make_the_receiver_wait(lake: FreshLake, sender: Sender, receiver: Receiver) -> None:
+    """The sender goes on at once until it has read the newest one."""
+    make_history(lake, 5)
+    lake.psycopg().execute("UPDATE ducklake_snapshot_changes SET changes_made = NULL WHERE snapshot_id > 3")
+    put_cursor(lake, "3")
+    sender.webhook.batch_max = 2
+    assert [sender.webhook.send_next(sender.conn) for _ in range(4)] == [Sent.MORE, Sent.MORE, Sent.NOTHING, Sent.NOTHING]
+    assert receiver.posts == []
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_sender_that_is_killed_sends_again_what_was_not_noted(lake: FreshLake, sender: Sender, receiver: Receiver, step: str) -> None:
     """Nothing is missing; what was acknowledged and not noted comes twice."""
