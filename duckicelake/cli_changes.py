@@ -1,4 +1,4 @@
-"""The commands of `duckicelake` for what was changed, dropped and read: parses their arguments and calls `commands`."""
+"""The commands of `duckicelake` for what was changed, dropped and read, and for functions: parses their arguments and calls `commands`."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from duckicelake.config import read_settings
 
 
 def add_change_commands(cli: typer.Typer) -> None:
-    """Add the commands `dropped`, `undrop`, `fill-defaults`, `events`, `reads` and `reports`."""
+    """Add the commands `dropped`, `undrop`, `fill-defaults`, `events`, `reads`, `reports` and `functions`."""
     dropped = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dropped tables and namespaces that can come back.")
     dropped.callback()(describe_dropped)
     dropped.command("list")(dropped_list)
@@ -31,6 +31,11 @@ def add_change_commands(cli: typer.Typer) -> None:
     reports.command("list")(reports_list)
     reports.command("summary")(reports_summary)
     cli.add_typer(reports, name="reports")
+    functions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="DuckDB's macros as Iceberg clients load them.")
+    functions.callback()(describe_functions)
+    functions.command("list")(functions_list)
+    functions.command("show")(functions_show)
+    cli.add_typer(functions, name="functions")
 
 
 def describe_dropped() -> None:
@@ -161,3 +166,34 @@ def reports_summary(name: TableArgument, warehouse: WarehouseOption = None, home
     from duckicelake.commands.management import summarize  # noqa: PLC0415  the catalog takes a second to import
 
     typer.echo(summarize(settings, warehouse, name))
+
+
+def describe_functions() -> None:
+    """Show DuckDB's macros as Iceberg clients load them."""
+
+
+def functions_list(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace: a.b.")],
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print the functions of a namespace with what is left out of each, and why: one line of JSON each."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.management import list_functions  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in list_functions(settings, warehouse, namespace):
+        typer.echo(line)
+
+
+def functions_show(
+    name: Annotated[str, typer.Argument(metavar="FUNCTION", help="The function: a.b.f.")],
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print a function as clients load it: JSON of Iceberg's format of functions."""
+    settings = read_settings({"home": home, "config": config})
+    from duckicelake.commands.management import show_function  # noqa: PLC0415  the catalog takes a second to import
+
+    typer.echo(show_function(settings, warehouse, name))

@@ -1,13 +1,16 @@
 """Functions: list and load. DuckDB creates them as macros; every load reads the lake, so it shows the latest change.
 
-`rest/routes/views.py` calls this on worker threads. Macros are read in a read transaction, and their result types come from the binder.
+`rest/routes/views.py` calls this on worker threads, and so do the commands `functions`. Macros are read in a read transaction, and their
+result types come from the binder.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
+from duckicelake.access.grants import format_name
 from duckicelake.catalog.namespaces import find_schema, get_parent
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
@@ -85,6 +88,26 @@ def load_function(warehouse: Warehouse, ident: Ident) -> dict[str, Any]:
     if translated.metadata is None:
         raise Unsupported(f"The function {ident} cannot be expressed in Iceberg: {'; '.join(translated.left_out)}.")
     return encode_function(translated.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSummary:
+    """What clients load of a function. `name`: as the command line takes it; `left_out`: what they do not, and why; None: nothing."""
+
+    name: str
+    definition_ids: Sequence[str]
+    left_out: str | None
+
+
+def summarize_function(warehouse: Warehouse, ident: Ident) -> FunctionSummary:
+    """Return what clients load of a function, which may be nothing. Raises: NoSuchFunction."""
+    name = format_name((*ident.namespace, ident.name))
+    try:
+        metadata = load_function(warehouse, ident)
+    except Unsupported as refused:
+        return FunctionSummary(name, (), refused.message)
+    ids = [definition["definition-id"] for definition in metadata["definitions"]]
+    return FunctionSummary(name, ids, metadata.get("properties", {}).get("left-out"))
 
 
 def _read_versions(conn: psycopg.Connection, ident: Ident) -> list[Macro]:

@@ -1,4 +1,4 @@
-"""Principals, roles, grants, dropped objects and events from the command line: in the lake's Postgres, without the REST API.
+"""Principals, roles, grants, dropped objects, records and functions from the command line: in the lake's Postgres, without the REST API.
 
 Anyone who may write to the lake's Postgres may use these commands, and who may read it `events tail`. Each change and its audit entry are
 one transaction. `events tail` prints one CloudEvent as JSON a line; a cursor goes to the caller after each page.
@@ -27,6 +27,8 @@ from duckicelake.catalog.dropped.undrop import (
     undrop_table,
 )
 from duckicelake.catalog.events import MOST_EVENTS, parse_cursor, read_events
+from duckicelake.catalog.functions import list_functions as list_names
+from duckicelake.catalog.functions import load_function, summarize_function
 from duckicelake.catalog.records.client_reports import MOST_REPORTS, encode_report, summarize_reports
 from duckicelake.catalog.records.client_reports import list_reports as read_reports
 from duckicelake.catalog.records.reads import MOST_READS, WantedReads, encode_read
@@ -311,6 +313,21 @@ def summarize(settings: Settings, warehouse: str | None, name: str) -> str:
     """Return sums over the reports on a table."""
     with opening(settings, warehouse) as opened:
         return json.dumps(summarize_reports(opened, to_ident(parse_levels(name))), ensure_ascii=False, indent=2)
+
+
+def list_functions(settings: Settings, warehouse: str | None, namespace: str) -> Iterator[str]:
+    """Yield the functions of a namespace as lines: their definitions, and what is left out and why."""
+    with opening(settings, warehouse) as opened:
+        for ident in list_names(opened, parse_levels(namespace)):
+            found = summarize_function(opened, ident)
+            line = {"name": found.name, "definitions": list(found.definition_ids), "left-out": found.left_out}
+            yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def show_function(settings: Settings, warehouse: str | None, name: str) -> str:
+    """Return a function as clients load it. Raises: NoSuchFunction. Unsupported: Iceberg can express nothing of it."""
+    with opening(settings, warehouse) as opened:
+        return json.dumps(load_function(opened, to_ident(parse_levels(name))), ensure_ascii=False, indent=2)
 
 
 @contextmanager

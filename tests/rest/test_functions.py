@@ -1,12 +1,16 @@
 """Functions: DuckDB's macros, listed and loaded as Iceberg's SQL functions."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from duckdb import DuckDBPyConnection
 
+from duckicelake.errors import NoSuchFunction, NoSuchNamespace
 from duckicelake.translate.function_binder import CPU_SECONDS
+from tests.cli.test_branches import ask
+from tests.cli.test_commands import settings_for
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake
 
@@ -227,6 +231,25 @@ def test_the_other_implementations_are_shown(server: Server, duck: DuckDBPyConne
     assert metadata["properties"].keys() == {"left-out"}
     assert "f(a int32): DuckDB refuses it: Binder Error" in metadata["properties"]["left-out"]
     assert "f(a int32, b int128, c int32): Iceberg has no type" in metadata["properties"]["left-out"]
+
+
+def test_the_command_shows_what_clients_load(server: Server, lake: FreshLake, duck: DuckDBPyConnection) -> None:
+    """A line for each function, with what is left out of it; and one function whole."""
+    duck.execute("CREATE MACRO f(a INTEGER) AS a, (a INTEGER, c HUGEINT) AS a")
+    duck.execute("CREATE MACRO g(a) AS a")
+    duck.execute('CREATE MACRO "h.h"(a INTEGER) AS a')
+    settings = settings_for(lake)
+    found = [json.loads(line) for line in ask(settings, "functions", "list", "main").splitlines()]
+    assert [(each["name"], each["definitions"]) for each in found] == [("main.f", ["int"]), ("main.g", []), ("main.h%2Eh", ["int"])]
+    assert found[0]["left-out"] == load(server, "f")["properties"]["left-out"]
+    assert found[1]["left-out"] == server.get(f"{FUNCTIONS}/g").json["error"]["message"]
+    assert found[2]["left-out"] is None
+    assert json.loads(ask(settings, "functions", "show", "main.F")) == load(server, "f")
+    assert ask(settings, "functions", "list", "main").count("\n") == 3
+    with pytest.raises(NoSuchNamespace):
+        ask(settings, "functions", "list", "missing")
+    with pytest.raises(NoSuchFunction):
+        ask(settings, "functions", "show", "main.missing")
 
 
 @pytest.mark.parametrize("name", ['we "ird"', "ä/b", "x y"])
