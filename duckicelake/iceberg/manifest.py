@@ -1,4 +1,7 @@
-"""Manifests: the values in the Avro files that list data files or delete files, and the encoder of such files."""
+"""Manifests: the values in the Avro files that list data files or delete files, and the encoder of such files. No I/O.
+
+`catalog`, `translate` and the jobs of `pipeline` use it; the executors of `publish` encode manifests with it.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

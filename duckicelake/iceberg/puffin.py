@@ -1,6 +1,8 @@
 """Deletion vectors (bitmaps of the deleted rows of one data file), and the Puffin files that carry them and statistics.
 
-DuckLake stores a deletion vector as a bare blob without the Puffin header and footer; both forms are read and written here.
+DuckLake stores a deletion vector as a bare blob without the Puffin header and footer; both forms are decoded and encoded here. No I/O:
+`catalog.row_files`, `catalog.incoming`, executors of `verify`, and PyIceberg with `pyiceberg_v3` pass bytes. Only tests call
+`encode_polyglot`.
 """
 
 import array

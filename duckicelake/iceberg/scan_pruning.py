@@ -1,6 +1,7 @@
 """Tests that prune manifests and files of a scan: by partition summaries, partition tuples, and column metrics. No I/O.
 
 Each `build_` function compiles a bound filter once; the result is called for every manifest or file. In doubt a file is kept.
+`catalog.scanning.scans` calls this on worker threads.
 
 The *inclusive* projection is a condition that the partition value of every file with a matching row meets; the *strict* projection is one
 that implies that every row of the file matches. Readers differ in the order and equality of NaN, so nothing is concluded from NaN.

@@ -2,6 +2,7 @@
 
 A token contains the whole plan, so any server can continue a plan, without state. The checksum detects damaged tokens; it is no
 signature. A forged token gains nothing: it names only parts of the requested table, and the request must be allowed to read that table.
+`catalog.scanning` and `rest/routes/scans.py` call this on worker threads.
 
 Shape:  base64url of (kind 1 byte | sha-256 of the rest, 12 bytes | span 4 × u32 BE | zlib of compact JSON)
 Source: Iceberg spec «Scan Planning»; DeleteFileIndex and ContentFileParser of Iceberg 1.11; REST specification, «PlanTableScanRequest»,

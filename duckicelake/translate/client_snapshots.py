@@ -1,4 +1,7 @@
-"""Snapshots of Iceberg clients: their summaries, the ids their authors know them by, and the refs and logs that are published."""
+"""Snapshots of Iceberg clients: their summaries, the ids their authors know them by, and the refs and logs that are published.
+
+`catalog` calls this for loads, and for commits and registrations, some of it under the lake's lock. No I/O.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

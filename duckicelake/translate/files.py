@@ -3,6 +3,7 @@
 Bounds are outer bounds or left out. They are always left out for uuids (readers disagree about their order) and binaries (their
 texts are ambiguous), for floats that may include NaN (engines sort it above all numbers, bounds do not), and for columns without
 a count of NULLs. Zero bounds of floats cover both zeros.
+`catalog` and `bulk_files` call this for loads and commits, and Spark executors of `publish` and `verify` do. No I/O.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""DuckLake paths as URIs, and the locations of a table's Iceberg files.
+"""DuckLake paths as URIs, and the locations of a table's Iceberg files. No I/O.
+
+`catalog`, `commands`, and jobs of `pipeline` in driver and executors call this.
 
 Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table.path]path, each prefix only when relative
 """

@@ -3,7 +3,8 @@
 Queries are translated only within the subset of SQL that means the same in Spark and in DuckDB, which is a closed list of syntax nodes.
 Left out on purpose: division and subtraction (other result types), casts and functions (other corner cases),
 LIKE and backslashes (other escapes), USING and NATURAL (another order of columns), LIMIT (another order of rows).
-`catalog.views` calls this on worker threads, for some changes in their transaction. DuckDB only parses the texts; nothing is read.
+`catalog.views` calls this on worker threads, for some changes in their transaction; `catalog.functions` translates macros for Spark.
+DuckDB only parses the texts; nothing is read.
 """
 
 import hashlib

@@ -2,7 +2,8 @@
 
 A schema is compiled once into functions that read values, one per type. Schemas that could cost more time than the file has bytes are
 refused at that point: recursive types, deep nesting, and values that take no bytes, of which a few bytes could declare billions.
-Callers run in the server's threads; a `CompiledReader` is used by one thread at a time.
+Callers run on the server's worker threads, in the drivers of jobs, and in Spark executors (`verify`). A `CompiledReader` is used by one
+thread at a time. No I/O.
 
 Shape:  "Obj" 01 | metadata map | sync marker (16 bytes) | blocks of (row count | byte count | compressed rows | sync marker)
 Source: Apache Avro 1.12 specification, «Object Container Files», «Binary Encoding»; Iceberg spec, appendix A «Avro» (field ids, maps

@@ -1,7 +1,8 @@
 """A writer of Avro object container files, from rows that are encoded already: row by row, or column by column in Arrow.
 
 A manifest of thousands of files is a few dozen columns. A column of bytes has one element per row, and a row is its elements joined,
-so each column is encoded in one call. `avro.reader` reads the files of any writer.
+so each column is encoded in one call. `avro.reader` reads the files of any writer. No I/O; it runs on the server's worker threads, in the
+drivers of jobs, and in Spark executors (`publish`).
 
 Shape:  "Obj" 01 | metadata map | sync marker (16 bytes) | blocks of (row count | byte count | deflated rows | sync marker)
 Units:  whole numbers are zigzag varints; a byte count goes before strings and bytes

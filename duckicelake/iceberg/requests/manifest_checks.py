@@ -1,6 +1,7 @@
 """Checks of manifests that clients add: against their list entry, against the table, and for NULLs in required columns.
 
-`catalog` calls them while it prepares and plans a commit, the NULL check under the table's lock. Row metrics are trusted.
+`catalog.commits.apply` calls them under the lake's lock, for manifests that were read before it. `catalog.external_metadata` calls
+`check_manifest` before the lock, when a table is registered. No I/O. Row metrics are trusted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
 """Requirements of a commit: assertions about the table or view that must hold before its updates apply.
 
 Messages of failed requirements are those of Java's library, because clients and Iceberg's compatibility kit compare them.
+`catalog` checks the requirements before the lake's lock, to refuse early, and under it. No I/O.
 
 Source: Iceberg REST specification «TableRequirement», «ViewRequirement»; Java `UpdateRequirement`
 """

@@ -1,6 +1,7 @@
 """The metadata of a table that a request creates or commits to, or the reason why the request is refused.
 
-`catalog` calls `build_new_metadata` for new tables, and `apply_updates` for commits and for transactions that create a table.
+`catalog.table_changes` calls `build_new_metadata` for new tables. `catalog.commits` calls `apply_updates` under the lake's lock, also for
+transactions that create a table. The jobs `import` and `export` describe new tables with it. No I/O.
 The rules and messages are those of Java's `TableMetadata.Builder`, with three differences: LAST_ADDED also means a schema, spec or
 order that existed before the request added it again; a schema that a snapshot was written with cannot be removed;
 last-sequence-number never decreases.

@@ -1,6 +1,7 @@
 """Requests to REST catalogs: how a job authenticates (token, OAuth2, basic, SigV4), sends one request, and maps a refusal to an error.
 
-The authentication follows the `rest.auth.*` properties of Iceberg's own clients. `common/rest.py` is the only caller.
+The authentication follows the `rest.auth.*` properties of Iceberg's own clients. `common/rest.py` calls this in the driver;
+`commands.jobs.transfer` also asks it for the properties of Spark's client. Keys may come from AWS's variables and files.
 """
 
 import base64

@@ -1,6 +1,7 @@
 """The Java runtime that Spark runs on, and the Java libraries of each release of Spark, fetched once by Spark's own Ivy.
 
-`spark_session` calls this in the driver before Spark starts. Libraries are kept in a cache folder of the user's.
+`commands.jobs` chooses the libraries of a source here, and `spark_session` fetches them in the driver before Spark starts. A Java process
+of its own downloads them to a cache folder of the user's.
 
 Source: https://repo1.maven.org/maven2, where the checksums are those that Iceberg, Spark and Hadoop published.
 """

@@ -1,6 +1,7 @@
 """The live tables of the lake by DuckLake's rows, and whether this account may write to them.
 
-The jobs `maintain`, `profile` and `publish` choose their tables here; each call reads on the connection that it is given.
+The jobs `maintain`, `profile` and `publish` choose their tables here, in the driver. Tables are read from Postgres on the caller's
+connection; only `explain_hidden_table` opens one. `check_may_write` and `may_write` send a commit without changes over REST.
 """
 
 from collections.abc import Callable, Sequence

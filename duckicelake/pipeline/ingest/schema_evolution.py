@@ -1,4 +1,8 @@
-"""Changes that a table needs before it can take rows of other columns; pure decisions."""
+"""Changes that a table needs before it can take rows of other columns.
+
+`ingest.job`, `plan`, `merging` and `file_checks` call this in the driver. It runs no query and changes no table. `apply_changes` uses
+Spark's own parser, so it needs an open session; everything else is pure.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

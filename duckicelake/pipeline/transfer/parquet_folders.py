@@ -2,7 +2,7 @@
 
 Names of folders are partition values. Folders are read, never written. A registered file gets a manifest entry by its footer and path.
 Files that not all readers of the lake would read alike are refused before anything is created for the table. `transfer.job` calls this in
-the driver, which reads footers on several threads.
+the driver, which reads footers on several threads. `RestSide` calls `take_files`, which writes manifests below the new table's location.
 """
 
 import hashlib

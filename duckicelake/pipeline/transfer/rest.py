@@ -1,6 +1,7 @@
 """A REST catalog as source and as target: the lake's own, or any other.
 
-`transfer.job` calls it in the driver. Each function sends requests over REST; a copied table and its rows become visible by one request.
+`transfer.job` calls it in the driver. Tables are read, created and registered by requests over REST. `write` and `take` write objects of
+the copy to the store, with Spark or without; the table and its rows become visible afterwards, by one request.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

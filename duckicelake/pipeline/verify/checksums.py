@@ -4,6 +4,7 @@ All rows together, or by partition, say whether there is a difference; then bins
 From Arrow they are computed here and pure; Spark computes the same in one pass, without Python: `row_hashes` as Spark SQL.
 
 The jobs `verify`, `import` and `export` call it in the driver; `pick_batches` also runs in executors. It writes nothing.
+`maintain` and `profile` call only `check_readable`.
 """
 
 import json

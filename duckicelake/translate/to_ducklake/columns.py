@@ -1,4 +1,7 @@
-"""An Iceberg schema as DuckLake columns: the field id is `column_id`, a list's child is `element`, a map's `key` and `value`."""
+"""An Iceberg schema as DuckLake columns: the field id is `column_id`, a list's child is `element`, a map's `key` and `value`.
+
+`to_ducklake.tables` calls this while `catalog` plans a change under the lake's lock. No I/O.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
