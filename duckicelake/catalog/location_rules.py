@@ -7,6 +7,7 @@ and deletes a probe object.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from uuid import UUID
 
 import psycopg
@@ -61,6 +62,10 @@ class AllowedLocations:
     lake_folder: Roots = field(default_factory=Roots)
     has_data_in: Callable[[str], bool] = field(default=lambda _: False, compare=False)
     server_roots: Roots = field(default_factory=Roots)
+
+    def __post_init__(self) -> None:
+        """Ask Postgres once for each folder: a request may have thousands of delete files in one."""
+        object.__setattr__(self, "has_data_in", cache(self.has_data_in))
 
     def is_own(self, uri: str) -> bool:
         """Return True if an object lies in one of the table's own locations."""

@@ -85,8 +85,15 @@ def test_what_a_request_may_compare_and_delete_is_bounded(stand: Stand, monkeypa
 
 
 def test_delete_files_lie_where_the_table_has_files() -> None:
-    """In its own locations, or right next to a data file, which may lie in the folder of another branch."""
-    allowed = AllowedLocations(("s3://b/own",), has_data_in=lambda folder: folder == "s3://b/data/t/")
+    """In its own locations, or right next to a data file, which may lie in the folder of another branch: asked once for each folder."""
+    asked = list[str]()
+
+    def has_data_in(folder: str) -> bool:
+        asked.append(folder)
+        return folder == "s3://b/data/t/"
+
+    allowed = AllowedLocations(("s3://b/own",), has_data_in=has_data_in)
+    assert all(allowed.may_hold_deletes(f"s3://b/data/t/{number}.parquet") for number in range(3)) and asked == ["s3://b/data/t/"]
     assert allowed.may_hold_deletes("s3://b/own/d.parquet") and allowed.may_hold_deletes("s3://b/data/t/d.parquet")
     for elsewhere in ("s3://b/data/t/x/d.parquet", "s3://b/data/d.parquet", "s3://b/data/t/../u/d.parquet", "s3://b/data/t/../t/d.parquet"):
         assert not allowed.may_hold_deletes(elsewhere)
