@@ -1,4 +1,7 @@
-"""The commands of `duckicelake pipeline`: parses their arguments and calls `commands.jobs.start`."""
+"""The commands of `duckicelake pipeline`: parses their arguments and calls `commands.jobs.start`.
+
+Also the options that `cli`, `cli_branches` and `cli_changes` share.
+"""
 
 import os
 from functools import partial

@@ -1,6 +1,7 @@
 """OAuth clients: the `clients` setting, and verification of secrets. In memory only.
 
-`app` parses the setting at start; `access.tokens` verifies secrets on threads of its own; `catalog.access_rules` creates secrets.
+`app` parses the setting at start. `access.tokens` verifies secrets: hashed ones on the threads that `rest/routes/tokens.py` has for them,
+one that was verified lately on the event loop. `catalog.access_rules` creates secrets, on a worker thread or in a command.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """OIDC issuers: their settings, discovery documents, key sets, and verification of their tokens.
 
-`rest/auth/oidc` fetches documents and key sets and calls this; nothing here does I/O.
+`app` checks the settings at start. `rest/auth/oidc` fetches documents and key sets on a thread and parses them there; tokens are verified
+on the event loop. Nothing here does I/O.
 Law: only asymmetric keys verify an issuer's tokens, by the algorithms in settings; symmetric keys in a key set are ignored.
 Source: OpenID Connect Discovery 1.0 §4.3; RFC 7517, RFC 7518 (keys as JSON); RFC 7519 §4.1, RFC 8725, RFC 9068 §4 (tokens);
 OpenID Connect Core §3.1.3.7

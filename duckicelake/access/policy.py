@@ -1,6 +1,7 @@
 """The policy of a lake: its accounts, and the privileges of its principals and roles, as of one snapshot of its tables.
 
-`catalog/access_rules.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
+`catalog/access_rules.py` builds policies from rows on worker threads; `rest` reads them on the event loop, so they are immutable. `app`
+parses the rights that settings give on routes. No I/O.
 Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`);
 the same in another catalog: `route:<name>` and `route:<name>/namespace:<levels>`.
 `branch:<pattern>` names branches of the lake; `*` in it stands for any text.

@@ -1,7 +1,7 @@
 """Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request.
 
-Each change and its audit entry are one transaction. `app` gives `read_policy` to the cache of policies, which calls it when
-the rules have changed.
+A server calls this on worker threads, `read_policy` too: `app` gives it to the cache of policies, which calls it when the rules have
+changed. Each change and its audit entry are one transaction, and each read is one read transaction. The store is not touched.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
 """Removal of objects that no table needs: those of purged tables, of staged tables that were never created, and orphans.
 
-`drop_table` and a repeated drop call the purge functions on a worker thread; only `duckicelake check --repair` calls the others.
-Each function opens its own transactions and never holds the lake's lock while it lists, reads or deletes objects. The row of a purge is
-deleted after the objects, so that a purge which a crash ends is finished later.
+`drop_table` and a repeated drop call the purge functions on a worker thread. `duckicelake check --repair` and the Spark job `maintain` (on
+its driver) call `finish_purge` and the functions for staged locations and orphans, through `commands.check.remove_orphans`. Each function
+opens its own transactions and never holds the lake's lock while it lists, reads or deletes objects. The row of a purge is deleted after the
+objects, so that a purge which a crash ends is finished later.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Functions: list and load. DuckDB creates them as macros; every load reads the lake, so it shows the latest change.
 
-`rest/routes/views.py` calls this on worker threads, and so do the commands `functions`. Macros are read in a read transaction, and their
-result types come from the binder.
+`rest/routes/views.py` calls this on worker threads, and `commands.management` for the command line. Macros are read in a read transaction;
+after its end the binder, a process, finds their result types.
 """
 
 from collections.abc import Sequence

@@ -53,7 +53,8 @@ class AllowedLocations:
     """The allowed places of a table's files: its former, present and requested locations, in that order, and the server's roots.
 
     `lake_folder` is where DuckLake puts its files. `has_data_in` says if the table has data files in another folder: those of a branch may
-    lie in the lake's, and those of the lake in a merged branch's. It asks Postgres.
+    lie in the lake's, and those of the lake in a merged branch's. It asks Postgres on another connection, also when `check_files` calls it
+    under the lake's lock.
     `server_roots`: `roots`, also where the client itself may not choose.
     """
 

@@ -1,6 +1,8 @@
 """Publishing: writes the manifests and the metadata file of a table state that is read from DuckLake's rows.
 
-`tables` calls this under the lock of the table's cache; `commits.write` calls parts of it in the commit's transaction."""
+`tables` and `manifest_import` call `publish` on worker threads, under the lock of the table's cache: it ends their read transaction before
+it waits for the store, and numbers the state in a short transaction. `commits.write` calls `build_draft` in the commit's transaction and
+`publish_numbered` after COMMIT. `commits.unreadable` and `duckicelake check` only build drafts, which they never publish."""
 
 import json
 import time

@@ -1,7 +1,8 @@
 """Views: list, exists, load; create, register, replace, rename, drop.
 
-Every load reads the lake, so it shows the latest change by DuckDB. Each change is one transaction, and a lake snapshot when DuckLake's rows
-change. The metadata file is written to the store after the transaction, by the load. `rest/routes/views.py` calls this on worker threads.
+Every load reads the lake, so it shows the latest change by DuckDB; what DuckDB changed is then noted in `iceberg_view`, in a short
+transaction, and a metadata file that is missing is written to the store. Each change is one transaction, and a lake snapshot when
+DuckLake's rows change; the load after it writes the file. `rest/routes/views.py` calls this on worker threads.
 """
 
 import gzip

@@ -1,6 +1,7 @@
 """`duckicelake fill-defaults`: write a column's default into the files that are older than the column; called by the command line.
 
-Readers that know no defaults of format version 3 read NULL from those files.
+Readers that know no defaults of format version 3 read NULL from those files. A DuckDB session of this process writes, with the lake's own
+keys; Postgres is only read here, with autocommit.
 """
 
 from collections.abc import Sequence

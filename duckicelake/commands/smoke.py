@@ -1,4 +1,7 @@
-"""`duckicelake smoke`: write a small table with DuckDB, and read it through a running server with other clients."""
+"""`duckicelake smoke`: write a small table with DuckDB, and read it through a running server with other clients.
+
+The command line calls it. The table is in a new namespace, which is dropped at the end.
+"""
 
 import secrets
 from collections.abc import Callable, Generator

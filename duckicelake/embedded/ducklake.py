@@ -1,4 +1,7 @@
-"""DuckDB sessions with the pinned extensions, which create and attach lakes: only the `ducklake` extension creates DuckLake's tables."""
+"""DuckDB sessions with the pinned extensions, which create and attach lakes: only the `ducklake` extension creates DuckLake's tables.
+
+`commands` opens the sessions in its own process; a server opens one only before it serves, to create a lake that is missing.
+"""
 
 from dataclasses import dataclass
 from importlib.resources import files

@@ -1,7 +1,7 @@
 """The embedded S3 and STS: what each must do at start (accept the keys, have the bucket, give sessions), MinIO, and SeaweedFS.
 
 MinIO runs if it is on the PATH, otherwise SeaweedFS as one process: only its S3 port is open to clients; its components trust each other by
-certificates of the home.
+certificates of the home. `stack` calls this. Only the readiness check, on the thread of a `Supervisor`, and `prepare_bucket` send requests.
 """
 
 import base64

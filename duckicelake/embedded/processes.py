@@ -1,6 +1,6 @@
 """Child processes: start one so that it dies with its parent, find it again after a crash, restart it, stop it.
 
-A `Supervisor` has one thread per child.
+`stack` runs a `Supervisor` for each child, which has a thread of its own. `commands` uses only `find_process` and `read_log_tail`.
 """
 
 import os

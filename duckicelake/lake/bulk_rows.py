@@ -1,6 +1,7 @@
 """Fast transfer of many rows: lists of ids sent to Postgres, and rows read from it, without a Python call for each value.
 
-`lake.connect` registers the dumper on every connection.
+`lake.connect` registers the dumper on every connection, and `pipeline.publish` on those of Spark's driver and executors. `lake.read_files`
+fetches rows with it.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Connections to a lake's Postgres: one pool, transactions to read and to write, and the mapping from SQLSTATE to `CatalogError`.
 
-Operations of `catalog` open these transactions on threads of Starlette's pool; the other modules of `lake` take the connection.
+Operations of `catalog` open these transactions, in a server on threads of Starlette's pool, else in a command. Of `lake` only
+`access_rules`, `notes`, `readers`, `watch` and `writing.transaction` do; the others take the connection. The threads of the audit log and
+of the webhook use connections outside the pool.
 """
 
 import math

@@ -1,8 +1,9 @@
 """Columns whose values need care: those that Iceberg calls required but may hold NULLs, too large integers, missing defaults.
 
-`lake.read_table` and `lake.writing.read_back` call this in their own transactions. A required column has a first file whose statistics
-do not prove that it holds no NULL. DuckLake checks NOT NULL only where it has statistics of the column itself: it lets NULLs into STRUCT,
-LIST and MAP columns by INSERT and UPDATE, and into columns of every type by `ducklake_add_data_files`.
+`lake.read_table`, `lake.writing.read_back` and `catalog.snapshot_building` call this in the transaction of a load or commit; only the
+`read_` functions and `with_value_checks` ask Postgres. A required column has a first file whose statistics do not prove that it holds no
+NULL. DuckLake checks NOT NULL only where it has statistics of the column itself: it lets NULLs into STRUCT, LIST and MAP columns by INSERT
+and UPDATE, and into columns of every type by `ducklake_add_data_files`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Queries for data files of a table and their column statistics; they are made for a million files.
 
-Loads, commits and Spark jobs call them in their own transactions.
+Loads and commits call them in their own transactions, `pipeline.publish` on Spark's executors, on a read-only connection with autocommit.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,7 @@
-"""Queries for live views, for our notes about them in `iceberg_view`, and for macros. `catalog` calls them in its own transactions."""
+"""Queries for live views and macros, and for our notes about views in `iceberg_view`, which `write_view_note` writes.
+
+`catalog` calls them in its own transactions.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -2,6 +2,7 @@
 
 `commits.commit` calls this, on a thread of `rest`, after a commit has failed because the table cannot be published. No metadata exists
 that other requirements and properties could be checked on, so the commit may only set this property, and name the table's uuid.
+A read transaction without locks tries to build the state, objects included; a second transaction, under the lake's lock, only writes rows.
 """
 
 from dataclasses import replace

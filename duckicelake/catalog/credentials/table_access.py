@@ -1,6 +1,7 @@
 """Vended credentials and signed requests for one table's files, and the folders and files that they may cover.
 
-`rest` calls this on a worker thread, after it checked the rights; scopes are computed in a read transaction. `create_table` checks a chosen
+`rest` calls this on a worker thread, after it checked the rights; scopes are computed in a read transaction, and keys are requested from
+STS outside of it. Finding out if requests are signed may publish the table, and probes the store once. `create_table` checks a chosen
 location in the commit's transaction. Credentials cover folders that no other table has, and else single files: tables may share a folder,
 because DuckDB uses names of folders again, and SeaweedFS ignores case.
 """

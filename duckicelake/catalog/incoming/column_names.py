@@ -1,6 +1,7 @@
 """Columns of data files without field ids: read from Parquet footers before the lock, written as name mappings under it.
 
-`commits.prepare` and `external_metadata` read footers from the object store. `commits.plan` builds the name mappings, without I/O.
+`commits.prepare` and `external_metadata` read footers from the object store, on a worker thread; `read_footers` also asks Postgres, in read
+transactions of its own. `commits.plan` builds the name mappings under the lake's lock, without I/O.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

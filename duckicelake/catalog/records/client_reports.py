@@ -1,6 +1,6 @@
 """Metrics reports of clients, by table: queued by requests, written by the thread of the audit log, listed and summed up.
 
-The REST routes and the command line call this.
+The REST routes call this on worker threads, and the command line too. Lists and sums are one read transaction each.
 """
 
 from collections.abc import Mapping, Sequence

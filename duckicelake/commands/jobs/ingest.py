@@ -1,4 +1,7 @@
-"""`duckicelake pipeline ingest`: one run of the job, or a service that follows a source. Imported by `start` if PySpark is installed."""
+"""`duckicelake pipeline ingest`: one run of the job, or a service that follows a source.
+
+`start` imports it if PySpark is installed, and calls it on the main thread of the command, which is Spark's driver.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """`duckicelake pipeline profile`: Spark computes the statistics that tables lack, the catalog stores them, and the run is reported.
 
-The report is JSON, and an HTML page.
+`start` calls it on the main thread. The job reads the lists of tables and files in the lake's Postgres. The report is JSON, and an HTML
+page.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """`duckicelake pipeline publish`: Spark executors write the large manifests that the server plans, and the server imports them.
 
-The run prints and writes its report. Executors get the lake's Postgres address and the store's own keys.
+`start` calls it on the main thread. The run prints and writes its report. Executors get the lake's Postgres address and the store's own
+keys.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,8 @@
-"""`duckicelake pipeline import` and `export`: copy or register tables between the lake and another catalog."""
+"""`duckicelake pipeline import` and `export`: copy or register tables between the lake and another catalog.
+
+`start` calls it on the main thread. It opens the other catalog, by REST, in a database or as folders of a store; `pipeline.transfer` does
+the work, and commits to the lake over REST.
+"""
 
 import os
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """The members of a repository that a branch was made from, and where they keep files of a table that the branch reads.
 
-`catalog.credentials` and `catalog.commits.prepare` call it on a branch's connection, in their read transactions.
+`catalog.credentials` calls it on a branch's connection, in its read transaction. `catalog.commits.prepare` calls only `list_used_folders`,
+for branches and the lake, in a read transaction for each call.
 """
 
 from collections.abc import Generator, Sequence

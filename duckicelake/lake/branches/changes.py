@@ -1,4 +1,4 @@
-"""The changes of a branch and of its lake since the branch's fork point, read for a merge; `merge_rules` decides by them.
+"""The changes of a branch and of its lake since the branch's fork point, read for a merge or a rebase; `merge_rules` decides by them.
 
 `merge` calls it twice: in a transaction without locks, and, if anything moved since, again under the locks of both. `reset` calls it under
 these locks.
@@ -70,7 +70,10 @@ class SideVersions:
 
 @dataclass(frozen=True, slots=True)
 class MergePoint:
-    """The point where a branch left the lake: both schemas, the fork point, and the lake's counters when the branch was made."""
+    """The point where a branch left the lake: both schemas, the fork point, and the lake's counters when the branch was made.
+
+    While a rebase writes, `main` is the branch, and `branch` a temporary copy of its changes.
+    """
 
     main: str
     branch: str

@@ -1,4 +1,7 @@
-"""The log, the difference and the merge of branches as JSON, the same over REST and on the command line. Pure."""
+"""The log and the difference of branches as JSON, the same over REST and on the command line. Pure.
+
+`merge` and `revert` describe their own results.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,6 +1,7 @@
 """The relations of a branch: views over the lake's tables as of the fork point, and the tables and triggers that take what is written.
 
-`create` calls it in the transaction that makes a branch, before that transaction takes the lake's lock.
+`create` calls it in the transaction that makes a branch, before that transaction takes the lake's lock. `merge_write`, `rebase`,
+`refork` and `revert` use only its lists of tables and columns and `build_moved_path`, in their transactions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
 """The rules of a merge: which changes of the branch are applied to the lake, and which conflicts stop the merge. No I/O.
 
 `merge` passes the `Changes` that `changes` has read; the rules copy its lists (`_without`) and remove versions from the copies only.
-A merge with a conflict writes nothing. The rules, by what the branch did (rows) and what the lake did since the fork point (columns):
+A merge with a conflict writes nothing. A rebase is decided by the same rules, and its plan is then written into the branch.
+The rules, by what the branch did (rows) and what the lake did since the fork point (columns):
 
     branch        untouched  append  delete          compaction  schema  rename     drop
     append        take       union   union           union       union   union      conflict

@@ -1,7 +1,8 @@
 """The entries of `changes_made` for the lake snapshot of a merge, and words for its report. No I/O.
 
-`lake.branches.merge` calls it before it writes. The entries make open transactions of DuckDB conflict where they must: an entry for an
-insert and one for a delete together also conflict with inlined deletes, which neither of them does by itself.
+`lake.branches.merge` calls it for merges and rebases, under the locks of both, after the rows and before the lake snapshot are written; the
+words also for a preview. The entries make open transactions of DuckDB conflict where they must: an entry for an insert and one for a delete
+together also conflict with inlined deletes, which neither of them does by itself.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,8 @@
 
 Tables keep uuid, ids of schemas, specs and snapshots, and go on with their metadata versions, at locations of the branch's own. What names
 objects that the parent may delete is not copied: refs other than main with the snapshots that they keep, statistics files, metadata logs,
-files from before merges, and the versions of views.
+files from before merges, and the versions of views. `create` calls this in the transaction that makes a branch, and `refork` copies again
+in that of a merge or reset.
 """
 
 import re

@@ -1,6 +1,7 @@
 """The protection of a lake: while it is on, no account changes the lake itself over REST, only its branches.
 
-`commands.branches` changes it; `catalog.access_rules` reads it with the policy of the lake. A branch has no such setting.
+`commands.branches` changes it, in a transaction that `protect` begins. `catalog.access_rules` reads it in the one that reads the lake's
+policy. A branch has no such setting.
 """
 
 import psycopg

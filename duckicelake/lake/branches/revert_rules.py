@@ -1,6 +1,7 @@
 """What stands against a revert of a lake snapshot, besides rows that changed since. `revert` calls this under the member's lock.
 
-The search path is the metadata schema of the lake or branch. `ids` has the snapshots `reverted` and `made`.
+The search path is the metadata schema of the lake or branch. `ids` has the snapshots `reverted` and `made`. Only
+`take_back_purges` writes: it deletes notes.
 """
 
 import json
