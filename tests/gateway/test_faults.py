@@ -262,6 +262,21 @@ def test_a_catalog_that_is_back_is_found_by_a_request_for_its_configuration(monk
         assert [seen.path for seen in catalog.seen] == ["/v1/config", *["/v1/up/namespaces/a/tables/t"] * 2]
 
 
+def test_a_configuration_is_kept_for_a_minute_and_longer_while_the_catalog_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests go on under the prefix that was known last."""
+    with fake(config={"overrides": {"prefix": "up"}}) as catalog, routes(Route("other", catalog.uri)) as server:
+        path = "/v1/other/namespaces"
+        assert [server.get(path).status for _ in range(3)] == [200] * 3
+        assert [seen.path for seen in catalog.seen] == ["/v1/config", *["/v1/up/namespaces"] * 3]
+    monkeypatch.setattr("duckicelake.gateway.upstream.CONFIG_FRESH_S", 0.0)
+    with fake(config={"overrides": {"prefix": "up"}}) as catalog, routes(Route("other", catalog.uri)) as server:
+        assert server.get(path).status == 200
+        catalog.config = Reply(500)
+        assert server.get(path).status == 200
+        assert catalog.asked[-1].path == "/v1/up/namespaces"
+        assert len(catalog.seen) == 4
+
+
 def test_two_servers_that_forward_to_each_other_are_a_loop() -> None:
     """Already the request for the configuration comes back."""
     ports: list[int] = []
