@@ -32,7 +32,7 @@ import uvicorn
 from pydantic import SecretStr
 from rich.console import Console
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from duckicelake.app import build_app, open_accounts, open_worker_metrics
 from duckicelake.commands.embedded import BACKENDS_PURPOSE, is_embedded, join_home, plan_stack
@@ -237,7 +237,7 @@ SHUTDOWN_SECONDS = 10
 KEEP_ALIVE_SECONDS = 75
 """A client that sends on a connection which the server is about to close gets a reset: clients wait less than this between requests."""
 WORKER_ANSWER_SECONDS = 60
-"""A worker that does not respond to its parent for so long is ended. Its imports before that take seconds on a busy machine."""
+"""A worker that has responded to its parent before, and then does not for so long, is ended."""
 POLL_SECONDS = 0.05
 METRICS = "metrics"
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -302,14 +302,43 @@ def serve_http(settings: Settings, home: Home, announce: Callable[[], None]) -> 
 class Workers(Multiprocess):
     """The workers of a server. One that dies is replaced at once, also while its parent waits for its answer to a health check.
 
-    uvicorn's parent process keeps the worker's end of the pipe open, so it would wait `WORKER_ANSWER_SECONDS` for a dead worker.
+    uvicorn's parent process keeps the worker's end of the pipe open, so it would wait `WORKER_ANSWER_SECONDS` for a dead worker. It would
+    also end workers that import the server for so long, which on a busy machine all of them do, again and again: a worker has no limit
+    for its first answer, and its parent does not wait for that.
     """
 
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._asked: set[Process] = set()
+        self._started: set[Process] = set()
+
     def keep_subprocess_alive(self) -> None:
-        """Replace the workers that have died or do not respond."""
+        """Replace the workers that have died, or do not respond any more."""
         for process in self.processes:
             process.child_conn.close()
+        starting = [process for process in self.processes if self._is_starting(process)]
+        self.processes = [process for process in self.processes if process not in starting]
         super().keep_subprocess_alive()
+        self.processes += starting
+        self._asked.intersection_update(self.processes)
+        self._started.intersection_update(self.processes)
+
+    def _is_starting(self, process: Process) -> bool:
+        """Return True if a worker lives and has not responded yet."""
+        if process in self._started or not process.process.is_alive():
+            return False
+        try:
+            if process not in self._asked:
+                process.parent_conn.send(b"ping")
+                self._asked.add(process)
+            if not process.parent_conn.poll():
+                return True
+            process.parent_conn.recv()
+        except (OSError, EOFError):
+            # It has died since.
+            return False
+        self._started.add(process)
+        return False
 
 
 @contextmanager
