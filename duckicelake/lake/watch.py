@@ -1,10 +1,11 @@
 """Change detection for cached responses: one indexed look-up answers all requests that wait for it.
 
 A request joins the *next* check, never the running one, which may have read before a commit that the request must see.
-So every response includes all commits acknowledged before the request came. Everything here runs in the event loop.
+So every response includes all commits acknowledged before the request came.
 
-`app` opens one for each lake; `rest.layers.fast_paths` and the cache of access rules ask it before they use a cached answer. It uses one
-asynchronous autocommit connection outside of the pool, and only reads.
+`app` opens one for each lake and branch; `rest.layers.fast_paths` and the cache of access rules ask it on the event loop before they use a
+cached answer. A lake's checks run there too, on one asynchronous autocommit connection outside of the pool; a branch's checks run on worker
+threads, on connections of its pool. All only read.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only."""
+"""The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only.
+
+Postgres is asked on worker threads: for the branch, with each request that names one, and for those that are gone. To show a lake snapshot
+without a tag, `catalog.repositories` makes a tag for it, which the last server that shows it deletes.
+"""
 
 import asyncio
 import time

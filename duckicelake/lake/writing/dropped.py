@@ -1,6 +1,7 @@
-"""Dropped tables and schemas that DuckLake still has rows of. `catalog.dropped.undrop` lists them and brings them back.
+"""Dropped tables and schemas that DuckLake still has rows of, and the property that protects from drops.
 
-Every function takes the connection of one transaction; a commit calls them under the lake's lock.
+`catalog.dropped.undrop` lists them in a read transaction, and reads them again in the commit that brings them back, under the lake's lock.
+`catalog.dropped.protection` calls `list_protected` before a drop. Every function takes the caller's connection, and only reads.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""Queries that only commits run, most of them in the commit's transaction under the lake's lock."""
+"""Queries for commits. `catalog` runs most of them in the commit's transaction, under the lake's lock; all only read.
+
+`catalog.commits.prepare` and `catalog.incoming` run some in a read transaction before the lock, and so does server-side scan planning, to
+find the lake snapshot of a client's snapshot id.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

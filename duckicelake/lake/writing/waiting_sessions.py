@@ -2,7 +2,8 @@
 
 DuckDB takes the next lake snapshot's id when its transaction begins, and waits for the lock with its first statement that writes.
 Any commit in between makes its commit fail. It retries in a new transaction of the same session, so for some seconds our commits
-let a session that has waited go first, from its first statement on. Called by `lake.writing.transaction` in commits.
+let a session that has waited go first, from its first statement on. `lake.writing.transaction` calls this in each commit, on
+the commit's thread; while that waits, it does not hold the lake's lock.
 """
 
 import time

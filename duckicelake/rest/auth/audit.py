@@ -1,6 +1,7 @@
 """Audit data of a request: principal, operation and object; the entries for denied requests, in the log and in the lakes; and reads.
 
-The layers call it on the event loop, also for requests that never reach the router. A thread of the audit log writes to Postgres.
+The layers and error handlers call it on the event loop, also for requests that never reach the router; handlers call `describe_request`
+and `note_answer` on worker threads. A thread of the audit log writes to Postgres.
 """
 
 from dataclasses import replace

@@ -1,4 +1,8 @@
-"""The layer that authenticates requests. Only the few public paths pass without a token. It runs on the event loop."""
+"""The layer that authenticates requests. Only the few public paths pass without a token.
+
+It runs on the event loop. It receives the body, opens the branch that the path names, and gets the policy of the lake;
+branch and policy are read from Postgres on worker threads.
+"""
 
 import math
 import time

@@ -1,7 +1,8 @@
 """The layers that read the branch of a request where clients of lakeFS put it, and in names like `t@dev`.
 
 Both rewrite a request to the ordinary one before rights are decided and anything is looked up in a cache, so that everything behind them
-sees the branch as a warehouse of its own. `rest.branch_names` has the rules. They run on the event loop.
+sees the branch as a warehouse of its own. `rest.branch_names` has the rules. They run on the event loop; whether a table `t@dev` or a
+branch exists is read from Postgres on worker threads.
 """
 
 import json

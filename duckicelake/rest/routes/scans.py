@@ -1,6 +1,6 @@
 """Handlers of server-side scan planning.
 
-They run on worker threads. `catalog.scanning.scans` reads Postgres and the object store.
+They run on worker threads. `catalog.scanning.scans` publishes the table, as a load does, and reads manifests from the object store.
 """
 
 import json

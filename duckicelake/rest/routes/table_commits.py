@@ -1,9 +1,9 @@
 """Commits to one table and to several: they wait for their turn on the event loop, and are committed in threads.
 
-A commit passes through three functions: `parse_commit` (no I/O), `prepare_commit` (reads the client's manifests, before the turn) and
-`commit_alone` (in the turn). A commit that requires a branch to be as it was, and comes while another one moves that branch, is prepared
-when the other one is done: nearly always it is refused then, before its manifests are read. Requests that change only properties are not
-prepared: one turn commits all of them that wait in a row.
+A commit passes through three functions: `parse_commit` (no I/O), `prepare_commit` (before the turn and without the lake's lock: reads
+Postgres and the client's manifests, and may write objects), and `commit_alone` (in the turn). A commit that requires a branch to be as it
+was, and comes while another one moves that branch, is prepared when the other one is done: nearly always it is refused then, before its
+manifests are read. Requests that change only properties are not prepared: one turn commits all of them that wait in a row.
 """
 
 from collections.abc import Callable, Sequence, Set

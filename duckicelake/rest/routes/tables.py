@@ -1,6 +1,7 @@
 """Handlers of the table operations: reads in `TableRoutes`, writes in `TableChangeRoutes`, and the encoding of their responses.
 
 Reads run on worker threads. Writes wait on the event loop for the turns of their tables, and are then done on a worker thread.
+A load publishes a state that is not published yet, so a read may write to Postgres and the object store.
 """
 
 import json
