@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from duckicelake.errors import BadRequest, MergeConflicts, Unsupported
+from duckicelake.errors import BadRequest, MergeConflicts, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch
@@ -186,7 +186,7 @@ class Repository:
         before = {each.name: each.now for each in touched}
         try:
             result = apply()
-        except (MergeConflicts, Unsupported, BadRequest) as error:
+        except (MergeConflicts, Unsupported, BadRequest, NotFound) as error:
             self._counts.refused[f"{kind}: {', '.join(sorted(each.kind for each in getattr(error, 'conflicts', ()))) or error}"] += 1
             for each in touched:
                 self._read(each)
