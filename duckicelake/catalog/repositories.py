@@ -1,8 +1,8 @@
 """A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
 
-`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made, changed and deleted on a
-connection outside the pool, and so is the preview of a revert, which is rolled back. A merge is planned in a read transaction; a merge and
-a revert are then one transaction, and a repeated request with the same key gets the same answer. The object store is not touched.
+`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made, renamed and deleted on a
+connection outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a
+merge, a revert and a reset are one transaction, and a repeated request with the same key gets the same answer. The store is not touched.
 """
 
 import json

@@ -165,7 +165,7 @@ def _load(warehouse: Warehouse, ident: Ident, seen: TableAtPosition | None, *, l
 def check_cache(
     conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]
 ) -> tuple[TableRow, TableAtPosition]:
-    """Return the table as it is now, and what was seen of it, when the memory that is locked is still the one to use.
+    """Return the table as it is now, and what was seen of it, if the locked cache is still the one to use.
 
     Raises: LakeMoved: it is not, or the table is another one by now
     """

@@ -51,7 +51,7 @@ Lines = Sequence[str]
 
 
 def manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> Lines:
-    """Run the management operation of that name in the REST API, and return the lines to print.
+    """Run the operation that has that name in the management API, straight in Postgres, and return the lines to print.
 
     Raises: CatalogError: the operation failed and changed nothing
     """

@@ -237,7 +237,7 @@ class ImportedManifests:
 
 
 def draw_lot(digest: str) -> int:
-    """Return which lot a manifest has."""
+    """Return a number from a manifest's digest: the sample is all manifests whose number is that of the plan."""
     return int(digest[:8], 16) % SAMPLE_RATIO
 
 

@@ -1,7 +1,7 @@
-"""The branches of a lake: which there are, and whether a lake has any. The search path is the lake's metadata schema.
+"""The branches of a lake: which there are, and whether a lake has any.
 
-`catalog`, `commands` and the modules of this package call it on their own connections. Only `rename_branch` and `drop_deleted` begin
-transactions.
+`catalog`, `commands` and the modules of this package call it on their own connections. The search path is the lake's metadata
+schema, for `is_shared` also a branch's. Only `rename_branch` and `drop_deleted` begin transactions.
 """
 
 import hashlib
