@@ -1,7 +1,7 @@
 """Data files of manifest entries, made from DuckLake's rows: few of them value by value, many column by column, with equal bytes.
 
-`catalog` calls `DataFileBuilder` for loads, and Spark executors that publish a large table do. `encode_metrics` converts the statistics
-of many files column by column. No I/O.
+`catalog` calls `DataFileBuilder` for loads and commits, and Spark executors that publish a large table do. `encode_metrics`
+converts the statistics of many files column by column. No I/O.
 """
 
 import json

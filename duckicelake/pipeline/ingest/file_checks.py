@@ -2,7 +2,8 @@
 
 `file_source`, `plan`, `job` and `transfer.parquet_folders` call this in the driver, which reads headers and footers on several threads to
 name the file and column that Spark cannot read. Spark takes an Avro file that was cut for one that ends there, and the columns of one file
-for those of all. Texts that Spark would infer as numbers or timestamps although their values would change stay texts.
+for those of all. Texts that Spark would infer as numbers or timestamps although their values would change stay texts;
+`list_text_columns` and `keep_digits` run Spark jobs to find them.
 Shape:  "Obj" 01 | metadata map | sync marker (16 bytes) | blocks of (row count | byte count | compressed rows | sync marker)
 Source: Apache Avro 1.12 specification, «Object Container Files»
 """

@@ -1,6 +1,7 @@
 """The protocol of sources, and which columns each file has: a column that a file lacks must not overwrite values of the table.
 
 `file_source.FileReading` and `database_source.JdbcReading` implement the protocol. Everything is called in the driver.
+`read_json_paths` runs a Spark job, and `matching_case` changes a setting of the session for a block.
 """
 
 from collections import defaultdict

@@ -2,6 +2,7 @@
 
 `commands.jobs.maintain` calls `maintain` on the main thread. The facts of a table are read from Postgres in one read-only transaction.
 Tables are changed over REST, by Spark or by requests; DuckDB flushes inlined rows, expires lake snapshots and deletes files.
+`MaintainContext.sweep`, a function of the command, deletes unreferenced objects in the tables' locations.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""Handlers for a lake with its branches and tags: logs, differences and merges, which need `manage` on the warehouse, and the branches.
+"""Handlers for a lake with its branches and tags: logs, differences, merges, reverts and garbage collection, and the branches.
 
-Branches are listed for every account with any right, and changed with a right on branches of that name.
+These need `manage` on the warehouse; for a merge, `write` on `branch:` and the name that it changes is enough. Branches are listed for
+every account with any right, and changed with a right on branches of that name.
 
 All of them run on worker threads. `catalog.repositories` begins the transactions.
 """
