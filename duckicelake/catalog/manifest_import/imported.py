@@ -58,7 +58,7 @@ class VerifiedManifests:
     rows: RowCounts | None = None
 
     def find(self, digest: str, submitted: SubmittedManifest) -> ParsedManifest | None:
-        """Return a manifest that was looked at before, when the same is offered again."""
+        """Return a manifest that was verified before, if the same one is submitted again, else None."""
         known, found = self.found.get(digest, (None, None))
         return found if known == submitted else None
 
@@ -95,9 +95,9 @@ MAX_MANIFEST_BYTES, MAX_BYTES_PER_FILE = 1 << 20, 64 << 10
 class ImportedManifests:
     """The imported manifests of one table. `files` are all of its files.
 
-    What is noted counts as long as the object is there. What is offered is looked at whole: see `check_submitted`; `prefetched` are such
-    objects, `unread` those that are not read yet, the next one last. `present` are objects of the table, listed for those that were
-    looked at before.
+    A manifest that a row records counts while its object is in the store. A submitted manifest is verified whole: see `check_submitted`.
+    `prefetched` are submitted objects that were read, `unread` those that were not, the next one last. `present` are the objects in the
+    table's location, listed once to see if manifests that were verified earlier are still there.
     """
 
     conn: psycopg.Connection
@@ -237,7 +237,7 @@ class ImportedManifests:
 
 
 def draw_lot(digest: str) -> int:
-    """Return a number from a manifest's digest: the sample is all manifests whose number is that of the plan."""
+    """Return a number from a manifest's digest: the sample is all manifests whose number is `VerifiedManifests.lot`."""
     return int(digest[:8], 16) % SAMPLE_RATIO
 
 

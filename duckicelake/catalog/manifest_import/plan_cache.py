@@ -31,7 +31,7 @@ class CachedPlan:
 
 @dataclass(slots=True)
 class PlanCache:
-    """One plan at most: it is as large as what is remembered of a table that was loaded. Safe to share between threads."""
+    """A cache of one plan at most: a plan is as large as the cache of a loaded table. Safe to share between threads."""
 
     _plan: CachedPlan | None = None
     _lock: Lock = field(default_factory=Lock)
