@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.outside.client_suite import ENVIRONMENTS, LOADERS, list_cases, list_loads
+from tests.outside.flink_suite import STREAMS
 from tests.outside.go_suite import read_results
-from tests.outside.matrix import CLIENTS, format_matrix
+from tests.outside.matrix import CLIENTS, FLINKS_OWN, format_loads, format_matrix
 from tests.outside.results import EXPECTED, Result, judge, read_expected
 from tests.support.shared_stack import ROOT
 
@@ -46,9 +47,14 @@ def test_results_of_go_are_those_of_its_innermost_tests() -> None:
 
 
 def test_the_page_has_what_the_runs_found() -> None:
-    """Paste what this test prints when the list of expected failures has changed."""
-    assert set(CLIENTS) == set(ENVIRONMENTS)
+    """Paste what this test prints when a list of expected failures has changed."""
+    assert set(CLIENTS) == {*ENVIRONMENTS, "flink"}
     known = {f"{client}/{case.name}" for client in ENVIRONMENTS for case in list_cases()}
-    known |= {f"{client}/{case.name}" for client in LOADERS for case in list_loads()}
+    known |= {f"{client}/{case.name}" for client in LOADERS for case in list_loads(client)}
+    known |= {name.rpartition("/")[0] for name in known}
     assert {name for entry in read_expected("clients") for name in entry["tests"]} <= known
-    assert format_matrix() in (ROOT / "docs" / "compatibility.md").read_text(), format_matrix()
+    assert {name for entry in read_expected("flink") for name in entry["tests"]} <= {case.name for case in list_cases()} | {*STREAMS}
+    assert set(FLINKS_OWN) == set(STREAMS)
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert format_matrix() in page, format_matrix()
+    assert format_loads() in page, format_loads()
