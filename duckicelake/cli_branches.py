@@ -120,7 +120,7 @@ def branch_log(
 ) -> None:
     """List the lake snapshots of a branch, newest first, with what each did to which table."""
     settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_history import log  # noqa: PLC0415  as above
+    from duckicelake.commands.branches import log  # noqa: PLC0415  as above
 
     for line in log(settings, warehouse, name, limit, as_json=form is ListFormat.json):
         typer.echo(line)
@@ -136,7 +136,7 @@ def branch_diff(
 ) -> None:
     """Say what TO has that FROM has not, and the reverse: namespaces, tables and views; columns, files and rows of each table."""
     settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_history import diff  # noqa: PLC0415  as above
+    from duckicelake.commands.branches import diff  # noqa: PLC0415  as above
 
     for line in diff(settings, warehouse, old, new, as_json=form is ListFormat.json):
         typer.echo(line)
@@ -159,7 +159,7 @@ def branch_merge(
 ) -> None:
     """Merge a branch into the lake as one lake snapshot, or the lake into a branch; or change nothing and name each conflict."""
     settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_merge import build_request, merge  # noqa: PLC0415  as above
+    from duckicelake.commands.branches import build_request, merge  # noqa: PLC0415  as above
 
     request = build_request((name, into, strategy), on_conflict, exceptions or (), message)
     for line in merge(settings, warehouse, request, dry_run=dry_run, as_json=form is ListFormat.json):
@@ -178,7 +178,7 @@ def branch_revert(
 ) -> None:
     """Take back what one lake snapshot changed, as a new one, or change nothing and name each conflict."""
     settings, _ = read_joined({"home": home, "config": config})
-    from duckicelake.commands.branch_merge import revert  # noqa: PLC0415  as above
+    from duckicelake.commands.branches import revert  # noqa: PLC0415  as above
 
     for line in revert(settings, warehouse, (name, snapshot, message), dry_run=dry_run, as_json=form is ListFormat.json):
         typer.echo(line)

@@ -41,9 +41,8 @@ from duckicelake.catalog.views import get_view
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFound
 from duckicelake.lake import access_rules
-from duckicelake.lake.access_rules import GrantRow, PrincipalRow, RuleRows, read_rules
+from duckicelake.lake.access_rules import GrantRow, PrincipalRow, RuleRows, is_protected, read_rules
 from duckicelake.lake.audit_log import AuditContext
-from duckicelake.lake.branches.protection import is_protected
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.registration import find_live_table_name

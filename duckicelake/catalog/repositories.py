@@ -21,8 +21,7 @@ from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, 
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch, delete_left_snapshots, note_reader, release_tag
 from duckicelake.lake.branches.diff import Diff, read_diff
-from duckicelake.lake.branches.documents import describe_diff, describe_entry
-from duckicelake.lake.branches.log import NEWEST, LogEntry, read_log
+from duckicelake.lake.branches.log import NEWEST, LogEntry, describe_diff, describe_entry, read_log
 from duckicelake.lake.branches.merge import MergeRequest, check_plan, describe_conflict, describe_result, merge_locked, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
 from duckicelake.lake.branches.registry import (

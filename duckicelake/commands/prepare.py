@@ -18,7 +18,7 @@ from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
-from duckicelake.lake.branches.remove import remove_repository
+from duckicelake.lake.branches.create import remove_repository
 from duckicelake.lake.connect import CONNECT_OPTIONS, SELECT_VERSION, close_lake, open_lake
 from duckicelake.lake.install import check_absolute, check_separate, format_search_path, install, uninstall, write_restored_max
 from duckicelake.lake.readers import drop_all_roles, remove_readers

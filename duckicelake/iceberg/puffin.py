@@ -1,8 +1,7 @@
 """Deletion vectors (bitmaps of the deleted rows of one data file), and the Puffin files that carry them and statistics.
 
 DuckLake stores a deletion vector as a bare blob without the Puffin header and footer; both forms are decoded and encoded here. No I/O:
-`catalog.row_files`, `catalog.incoming`, executors of `verify`, and PyIceberg with `pyiceberg_v3` pass bytes. Only tests call
-`encode_polyglot`.
+`catalog.row_files`, `catalog.incoming`, executors of `verify`, and PyIceberg with `pyiceberg_v3` pass bytes.
 """
 
 import array
@@ -135,17 +134,6 @@ def encode_deletion_vectors(vectors: Sequence[tuple[str, Positions]]) -> PuffinF
     The blobs keep the given order; the manifest entry must repeat offset, length and cardinality.
     """
     return _encode_vectors(PUFFIN_MAGIC, vectors)
-
-
-def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
-    """Return a Puffin file with one deletion vector that DuckLake also reads, as one of its bare blobs.
-
-    Shape:  PFA1 | blob without its length field | the blob whole | footer
-            DuckLake takes PFA1 for the length, which it does not check, and reads the first copy;
-            readers of Puffin follow the footer, or the manifest's offset, to the second.
-    """
-    bitmap = to_bitmap(positions)
-    return _encode_vectors(PUFFIN_MAGIC + encode_deletion_vector(bitmap)[4:], [(data_file, bitmap)])
 
 
 def decode_puffin(content: bytes) -> tuple[PuffinBlob, ...]:

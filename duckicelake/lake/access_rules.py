@@ -1,7 +1,9 @@
-"""Principals, roles and grants in Postgres.
+"""Principals, roles, grants and the protection of a lake in Postgres. While a lake is protected, no account changes it over REST, only its
+branches, which have no such setting.
 
 `catalog.access_rules` calls `change_rules`, which begins the transaction of each change, and passes it the functions that write. A change
 adds a row to `iceberg_change`, by which every server's watch notices it. `read_rules` runs in the caller's read transaction.
+`commands.branches` calls `protect`, which begins a transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -310,3 +312,31 @@ def read_rules(conn: psycopg.Connection) -> RuleRows:
         members=results.rows(MemberRow, SELECT_MEMBERS),
         grants=results.rows(GrantRow, SELECT_GRANTS),
     )
+
+
+SELECT_IS_PROTECTED = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'protected' AND value = 'main')
+"""
+
+
+def is_protected(conn: psycopg.Connection) -> bool:
+    """Return True if the lake is protected."""
+    row = conn.execute(SELECT_IS_PROTECTED).fetchone()
+    return bool(row and row[0])
+
+
+UPSERT_PROTECTED = """
+INSERT INTO iceberg_setting (key, value) VALUES ('protected', 'main') ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+DELETE_PROTECTED = """
+DELETE FROM iceberg_setting WHERE key = 'protected'
+"""
+
+
+def protect(conn: psycopg.Connection, *, is_on: bool) -> None:
+    """Turn the protection on or off; every server uses it from its next request on."""
+    with conn.transaction():
+        conn.execute(LOCK_CHANGES)
+        conn.execute(UPSERT_PROTECTED if is_on else DELETE_PROTECTED)
+        conn.execute(INSERT_RULE_CHANGE)

@@ -23,9 +23,8 @@ from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_error_handlers
-from duckicelake.rest.layers.addresses import BasePathLayer, BranchNameLayer
+from duckicelake.rest.layers.addresses import BasePathLayer, BranchLayer, BranchNameLayer
 from duckicelake.rest.layers.body_limit import BodyLimit
-from duckicelake.rest.layers.branches import BranchLayer
 from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
 from duckicelake.rest.layers.forwarding import ForwardingLayer
 from duckicelake.rest.layers.request_log import RequestLog
@@ -33,10 +32,9 @@ from duckicelake.rest.metrics import build_counter, build_gauge, build_gauges
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
 from duckicelake.rest.response_bodies import IcebergErrorResponse
-from duckicelake.rest.routes.management import ManagementRoutes
+from duckicelake.rest.routes.management import ManagementRoutes, RecordRoutes
 from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
-from duckicelake.rest.routes.records import RecordRoutes
 from duckicelake.rest.routes.repositories import BranchRoutes, RepositoryRoutes
 from duckicelake.rest.routes.scans import ScanRoutes
 from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes

@@ -15,7 +15,6 @@ from duckicelake.iceberg.puffin import (
     decode_puffin,
     encode_deletion_vector,
     encode_deletion_vectors,
-    encode_polyglot,
     read_blob,
 )
 from tests.support.lakes import open_duckdb
@@ -54,17 +53,6 @@ def test_pyiceberg_reads_our_files(vectors):
         assert [(key << 32) + low for key, bitmap in enumerate(item._bitmaps) for low in bitmap] == sorted(positions)
 
 
-@given(st.text(), st.sets(st.integers(0, 2**33)))
-def test_pyiceberg_reads_the_polyglot(data_file, positions):
-    """To a Puffin reader the first copy is padding."""
-    file = encode_polyglot(data_file, positions)
-    (found,) = deletion_vectors_from_puffin_file(OraclePuffin(file.content))
-    assert [(key << 32) + low for key, bitmap in enumerate(found._bitmaps) for low in bitmap] == sorted(positions)
-    assert set(decode_deletion_vector(read_blob(file.content, file.blobs[0]))) == positions
-    bare = encode_deletion_vector(positions)
-    assert file.content[4 : len(bare)] == bare[4:]
-
-
 def lake(folder: Path):
     """A DuckLake on local files that holds rows 0–999 in one data file, and its catalog's connection."""
     con = open_duckdb("ducklake")
@@ -84,21 +72,6 @@ def test_ducklakes_bare_blobs_are_read(tmp_path):
     with lake(tmp_path):
         (path,) = (tmp_path / "data").rglob("*-delete.puffin")
         assert set(decode_deletion_vector(path.read_bytes())) == deleted_rows()
-
-
-@pytest.mark.parametrize("rows", [[0], list(range(5, 900)), [1, 3, 500, 999]])
-def test_ducklake_reads_the_polyglot(rows, tmp_path):
-    """DuckLake finds our positions in the file that Puffin readers read too."""
-    with lake(tmp_path) as con:
-        (path,) = (tmp_path / "data").rglob("*-delete.puffin")
-        file = encode_polyglot("s3://b/a.parquet", rows)
-        path.write_bytes(file.content)
-        con.execute(
-            "UPDATE __ducklake_metadata_lake.ducklake_delete_file SET delete_count = ?, file_size_bytes = ?",
-            [len(rows), len(file.content)],
-        )
-        left = {row[0] for row in con.execute("SELECT a FROM lake.t").fetchall()}
-        assert left == set(range(1000)) - set(rows)
 
 
 def test_same_vectors_give_the_same_bytes():

@@ -13,7 +13,7 @@ from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifest, build_manifest_file, encode_manifest_list
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
-from duckicelake.iceberg.puffin import encode_deletion_vectors, encode_polyglot
+from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.single_values import lower_bound, upper_bound
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef
@@ -132,13 +132,12 @@ def test_readers_find_every_row(read_ids, version, tmp_path):
 
 
 @READERS
-@pytest.mark.parametrize("polyglot", [False, True])
-def test_readers_apply_deletion_vectors(read_ids, polyglot, tmp_path):
-    """A deletion vector hides its rows from foreign readers, in a plain Puffin file and in the polyglot one."""
+def test_readers_apply_deletion_vectors(read_ids, tmp_path):
+    """A deletion vector hides its rows from foreign readers."""
     table = TableFolder(tmp_path, 3)
     entries = [table.add_rows(letter, ids) for letter, ids in ROWS.items()]
     target = entries[1].data_file
-    file = encode_polyglot(target.file_path, [0, 3]) if polyglot else encode_deletion_vectors([(target.file_path, [0, 3])])
+    file = encode_deletion_vectors([(target.file_path, [0, 3])])
     path = table.write("data/dv.puffin", file.content)
     blob = file.blobs[0]
     vector = DataFile(1, path, "PUFFIN", target.partition, 2, len(file.content), referenced_data_file=target.file_path)

@@ -2,7 +2,8 @@
 
 `commands.branches` calls it, and `catalog.repositories` on a worker thread of the server, both on a connection that is in no transaction.
 The server also creates a tag when a client reads a lake snapshot by its id. The lock is given up and taken again if it is not granted in
-time, so main's commits do not wait for it.
+time, so main's commits do not wait for it. `commands.prepare` calls `remove_repository` for `duckicelake init --remove`, which takes away
+what the first branch added to the lake.
 """
 
 import hashlib
@@ -27,9 +28,10 @@ from duckicelake.lake.branches.registry import (
     drop_deleted,
     find_branch,
     has_repository,
+    list_branches,
     lock_branch,
 )
-from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path, lock_tables, with_slash
+from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_objects, format_search_path, lock_tables, with_slash
 from duckicelake.lake.lake_format import V1_0, get_format
 
 STRIDE_BITS, ROW_ID_BITS = 32, 40
@@ -552,3 +554,28 @@ def format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.C
     ended = sql.SQL("CASE WHEN end_snapshot > {0} THEN NULL ELSE end_snapshot END").format(fork)
     shown = sql.SQL(", ").join(ended if column == "end_snapshot" else sql.Identifier(column) for column in columns)
     return sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE begin_snapshot <= {}").format(copy, shown, original, fork)
+
+
+def remove_repository(conn: psycopg.Connection, lake_schema: str, tries: int = LOCK_TRIES) -> None:
+    """Remove the tables, functions and triggers for branches from a lake that has none.
+
+    Raises: BadRequest: it has branches, which are named; or a session uses a deleted one. ServiceUnavailable: the lake is never idle
+    """
+    conn.execute(format_search_path(lake_schema))
+    if not has_repository(conn):
+        return
+    names = [branch.name for branch in list_branches(conn)]
+    if names:
+        raise BadRequest(f"The lake has branches, which read its tables: {', '.join(names)}. `duckicelake branch delete` deletes them.")
+    if not drop_deleted(conn, lake_schema):
+        raise BadRequest("A session still uses a deleted branch of the lake; end it, and try again.")
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                lock_tables(conn, read_repository_script(), "ACCESS EXCLUSIVE")
+                drop_objects(conn, read_repository_script())
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)

@@ -1,6 +1,6 @@
 """The difference between the newest states of two members of a repository: what the second has that the first has not, and the reverse.
 
-`catalog.repositories` and `commands.branch_history` call it, in one read transaction of theirs. Ids of members are disjoint, so a table,
+`catalog.repositories` and `commands.branches` call it, in one read transaction of theirs. Ids of members are disjoint, so a table,
 view or file is the same on both sides if its id is.
 """
 

@@ -1,16 +1,18 @@
-"""The log of a member of a repository: its lake snapshots, with what each did to which table.
+"""The log of a member of a repository: its lake snapshots, with what each did to which table; and the JSON of logs and differences.
 
-`catalog.repositories` calls it in a read transaction on a worker thread, `commands.branch_history` on a connection with
-autocommit, where each query sees the newest state.
+`catalog.repositories` calls it in a read transaction on a worker thread, `commands.branches` on a connection with autocommit, where each
+query sees the newest state. The JSON is the same over REST and on the command line; `merge` and `revert` describe their own results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
+from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange
 from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, Change, parse_changes
 
 MAX_ENTRIES = 1000
@@ -108,3 +110,40 @@ def _get_name(names: Sequence[tuple[int, str]], value: str, snapshot_id: int) ->
 
 def _unquote(value: str) -> str:
     return ".".join(part.replace('""', '"') for part in value.strip('"').split('"."'))
+
+
+Document = dict[str, Any]
+
+
+def describe_entry(entry: LogEntry) -> Document:
+    """Return a lake snapshot of a log."""
+    return {
+        "snapshot-id": entry.snapshot_id,
+        "time": None if entry.time is None else format_time(entry.time),
+        "author": entry.author,
+        "message": entry.message,
+        "operations": [{"operation": each.operation, "object": each.name} for each in entry.operations],
+    }
+
+
+def format_time(time: datetime) -> str:
+    """Return a time in UTC as text."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def describe_diff(diff: Diff) -> Document:
+    """Return a difference, with the keys that say something."""
+    return {
+        "namespaces": [describe_change(each) for each in diff.namespaces],
+        "tables": [describe_change(each) for each in diff.tables],
+        "views": [describe_change(each) for each in diff.views],
+    }
+
+
+def describe_change(change: ObjectChange | ColumnChange) -> Document:
+    """Return one change without the values that are empty."""
+    named: Mapping[str, Any] = {each.name: getattr(change, each.name) for each in fields(change)}
+    shown = {key.replace("_", "-"): value for key, value in named.items() if value not in (None, 0, (), [])}
+    if isinstance(change, ObjectChange) and change.columns:
+        shown["columns"] = [describe_change(each) for each in change.columns]
+    return shown

@@ -1,15 +1,16 @@
-"""The layers that read the branch of a request where clients of lakeFS put it, and in names like `t@dev`.
+"""The layers that find the branch of a request: where clients of lakeFS put it, in names like `t@dev`, and in the warehouse.
 
-Both rewrite a request to the ordinary one before rights are decided and anything is looked up in a cache, so that everything behind them
-sees the branch as a warehouse of its own. `rest.branch_names` has the rules. They run on the event loop; whether a table `t@dev` or a
-branch exists is read from Postgres on worker threads.
+The first two rewrite a request to the ordinary one before rights are decided and anything is looked up in a cache, so that everything
+behind them sees the branch as a warehouse of its own. `rest.branch_names` has the rules. The last one, behind authentication, opens the
+branch. They run on the event loop; whether a table `t@dev` or a branch exists is read from Postgres on worker threads.
 """
 
 import json
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +21,8 @@ from duckicelake.catalog.warehouse import Warehouse, find_served_branch, has_ser
 from duckicelake.errors import BadRequest, CatalogError, NoSuchNamespace, NoSuchTable, NoSuchWarehouse
 from duckicelake.iceberg.json_reader import as_list, as_object, decode_json
 from duckicelake.iceberg.requests.bodies import check_name
-from duckicelake.rest.auth.audit import find_operation
+from duckicelake.rest.auth.audit import find_operation, parse_prefix
+from duckicelake.rest.branch_lakes import SEPARATOR, BranchLakes
 from duckicelake.rest.branch_names import (
     NAMESPACE_PART,
     OBJECT_PART,
@@ -37,7 +39,7 @@ from duckicelake.rest.branch_names import (
     read_levels,
     replace_parts,
 )
-from duckicelake.rest.context import ServerContext
+from duckicelake.rest.context import ServerContext, may_read_untagged
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
 from duckicelake.rest.layers.body_limit import BodyLimit, receive_body, replay
 from duckicelake.rest.operations import ALL_OPERATIONS, TABLE, Operation
@@ -401,3 +403,43 @@ async def decode(body: bytes) -> dict[str, object]:
     """Return the object of a body. Raises: BadRequest."""
     node = decode_json(body) if len(body) <= LARGE_BYTES else await run_in_threadpool(decode_json, body)
     return dict(as_object(node, WHAT))
+
+
+class BranchLayer:
+    """ASGI layer. It sees a branch by the `@` in the prefix or in the parameter `warehouse`."""
+
+    def __init__(self, app: ASGIApp, context: ServerContext, branches: BranchLakes) -> None:
+        self._app = app
+        self._context = context
+        self._branches = branches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open the branch if the request names one, and pass the request on; answer if there is no such branch."""
+        name = parse_member(scope) if scope["type"] == "http" else ""
+        parent = self._context.lakes.get(name.partition(SEPARATOR)[0]) if SEPARATOR in name else None
+        if parent is None:
+            await self._app(scope, receive, send)
+            return
+        async with AsyncExitStack() as using:
+            try:
+                if not scope.get("has_branch"):
+                    may_open = await may_read_untagged(self._context, scope.get("bearer"), name)
+                    await self._branches.check(parent, name, opens_snapshots=may_open)
+                await using.enter_async_context(self._branches.using(name))
+            except CatalogError as error:
+                operation = find_operation(scope)
+                scope["operation"] = UNROUTED if operation is None else operation.name
+                await build_catalog_error(scope, error)(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+
+
+def parse_member(scope: Scope) -> str:
+    """Return the warehouse that a request names, if it may be a branch; else an empty string."""
+    raw_path: bytes = scope.get("raw_path") or b""
+    query: bytes = scope["query_string"]
+    if raw_path == CONFIG.encode():
+        if not any(mark in query for mark in MARKS):
+            return ""
+        return parse_qs(query.decode("latin-1"), keep_blank_values=True).get("warehouse", [""])[0]
+    return parse_prefix(raw_path) if any(mark in raw_path for mark in MARKS) else ""

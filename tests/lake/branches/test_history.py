@@ -4,11 +4,10 @@ from contextlib import closing
 
 import pytest
 
-from duckicelake.commands.branch_history import format_changes, format_entry
+from duckicelake.commands.branches import format_changes, format_entry
 from duckicelake.errors import NotFound
 from duckicelake.lake.branches.diff import Diff, ObjectChange, read_diff
-from duckicelake.lake.branches.documents import describe_change
-from duckicelake.lake.branches.log import read_log
+from duckicelake.lake.branches.log import describe_change, read_log
 from duckicelake.lake.branches.registry import get_ref_schema
 from tests.lake.branches.repository import fill, make_branch, read_head
 from tests.support.lakes import FreshLake

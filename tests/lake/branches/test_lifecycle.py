@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
-from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch
+from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch, remove_repository
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.registry import (
@@ -24,7 +24,6 @@ from duckicelake.lake.branches.registry import (
     list_children,
     rename_branch,
 )
-from duckicelake.lake.branches.remove import remove_repository
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
 from duckicelake.lake.writing.migrate import migrate
