@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+import psycopg
+
 from duckicelake.catalog.dropped.protection import check_may_drop_namespace
 from duckicelake.catalog.location_rules import check_namespace_location, check_store
 from duckicelake.catalog.namespaces import Namespace, find_schema, format_levels, get_parent, has_child_namespaces
@@ -27,6 +29,7 @@ from duckicelake.lake.writing.migrate import (
     read_member_names,
     read_members,
     read_naming_views,
+    read_schema_settings,
 )
 from duckicelake.lake.writing.rows import EndedSchema
 from duckicelake.lake.writing.transaction import Commit, committing
@@ -155,6 +158,7 @@ def nest_schemas(lake: Lake, *, is_dry_run: bool) -> NestingReport:
     """Turn the schemas that stand for nested namespaces since DuckLake 1.0 into nested ones, in one lake snapshot, or only try to.
 
     Each keeps its uuid, and so its grants, its properties and its DuckLake options; its tables and views keep their ids and files.
+    If the nested schema exists already, it must have the same grants, and all properties and options of the flat one.
     If there are obstacles, nothing is changed. Raises: BadRequest: the lake has DuckLake 1.0
     """
     with committing(lake) as commit:
@@ -200,7 +204,10 @@ class _Nesting:
         self.outdated_views += read_naming_views(conn, flat.schema_name)
         target = found or self._create(levels, flat)
         assert target.schema_id is not None
-        self.replaced[flat.schema_id] = target.schema_id
+        if found is None:
+            self.replaced[flat.schema_id] = target.schema_id
+        else:
+            self.obstacles += _list_differences(conn, format_levels(levels), flat.schema_id, target.schema_id)
         stays = found is None and flat.path_is_relative
         for table in members.tables:
             place = self._place(target, table.table_name)
@@ -252,6 +259,27 @@ class _Nesting:
         assert target.schema_id is not None
         names = tuple(target.schema_names)
         return TableTarget(target.schema_id, to_schema_name(names), names, name, self.commit.head.lake_format)
+
+
+def _list_differences(conn: psycopg.Connection, namespace: str, flat_id: int, nested_id: int) -> list[str]:
+    """Return the obstacles to moving what is in a flat schema into an existing nested one: what its tables would lose, or who gains rights.
+
+    Clients reach the nested one alone under the namespace's name, so each remedy changes that one.
+    """
+    flat, nested = read_schema_settings(conn, flat_id), read_schema_settings(conn, nested_id)
+    start = f"{namespace} has two schemas, and only the"
+    remedies = {
+        "property": f"set it in {namespace}; it may be changed again afterwards.",
+        "option": f"give it to the nested one, or delete the flat one's row in ducklake_metadata (scope_id {flat_id}).",
+        "grant": f"grant that on {namespace}; it may be revoked afterwards.",
+    }
+    lost = [f"{start} flat one has the {i.kind} {i.key!r} = {i.value!r}: {remedies[i.kind]}" for i in sorted(flat - nested)]
+    gained = [
+        f"{start} nested one has the grant {i.key!r} = {i.value!r}: revoke it on {namespace}; it may be granted again afterwards."
+        for i in sorted(nested - flat)
+        if i.kind == "grant"
+    ]
+    return [*lost, *gained]
 
 
 def _fold(levels: Levels) -> Levels:

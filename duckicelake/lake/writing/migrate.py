@@ -239,6 +239,17 @@ SELECT view_name FROM ducklake_view
  WHERE end_snapshot IS NULL AND position('"' || replace(%(schema_name)s, '"', '""') || '"' IN sql) > 0
  ORDER BY view_name
 """
+SELECT_SCHEMA_SETTINGS = """
+SELECT 'property' AS kind, key, value FROM ducklake_tag
+ WHERE object_id = %(schema_id)s AND end_snapshot IS NULL AND key IS NOT NULL AND value IS NOT NULL
+ UNION ALL
+SELECT 'option', key, value FROM ducklake_metadata WHERE scope = 'schema' AND scope_id = %(schema_id)s
+ UNION ALL
+SELECT 'grant', CASE WHEN p.is_role THEN 'role ' ELSE '' END || p.name, g.privilege
+  FROM ducklake_schema s JOIN iceberg_grant g ON g.kind = 'namespace' AND g.object_uuid = s.schema_uuid
+  JOIN iceberg_principal p ON p.principal_id = g.principal_id
+ WHERE s.schema_id = %(schema_id)s AND s.end_snapshot IS NULL
+"""
 UPDATE_SCHEMA_OPTIONS = """
 UPDATE ducklake_metadata SET scope_id = %(new_id)s WHERE scope = 'schema' AND scope_id = %(schema_id)s
 """
@@ -262,6 +273,20 @@ class SchemaMembers:
     tables: Sequence[TableRow]
     views: Sequence[NewView]
     names: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SchemaSetting:
+    """A property (live tag), a DuckLake option or a grant of a schema. A grant's key is the principal, and its value the privilege."""
+
+    kind: str
+    key: str
+    value: str
+
+
+def read_schema_settings(conn: psycopg.Connection, schema_id: int) -> set[SchemaSetting]:
+    """Return what a schema has besides its members."""
+    return set(fetch_rows(conn, SchemaSetting, SELECT_SCHEMA_SETTINGS, schema_id=schema_id))
 
 
 def read_flat_schemas(conn: psycopg.Connection) -> list[FlatSchema]:

@@ -51,6 +51,16 @@ INSERT INTO ducklake_view_column_tag (view_id, column_name, begin_snapshot, key,
 SELECT view_id, 'i', begin_snapshot, 'comment', 'the only one' FROM ducklake_view
 """
 SELECT_SCHEMAS = f"SELECT {SCHEMA_NAMES.format(lake='')}, s.schema_uuid FROM ducklake_schema s WHERE s.end_snapshot IS NULL"
+INSERT_SETTINGS = """
+WITH chosen AS (SELECT * FROM ducklake_schema WHERE schema_name = %(schema_name)s AND end_snapshot IS NULL),
+     tag AS (INSERT INTO ducklake_tag (object_id, begin_snapshot, key, value) SELECT schema_id, begin_snapshot, 'owner', 'ann' FROM chosen),
+     option AS (INSERT INTO ducklake_metadata (key, value, scope, scope_id) SELECT 'parquet_version', '2', 'schema', schema_id FROM chosen)
+INSERT INTO iceberg_grant SELECT principal_id, 'namespace', schema_uuid, 'read' FROM iceberg_principal, chosen
+"""
+INSERT_GRANT = """
+INSERT INTO iceberg_grant SELECT principal_id, 'namespace', schema_uuid, 'write' FROM iceberg_principal, ducklake_schema
+ WHERE schema_name = 'b' AND end_snapshot IS NULL
+"""
 SELECT_OPTION = """
 SELECT s.schema_name FROM ducklake_metadata m JOIN ducklake_schema s ON s.schema_id = m.scope_id AND s.end_snapshot IS NULL
  WHERE m.scope = 'schema'
@@ -243,7 +253,7 @@ def open_pool(lake: FreshLake) -> Generator[Lake]:
 
 
 def test_what_stands_against_nesting_is_named(local_lake: FreshLake) -> None:
-    """A macro, and a table of a name that the nested schema has too; otherwise both schemas become one."""
+    """A macro, a table of a name that the nested schema has too, what the flat one would lose, and who would get rights on its tables."""
     duck = local_lake.duckdb()
     for statement in (*HISTORY, 'INSERT INTO "a\u241fb".flat SELECT 1 FROM range(50)', 'CREATE MACRO "a\u241fb".m(x) AS x + 1'):
         duck.execute(statement)
@@ -260,6 +270,19 @@ def test_what_stands_against_nesting_is_named(local_lake: FreshLake) -> None:
         conn.execute("UPDATE ducklake_macro SET end_snapshot = begin_snapshot")
         lake.drop_table(("a", "b", "FLAT"))
         lake.create_table(("a", "b", "own"), schema=Schema(Column("i", Int64Type())))
+        conn.execute("INSERT INTO iceberg_principal (name, is_role, secret_number) VALUES ('ann', false, 1)")
+        conn.execute(INSERT_SETTINGS, {"schema_name": "a\u241fb"})
+        obstacles = nest_schemas(pool, is_dry_run=False).obstacles
+        assert [text.partition("flat one has the ")[2].partition(":")[0] for text in obstacles] == [
+            *("grant 'ann' = 'read'", "option 'parquet_version' = '2'", "property 'owner' = 'ann'"),
+        ]
+        conn.execute(INSERT_SETTINGS, {"schema_name": "b"})
+        assert nest_schemas(pool, is_dry_run=True).obstacles == []
+        conn.execute(INSERT_GRANT)
+        (obstacle,) = nest_schemas(pool, is_dry_run=False).obstacles
+        assert "nested one has the grant 'ann' = 'write': revoke it on a.b" in obstacle
+        conn.execute("DELETE FROM iceberg_grant WHERE privilege = 'write'")
         assert nest_schemas(pool, is_dry_run=False).obstacles == []
+        assert conn.execute(SELECT_OPTION).fetchall() == [("b",)]
         assert lake.load_table(("a", "b", "flat")).to_arrow()["i"].to_pylist() == [1] * 51
         assert lake.load_table(("a", "b", "own")).to_arrow().num_rows == 0
