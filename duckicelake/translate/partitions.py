@@ -113,6 +113,11 @@ def has_buckets(rows: Iterable[PartitionRow]) -> bool:
     return any(row.end_snapshot is None and row.transform is not None and BUCKET.fullmatch(row.transform.lower()) for row in rows)
 
 
+def list_partition_columns(rows: Iterable[PartitionRow]) -> set[int]:
+    """Return the ids of the columns that DuckDB partitions a table by."""
+    return {row.column_id for row in rows if row.end_snapshot is None and row.column_id is not None}
+
+
 def _field_id(field_ids: dict[tuple[int, str], int], key: PartitionKey) -> int:
     highest = max(field_ids.values(), default=FIRST_FIELD_ID - 1)
     return field_ids.setdefault((key.source_id, key.transform), highest + 1)

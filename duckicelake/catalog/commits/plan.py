@@ -37,7 +37,7 @@ from duckicelake.lake.writing.rows import (
 from duckicelake.translate.client_schemas import mark_removed
 from duckicelake.translate.client_snapshots import change_statistics
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, to_canonical, to_folder_uri
-from duckicelake.translate.partitions import has_buckets
+from duckicelake.translate.partitions import has_buckets, list_partition_columns
 from duckicelake.translate.to_ducklake.commits import change_refs, keep_main_target
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.tables import (
@@ -358,9 +358,11 @@ def _plan_change(change: TableChange, ids: IdAllocator, head: LakeHead) -> Table
     client_order_id = notes.shapes[-1].order_id if notes.shapes else 0
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
     brings_files = any(change.added or change.returned for change in files.changes)
-    ends_buckets = brings_files and has_buckets(base.published.state.partitions)
+    partitions = base.published.state.partitions
+    ends_buckets = brings_files and has_buckets(partitions)
     live = LiveTable(
         *(table_id, found.columns, found.comments, found.tags, client_order_id, found.sort_keys, sort_id, ends_buckets),
+        partition_columns=list_partition_columns(partitions),
         lake_format=head.lake_format,
     )
     note = notes.table

@@ -146,14 +146,20 @@ def _to_leaf_type(type_: PrimitiveType, path: str, lake_format: LakeFormat) -> s
 def with_placeholders(schema: Schema, columns: Sequence[ColumnRow], last_column_id: int) -> Schema:
     """Return a schema in which a table without columns, and each struct without fields, has a placeholder for DuckLake.
 
-    The placeholder is the one that was there before, if any; other ids follow `last_column_id`, the last one that the table gave.
-    Raises: BadRequest: a column has the placeholder's name
+    A live placeholder stays; new ones get ids after `last_column_id`, the last one that the table gave, and after those of all columns.
+    Raises: BadRequest: a column has the placeholder's name, or the id of a live or former placeholder, whose values would be in it
     """
+    newest = {row.column_id: row for row in columns}
     for path, field in walk_fields(schema.fields):
         if fold_name(field.name) == PLACEHOLDER:
             raise BadRequest(f"Column {path!r} has a name that this catalog reserves; rename it.")
-    known = {row.parent_column: row.column_id for row in columns if is_placeholder(row)}
-    ids = count(max(last_column_id, get_highest_field_id(schema), *(row.column_id for row in columns)) + 1)
+        if field.field_id in newest and is_placeholder(newest[field.field_id]):
+            raise BadRequest(
+                f"Column {path!r} has the id {field.field_id}, which the column {PLACEHOLDER} has or had in DuckLake. "
+                "Load the table again, and give new columns ids above its last-column-id."
+            )
+    known = {row.parent_column: row.column_id for row in columns if row.end_snapshot is None and is_placeholder(row)}
+    ids = count(max(last_column_id, get_highest_field_id(schema), *newest) + 1)
     fields = tuple(_fill(field, known, ids) for field in schema.fields)
     return replace(schema, fields=fields or _make_placeholder(None, known, ids))
 

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -104,7 +104,7 @@ class LiveTable:
     """The rows of a table that a commit reads under the lock: all columns, live comments and tags, and the clients' sort order.
 
     `sort_keys`: DuckDB's sort keys, as SQL; `next_sort_id`: the id for a new order. `ends_buckets`: DuckDB partitions the table by
-    buckets, and the commit adds files without bucket values.
+    buckets, and the commit adds files without bucket values. `partition_columns`: the ids of the columns that DuckDB partitions it by.
     """
 
     table_id: int
@@ -115,6 +115,7 @@ class LiveTable:
     sort_keys: Sequence[str] = ()
     next_sort_id: int = 0
     ends_buckets: bool = False
+    partition_columns: Collection[int] = ()
     lake_format: LakeFormat = V1_0
 
 
@@ -190,7 +191,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     rows += shape
     rows += _change_properties(live, base, new)
     notes = new_shape_notes(live.table_id, base, new, live.client_order_id)
-    if live.ends_buckets and not any(isinstance(note, NewShape) for note in notes):
+    if any(isinstance(row, EndedPartitioning) for row in shape) and not any(isinstance(note, NewShape) for note in notes):
         # For clients, the spec stays the default.
         notes.append(NewShape(live.table_id, new.current_schema_id, new.default_spec_id, live.client_order_id))
     if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
@@ -236,13 +237,18 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
         rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens, live.lake_format, new.last_column_id))
     if before != after:
         rows += change_comments(live.table_id, live.comments, after)
-    if base.default_spec_id != new.default_spec_id or live.ends_buckets:
+    if base.default_spec_id != new.default_spec_id or live.ends_buckets or _list_dropped(rows) & {*live.partition_columns}:
         rows.append(EndedPartitioning(live.table_id))
     if base.default_sort_order_id != new.default_sort_order_id:
         rows.append(EndedSorting(live.table_id))
     elif live.sort_keys and before != after:
         rows += _change_sorting(live, before, after)
     return rows
+
+
+def _list_dropped(rows: Sequence[NewRow]) -> set[int]:
+    """Return the columns that end; DuckDB cannot insert into a table that is partitioned by one of them, be it a placeholder."""
+    return {row.column_id for row in rows if isinstance(row, EndedColumn)} - {row.column_id for row in rows if isinstance(row, NewColumn)}
 
 
 def _change_sorting(live: LiveTable, before: Schema, after: Schema) -> Sequence[NewRow]:

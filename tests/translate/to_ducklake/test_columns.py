@@ -135,6 +135,25 @@ def test_placeholders_stand_for_what_is_lacking() -> None:
         assert not [row for row in to_live(rows) if is_placeholder(row)]
 
 
+def test_a_placeholders_id_is_used_once() -> None:
+    """No client's column gets it, also when the placeholder is gone, and no other placeholder, also when DuckDB renamed the first one."""
+    nothing = {"type": "struct", "fields": []}
+    empty = schema(field(1, "id", "int"), field(2, "s", nothing))
+    live = to_live(create_columns(TABLE, empty))
+    after = schema(field(1, "id", "int"), field(2, "s", nothing), field(3, "x", "boolean"))
+    rules = ColumnRules(empty, widens=False, last_column_id=3)
+    for columns in (live, [replace(row, end_snapshot=2) if is_placeholder(row) else row for row in live]):
+        with pytest.raises(BadRequest, match="'x' has the id 3.*above its last-column-id"):
+            change_columns(TABLE, columns, after, rules)
+    (placeholder,) = to_live(create_columns(TABLE, schema()))
+    flag = replace(placeholder, begin_snapshot=2, end_snapshot=4, column_name="flag")
+    (other,) = to_live(create_columns(TABLE, schema(field(2, "a", "int"))), begin=3)
+    rows = change_columns(
+        TABLE, [replace(placeholder, end_snapshot=2), flag, other], schema(), ColumnRules(schema(field(2, "a", "int")), widens=False)
+    )
+    assert [row.column_id for row in to_live(rows) if is_placeholder(row)] == [3]
+
+
 def test_columns_stand_in_the_order_of_their_ids() -> None:
     """Wherever clients put them, also in a table that is made so; DuckDB gives a column that it alters its id as order."""
     before = schema(field(1, "a", "int"), field(2, "b", "int"), field(3, "c", "int"))

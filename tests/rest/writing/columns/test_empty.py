@@ -46,11 +46,31 @@ def test_a_table_gets_its_columns_later(catalog: RestCatalog, standing_lake: Fre
     table.refresh()
     assert table.schema().fields == ()
     assert table.scan().count() == 4
-    assert duckdb.execute(f"SELECT count(*), count({PLACEHOLDER}) FROM {name}").fetchone() == (4, 1)
+    assert duckdb.execute(f"SELECT count(*), count({PLACEHOLDER}) FROM {name}").fetchone() == (4, 0)
     duckdb.execute(f"ALTER TABLE {name} ADD COLUMN b INTEGER")
     duckdb.execute(f"INSERT INTO {name} VALUES (NULL, 7)")
     table.refresh()
     assert sorted(table.scan().to_arrow().column("b").to_pylist(), key=str) == [7, None, None, None, None]
+
+
+def test_a_partitioning_of_duckdb_ends_with_its_column(catalog: RestCatalog, standing_lake: FreshLake) -> None:
+    """Clients see no spec of a placeholder, nor of a year whose time zone is unknown, so they cannot end it themselves."""
+    name = f"e{uuid4().hex}"
+    table = catalog.create_table(("main", name), Schema())
+    standing_lake.duckdb().execute(f"ALTER TABLE {name} SET PARTITIONED BY ({PLACEHOLDER}); INSERT INTO {name} VALUES (true)")
+    with table.refresh().update_schema() as change:
+        change.add_column("a", LongType())
+    duckdb = standing_lake.duckdb()
+    duckdb.execute(f"INSERT INTO {name} VALUES (3)")
+    duckdb.execute(f"ALTER TABLE {name} ADD COLUMN seen TIMESTAMPTZ; ALTER TABLE {name} SET PARTITIONED BY (year(seen))")
+    duckdb.execute(f"INSERT INTO {name} VALUES (1, now())")
+    with table.refresh().update_schema() as change:
+        change.delete_column("seen")
+    duckdb = standing_lake.duckdb()
+    duckdb.execute(f"INSERT INTO {name} VALUES (5)")
+    for rows in (table.refresh().scan().to_arrow().to_pylist(), duckdb.execute(f"FROM {name}").to_arrow_table().to_pylist()):
+        assert sorted(rows, key=str) == [{"a": 1}, {"a": 3}, {"a": 5}, {"a": None}]
+    assert table.spec().fields == ()
 
 
 def test_structs_get_their_fields_later(catalog: RestCatalog, standing_lake: FreshLake) -> None:
