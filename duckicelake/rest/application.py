@@ -7,7 +7,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import Any, ClassVar
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
@@ -222,6 +223,9 @@ class LateRoute(APIRoute):
     are never used.
     """
 
+    _analysing: ClassVar = Lock()
+    """FastAPI changes the filters of warnings, which all threads share, while it analyses: event loops of one process take turns."""
+
     def __init__(self, path: str, endpoint: Callable[..., Any], *, operation_id: str | None = None, **options: Any) -> None:
         self.operation_id = operation_id
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
@@ -238,7 +242,12 @@ class LateRoute(APIRoute):
         analyse = self.__dict__.pop("_analyse", None)
         if analyse is None:
             raise AttributeError(name)
-        analyse()
+        try:
+            with self._analysing:
+                analyse()
+        except BaseException:
+            self._analyse = analyse
+            raise
         return getattr(self, name)
 
 

@@ -1,6 +1,9 @@
 """What works, what is advertised and what is missing are the same three lists everywhere."""
 
 import re
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from duckicelake.access.tokens import Accounts, make_signer
-from duckicelake.rest.application import add_operations, build_web
+from duckicelake.rest.application import add_operations, build_routes, build_web
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
@@ -64,6 +67,23 @@ def test_the_openapi_page_shows_exactly_what_is_served(app: FastAPI) -> None:
     assert {found["operationId"] for found in shown} == find_served(app)
     assert all("422" not in found["responses"] for found in shown)
     assert UNLISTED <= find_served(app)
+
+
+def test_event_loops_of_one_process_analyse_routes_in_turn() -> None:
+    """FastAPI adds a filter of warnings meanwhile. All threads share the filters, and two at once would leave it there."""
+
+    def use_all(_: int) -> int:
+        app = build_routes(ServerContext(ResponseCache(0), Metrics()), open_nothing)
+        return sum(len(route.dependant.path_params) for route in app.routes if isinstance(route, APIRoute))
+
+    filters, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(use_all, range(8)))) == 1
+    finally:
+        sys.setswitchinterval(interval)
+    assert list(warnings.filters) == filters
 
 
 def test_every_metric_is_documented() -> None:
