@@ -56,7 +56,8 @@ class UploadQueue:
     """Collect objects and write those that the store does not have yet, one batch after the other in a thread of its own.
 
     Adding never waits for the store: batches that are full before the one before them is written lie in a temporary file until `flush`.
-    So a store that is slow does not keep the transaction open in which the objects are made.
+    So a store that is slow does not keep the transaction open in which the objects are made. Where no temporary file can be written, adding
+    does wait for the store.
     `known_uris` grows with every batch that is written. `held` are objects that nothing visible to clients names. They stay in memory
     until something visible names them, because a clean-up would remove unreferenced objects from the store.
     """
@@ -118,13 +119,7 @@ class UploadQueue:
 
     def flush(self) -> None:
         """Write everything that is waiting; afterwards all of it is in the store."""
-        self._wait()
-        while self.spooled:
-            self._send(self._take_spooled())
-            self._wait()
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
+        self._send_spooled()
         if self.waiting:
             self.objects.put_many_new(list(self.waiting.items()))
             self.known_uris.update(self.waiting)
@@ -137,16 +132,38 @@ class UploadQueue:
         if is_idle and not self.spooled:
             self._wait()
             self._send(full)
-            return
-        if self._spool is None:
-            self._spool = TemporaryFile()
-        self._spool.seek(0, SEEK_END)
-        self._spool.writelines(full.values())
-        self.spooled.append([(uri, len(content)) for uri, content in full.items()])
-        self._spooled_uris.update(full)
-        if is_idle:
+        elif not self._spool_batch(full):
+            self._send_spooled()
+            self._send(full)
+        elif is_idle:
             self._wait()
             self._send(self._take_spooled())
+
+    def _spool_batch(self, batch: Mapping[str, bytes]) -> bool:
+        """Write a full batch to the temporary file; return False if the disk is full or read-only. The file is to be emptied then."""
+        try:
+            # A buffer would keep what did not fit, and fail again when the earlier batches are read.
+            self._spool = self._spool or TemporaryFile(buffering=0)
+            self._spool.seek(0, SEEK_END)
+            for content in batch.values():
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[self._spool.write(rest) :]
+        except OSError:
+            return False
+        self.spooled.append([(uri, len(content)) for uri, content in batch.items()])
+        self._spooled_uris.update(batch)
+        return True
+
+    def _send_spooled(self) -> None:
+        """Write the batch that is being sent and those of the temporary file, which is empty afterwards."""
+        self._wait()
+        while self.spooled:
+            self._send(self._take_spooled())
+            self._wait()
+        if self._spool is not None:
+            self._spool.close()
+        self._spool, self._spool_start = None, 0
 
     def _take_spooled(self) -> dict[str, bytes]:
         """Return the oldest batch of the temporary file."""

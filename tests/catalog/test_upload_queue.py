@@ -1,15 +1,22 @@
 """Objects on their way to the store, in boxes written beside the caller's work."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from os import fstat
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from tempfile import TemporaryFile
 from threading import Event
+from typing import IO
 
 import pytest
 
+from duckicelake.catalog import table_cache
 from duckicelake.catalog.table_cache import FLUSH_BYTES, FLUSH_COUNT, UploadQueue
 from duckicelake.errors import CatalogError
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -64,15 +71,21 @@ def test_a_failure_reaches_the_caller(objects: Objects, tmp_path: Path) -> None:
     assert uploads.known_uris == set()
 
 
-def test_a_slow_store_keeps_nobody_from_adding(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes the objects has a transaction open: full batches lie on the local disk until the store takes them."""
-    may_write, put_many = Event(), Objects.put_many_new
+def write_after(monkeypatch: pytest.MonkeyPatch, may_write: Event) -> None:
+    """Let the store write nothing before an event."""
+    put_many = Objects.put_many_new
 
     def put_late(objects: Objects, many: Sequence[tuple[str, bytes]]) -> None:
         assert may_write.wait(60)
         put_many(objects, many)
 
     monkeypatch.setattr(Objects, "put_many_new", put_late)
+
+
+def test_a_slow_store_keeps_nobody_from_adding(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes the objects has a transaction open: full batches lie on the local disk until the store takes them."""
+    may_write = Event()
+    write_after(monkeypatch, may_write)
     uploads = UploadQueue(objects, set())
     uris = [f"file://{tmp_path}/{number}" for number in range(4 * FLUSH_COUNT + 7)]
     for uri in (*uris, *uris):
@@ -84,6 +97,82 @@ def test_a_slow_store_keeps_nobody_from_adding(objects: Objects, tmp_path: Path,
     assert uploads.known_uris == set(uris)
     assert {objects.read(uri) for uri in uris} == {uri.encode() for uri in uris}
     assert len(list(tmp_path.iterdir())) == len(uris)
+
+
+def test_without_room_on_the_local_disk_adding_waits_for_the_store(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the second batch for the temporary file only a part fits: the store gets the first one, then all of the second."""
+    files, is_full, put_many, batches = list[IO[bytes]](), Event(), Objects.put_many_new, list[str]()
+    content, limit = bytes(range(256)) * 4, FLUSH_COUNT * 1536 + 100
+
+    def open_file(**options: int) -> IO[bytes]:
+        files.append(TemporaryFile(**options))
+        return files[-1]
+
+    def put_late(objects: Objects, many: Sequence[tuple[str, bytes]]) -> None:
+        if not is_full.is_set():
+            wait_for(lambda: bool(files) and fstat(files[0].fileno()).st_size == limit, "the temporary file to be full")
+        is_full.set()
+        batches.append(many[0][0])
+        put_many(objects, many)
+
+    monkeypatch.setattr(Objects, "put_many_new", put_late)
+    monkeypatch.setattr(table_cache, "TemporaryFile", open_file)
+    uploads = UploadQueue(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(4 * FLUSH_COUNT + 7)]
+    with files_limited_to(limit):
+        for number, uri in enumerate(uris):
+            uploads.add(uri, number.to_bytes(4) + content[4:])
+        uploads.flush()
+    assert uploads.known_uris == set(uris)
+    assert batches == uris[::FLUSH_COUNT]
+    assert [int.from_bytes(objects.read(uri)[:4]) for uri in uris] == list(range(len(uris)))
+    assert {len(objects.read(uri)) for uri in uris} == {len(content)}
+
+
+@contextmanager
+def files_limited_to(size_bytes: int) -> Generator[None]:
+    """Let no file of this process grow beyond a size, as on a disk that is full."""
+    soft, hard = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_folder_for_temporary_files_is_needed(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's root may be read-only: a batch that is full too early waits for the store."""
+    is_asked = Event()
+
+    def open_file(**options: int) -> IO[bytes]:
+        is_asked.set()
+        return TemporaryFile(dir=tmp_path / "missing", **options)
+
+    write_after(monkeypatch, is_asked)
+    monkeypatch.setattr(table_cache, "TemporaryFile", open_file)
+    uploads = UploadQueue(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(2 * FLUSH_COUNT + 7)]
+    for uri in uris:
+        uploads.add(uri, uri.encode())
+    uploads.flush()
+    assert uploads.known_uris == set(uris)
+
+
+def test_a_queue_may_be_used_after_a_flush(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new temporary file is read from its beginning."""
+    may_write = Event()
+    write_after(monkeypatch, may_write)
+    uploads = UploadQueue(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(4 * FLUSH_COUNT)]
+    for half in (uris[: 2 * FLUSH_COUNT], uris[2 * FLUSH_COUNT :]):
+        may_write.clear()
+        for uri in half:
+            uploads.add(uri, uri.encode())
+        may_write.set()
+        uploads.flush()
+    assert [objects.read(uri) for uri in uris] == [uri.encode() for uri in uris]
 
 
 def test_nothing_to_ship(objects: Objects) -> None:
