@@ -79,11 +79,12 @@ SELECT f.data_file_id, f.table_id, f.spec_id, f.partition, f.sort_order_id, f.sp
   JOIN {p}.iceberg_spec t ON t.table_id = f.table_id AND t.spec_id = f.spec_id AND t.json = m.json
 """)
 # A client that sends a commit again has an answer that was lost: the commit is known by the snapshot ids that the client chose. There is no
-# lake snapshot of these rows, so none of them is shown.
+# lake snapshot of these rows, so none of them is shown. After a rebase, the fork point may be above the branch's own ids: every row that
+# the lake lacks is copied.
 ADD_CLIENT_IDS = sql.SQL("""
 INSERT INTO {p}.iceberg_snapshot (table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
 SELECT n.table_id, n.lake_snapshot_id, n.commit_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary FROM {b}.iceberg_snapshot n
- WHERE n.table_id = ANY(%(merged)s) AND n.commit_snapshot_id > {n}
+ WHERE n.table_id = ANY(%(merged)s)
     ON CONFLICT DO NOTHING
 """)
 

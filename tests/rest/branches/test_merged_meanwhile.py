@@ -98,3 +98,23 @@ def test_a_commit_that_is_sent_again_after_a_merge_has_landed(lake: FreshLake, r
         assert client.post(path, body).status == 200
         reset_branch(lake.psycopg(), lake.metadata_schema, "dev")
         assert client.post(path, body).status == (200 if request_.name == "dev" else 409)
+
+
+def test_a_commit_is_known_after_its_branch_was_rebased_on_a_younger_one(lake: FreshLake) -> None:
+    """The branch's fork point is above its own ids then: the clients' snapshot ids reach the branch and the lake all the same."""
+    lake.duckdb().execute("CREATE TABLE t (id BIGINT, name VARCHAR)")
+    with serve(make_settings(lake)) as server:
+        make_branch(lake, "dev")
+        younger, client, path = make_branch(lake, "younger"), open_client(server, lake), "namespaces/main/tables/t"
+        base = server.get(f"/v1/lake@dev/{path}").json["metadata"]
+        body = {"requirements": [assert_main(None)], "updates": client.append(base, 9_000_000_001, [data_file(base, "a")])}
+        assert client.post(f"/v1/lake@dev/{path}", body).status == 200
+        for number in range(2):
+            younger.duckdb().execute("INSERT INTO t SELECT range, 'y' FROM range(20)")
+            merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("younger"))
+            merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("main", "dev"))
+            assert client.post(f"/v1/lake@dev/{path}", body).status == 200, f"after rebase {number + 1}"
+        merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("dev"))
+        assert [client.post(f"/v1/{prefix}/{path}", body).status for prefix in ("lake", "lake@dev")] == [200, 200]
+        files = lake.psycopg().execute("SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL").fetchone()
+        assert files == (3,)
