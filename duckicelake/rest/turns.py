@@ -10,7 +10,7 @@ before, so its caller looks for that before it refuses.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence, Set
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -109,21 +109,27 @@ class Turns(Generic[Request, Answer]):
             del self._moving[key]
             moving.done.set()
 
-    async def wait_for_refs(self, key: TableKey, refs: Set[str]) -> None:
+    async def wait_for_refs(self, key: TableKey, refs: Set[str]) -> float:
         """Return when the commit that has the turn of a table has ended, if it moves one of these refs; else at once.
 
-        The caller may go on in any case, and does so after `limits.seconds`.
+        Return the seconds that this took, which are a part of the time that the caller may wait for its turn.
+        Raises: TurnTimeout: the commit did not end in `limits.seconds`
         """
         moving = self._moving.get(key)
         if moving is None or not moving.refs & refs:
-            return
+            return 0.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         self._deferred_count += 1
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.limits.seconds):
-                    await moving.done.wait()
+            async with asyncio.timeout(self.limits.seconds):
+                await moving.done.wait()
+        except TimeoutError as error:
+            self.late_count += 1
+            raise TurnTimeout from error
         finally:
             self._deferred_count -= 1
+        return loop.time() - began
 
     async def run(self, keys: Sequence[TableKey], act: Callable[[], Result], late: Callable[[], Result]) -> Result:
         """Return what `act` does, on a thread, in the turns of tables, or what `late` does if these did not come in time.
@@ -140,14 +146,15 @@ class Turns(Generic[Request, Answer]):
                 return await run_in_threadpool(late)
 
     @asynccontextmanager
-    async def turn(self, keys: Sequence[TableKey]) -> AsyncGenerator[None]:
+    async def turn(self, keys: Sequence[TableKey], waited_s: float = 0.0) -> AsyncGenerator[None]:
         """Hold the turns of tables, taken one after the other in their order, which is the same for all.
 
         Those that it has are held while it waits for the next one, `limits.seconds` in all; other changes of these tables wait meanwhile.
+        `waited_s`: so much of that time the caller has waited before.
         Raises: TurnTimeout: the turns did not all come in that time
         """
         held: list[TableKey] = []
-        until = asyncio.get_running_loop().time() + self.limits.seconds
+        until = asyncio.get_running_loop().time() + self.limits.seconds - waited_s
         try:
             for key in sorted(set(keys)):
                 await self.wait(key, until=until)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 
 import pytest
 
@@ -60,5 +61,35 @@ def test_one_time_is_for_all_tables() -> None:
             await waiting
         assert (turns.late_count, turns.waiting_count) == (1, 0)
         assert await turns.wait(FIRST) is None
+
+    run(play)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the commit ends", "the commit goes on"])
+def test_the_wait_for_a_moved_ref_is_a_part_of_the_wait_for_the_turn(ends: bool) -> None:
+    """Clients wait a minute for an answer: two waits of full length, and a commit after them, would be longer."""
+
+    async def play(loop: SetClockLoop) -> None:
+        turns = Turns[str, str](TurnLimits(seconds=WAIT_S))
+
+        async def commit() -> None:
+            async with turns.turn([FIRST], await turns.wait_for_refs(FIRST, {"main"})):
+                pass
+
+        with ExitStack() as moving:
+            await turns.wait(FIRST)
+            moving.enter_context(turns.moving_refs(FIRST, {"main"}))
+            waiting = asyncio.create_task(commit())
+            await settle()
+            loop.now_s = 0.75 * WAIT_S
+            if ends:
+                moving.close()
+            await settle()
+            assert (waiting.done(), turns.waiting_count) == (False, 1)
+            loop.now_s = 1.25 * WAIT_S
+            await settle()
+            with pytest.raises(TurnTimeout):
+                waiting.result()
+            assert (turns.late_count, turns.waiting_count) == (1, 0)
 
     run(play)

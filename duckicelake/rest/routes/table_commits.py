@@ -70,11 +70,6 @@ class CommitRequest:
         return self.context.key is None and self.commit.only_sets_properties
 
     @property
-    def needs_thread(self) -> bool:
-        """True if `prepare_commit` has something to do for the request."""
-        return self.context.key is not None or bool(self.commit.list_added())
-
-    @property
     def required_refs(self) -> Set[str]:
         """The branches and tags that the request requires to be as they were, if it has manifests that are to be read."""
         requirements = self.commit.requirements if self.commit.list_added() else ()
@@ -112,17 +107,23 @@ class TableCommitRoutes:
         with self._turns.place(request.table_key):
             if request.may_be_grouped:
                 return await self._commit_in_group(request)
-            table_key = request.table_key
-            await self._turns.wait_for_refs(table_key, request.required_refs)
-            prepared = await run_in_threadpool(prepare_commit, request) if request.needs_thread else None
-            try:
-                began = monotonic()
-                async with self._turns.turn([table_key]):
-                    self._context.metrics.observe_commit_wait(monotonic() - began)
-                    with self._turns.moving_refs(table_key, request.moved_refs):
-                        return await self._race(request, partial(commit_alone, request, prepared))
-            except TurnTimeout:
-                return await run_in_threadpool(answer_late, request, prepared)
+            if request.context.key is not None:
+                await run_in_threadpool(reopen, request.warehouse, request.context.key)
+            return await self._commit_in_turn(request)
+
+    async def _commit_in_turn(self, request: CommitRequest) -> Response:
+        """Commit a request alone in its turn, prepared before the turn if it adds snapshots."""
+        turns, table_key, prepared = self._turns, request.table_key, None
+        try:
+            waited_s = await turns.wait_for_refs(table_key, request.required_refs)
+            prepared = await run_in_threadpool(prepare_commit, request) if request.commit.list_added() else None
+            began = monotonic()
+            async with turns.turn([table_key], waited_s):
+                self._context.metrics.observe_commit_wait(waited_s + monotonic() - began)
+                with turns.moving_refs(table_key, request.moved_refs):
+                    return await self._race(request, partial(commit_alone, request, prepared))
+        except TurnTimeout:
+            return await run_in_threadpool(answer_late, request, prepared)
 
     async def _commit_in_group(self, request: CommitRequest) -> Response:
         """Commit a request with those that wait right behind it, or return what another request's turn has answered it."""
@@ -211,13 +212,10 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
 
 
 def prepare_commit(request: CommitRequest) -> PreparedOnce | None:
-    """Return the request with the client's manifests read, None if it names none, or raise why it is refused.
+    """Return the request with the client's manifests read, or raise why it is refused.
 
     A request with an idempotency key is refused in its turn alone, because a copy of it may have been committed: None then.
     """
-    reopen(request.warehouse, request.context.key)
-    if not request.commit.list_added():
-        return None
     try:
         return commit.prepare(request.warehouse, request.commit)
     except CatalogError:

@@ -12,7 +12,7 @@ from duckicelake.catalog.commits import write
 from duckicelake.errors import CommitFailed
 from duckicelake.lake.server_turns import LOCK_CLASS, compute_key
 from tests.rest.serving import Answer, Server, make_settings, serve
-from tests.rest.writing.client import Client, assert_main, data_file, open_client
+from tests.rest.writing.client import Client, assert_main, data_file, open_client, set_ref
 from tests.rest.writing.queueing import begin, count_audited, locked, read_head, set_property, submit_in_line, wait_for_queue
 from tests.rest.writing.views import requests
 from tests.support.lakes import FreshLake
@@ -179,6 +179,33 @@ def test_who_waited_too_long_may_ask_again_with_its_key(lake: FreshLake, pool: T
         assert "keyed" not in client.load()["properties"]
         assert [commit_with_key().status for _ in range(2)] == [200] * 2
         assert "keyed" in client.load()["properties"]
+
+
+def test_a_copy_that_is_deferred_is_refused_as_its_client_was_told(client: Client, lake: FreshLake, pool: ThreadPoolExecutor) -> None:
+    """It waits for a ref that another commit moves, while the same request gives up on another server; sent once more, it lands."""
+    metadata = client.load()
+    assert client.commit(client.append(metadata, SNAPSHOT, [data_file(metadata, "before")])).status == 200
+    metadata = client.load()
+    current = metadata["current-snapshot-id"]
+    updates = client.append(metadata, SNAPSHOT + 1, [data_file(metadata, "a")])
+
+    def commit_with_key(to: Client) -> Answer:
+        return to.commit(updates, [assert_main(current)], "t", {"Idempotency-Key": KEY})
+
+    with serve(make_settings(lake, commit_queue_s=0.5)) as second:
+        other = open_client(second, lake)
+        with locked(lake):
+            moving = pool.submit(client.commit, [set_ref("main", current, "branch")])
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 1, "the commit that moves the ref")
+            deferred = pool.submit(commit_with_key, client)
+            wait_for_queue(client, 1)
+            before = pool.submit(other.commit, [set_property("before")])
+            wait_for(lambda: count_waiting(lake.psycopg(), "ducklake_snapshot") == 2, "the commit of the other server")
+            late = commit_with_key(other)
+        assert [each.result().status for each in (moving, before)] == [200, 200]
+    assert [late.error, deferred.result().error] == [(409, "CommitFailedException")] * 2
+    assert len(client.load()["snapshots"]) == 1
+    assert commit_with_key(client).status == 200
 
 
 def test_more_than_may_wait_are_refused_before_any_work(lake: FreshLake, pool: ThreadPoolExecutor) -> None:
