@@ -21,6 +21,7 @@ def version(loaded: LoadedTable) -> int:
     return int(str(loaded.metadata_location).rsplit("/v", 1)[1].split(".")[0])
 
 
+@pytest.mark.whole
 def test_servers_publishing_at_once_agree(lake: FreshLake, open_server: Opener) -> None:
     """The same version is the same metadata, whoever answers, and no version goes back."""
     conn = lake.duckdb()

@@ -174,6 +174,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     yield 8
 
 
+@pytest.mark.whole
 def test_who_waits_longest_makes_room(server: Server, few: int) -> None:
     """Whoever has something to ask gets an answer, however many there are who ask for nothing."""
     with ExitStack() as opened:

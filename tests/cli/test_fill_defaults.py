@@ -48,6 +48,7 @@ def read_files(lake: FreshLake) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.whole
 def test_defaults_stand_in_every_file(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are younger than the columns stay, rows keep their ids and values, and nothing is left to do."""
     monkeypatch.chdir(tmp_path)

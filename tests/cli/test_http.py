@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from duckicelake.commands.serve import GC_THRESHOLDS
 from tests.support.shared_stack import ROOT
 
@@ -14,6 +16,7 @@ print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
 """
 
 
+@pytest.mark.whole
 def test_python_looks_for_cycles_rarely() -> None:
     """What was imported is never looked at again, what is made only after many more objects."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)

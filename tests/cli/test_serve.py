@@ -46,6 +46,7 @@ def test_the_server_answers_and_says_how_to_connect(server: Server) -> None:
     assert "load_catalog('lake'" in welcome
 
 
+@pytest.mark.whole
 def test_the_json_form_has_exactly_the_promised_keys(server: Server) -> None:
     """Tools outside rely on the names, with a dot as they stand and as objects."""
     facts = json_of(server)
@@ -98,6 +99,7 @@ def test_sql_runs_in_duckdb_with_the_lake_attached(server: Server) -> None:
     assert "nowhere does not exist" in wrong.out
 
 
+@pytest.mark.whole
 def test_check_finds_the_served_lake_well(server: Server) -> None:
     """It uses the running servers."""
     done = run(server.home.parent, "check", "--home", str(server.home))
@@ -131,6 +133,7 @@ def test_an_open_door_is_refused(tmp_path: Path) -> None:
     assert "--insecure" in done.err
 
 
+@pytest.mark.whole
 def test_everything_that_serve_starts_is_small_when_idle(server: Server) -> None:
     """Proportional memory of the server, its Postgres and its S3, shared pages counted once."""
     started = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
@@ -138,6 +141,7 @@ def test_everything_that_serve_starts_is_small_when_idle(server: Server) -> None
     assert memory_bytes <= IDLE_MEMORY_BYTES, {process.name(): process.memory_full_info().pss >> 20 for process in started}
 
 
+@pytest.mark.whole
 def test_no_secret_stands_in_the_arguments_or_the_output(server: Server) -> None:
     """Neither in what `ps` shows nor in what the server prints where it is no terminal: that is a log."""
     keys = read_json(server.home / "keys.json") or {}

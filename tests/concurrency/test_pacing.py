@@ -110,6 +110,7 @@ def gets_the_next_id(lake: FreshLake, server: Server, stand: Stand, make: Callab
     return taken[1].exception() is None
 
 
+@pytest.mark.whole
 def test_a_flush_of_duckdb_outlives_a_deadlock(lake: FreshLake, servers: list[Running]) -> None:
     """It holds rows that our commit waits for, and waits for the lake that our commit holds: ours is refused, before Postgres acts."""
     stand = Stand(open_client(servers[0].server, lake), lake.duckdb())

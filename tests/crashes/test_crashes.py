@@ -107,6 +107,7 @@ def test_an_undrop_that_was_broken_off_is_done_whole_or_not_at_all(scene: Scene,
     check_clean_up(scene)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("step", ["UPDATE iceberg_purge", "delete "], ids=["before the claim", "before a deletion"])
 def test_a_purge_that_was_broken_off_is_finished(scene: Scene, step: str) -> None:
     """The table has gone, its objects go with the next clean-up."""

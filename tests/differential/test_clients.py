@@ -104,7 +104,6 @@ def row(key: int, name: str | None = "a") -> Cells:
             ),
         ],
         "rolled back",
-        "upserted",
         "a branch overwritten",
     ),
 )
@@ -118,6 +117,7 @@ def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations
     prove(served, History("UTC", tuple(steps)), sessions)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "ending",
     whole_but(

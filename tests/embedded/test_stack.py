@@ -263,6 +263,7 @@ def test_a_killed_postgres_comes_back(running: Stack, reports: list[str]) -> Non
     assert any(line.startswith("Postgres: it ended with status -9") for line in reports)
 
 
+@pytest.mark.whole
 def test_a_killed_s3_comes_back(running: Stack, reports: list[str]) -> None:
     """kill -9 loses no object that was acknowledged."""
     before = get_pid(running, "s3")

@@ -244,6 +244,7 @@ def test_what_the_route_does_is_in_the_audit_log(guarded_route: GuardedRoute) ->
         ]
 
 
+@pytest.mark.whole
 def test_reads_over_the_route_are_in_the_audit_of_reads(guarded_route: GuardedRoute) -> None:
     """With the route's name, in the audit log of the route's lake."""
     path = "/v1/other/namespaces/a/tables/other"

@@ -234,6 +234,7 @@ def test_a_loop_is_found() -> None:
         assert len(hops) == 1
 
 
+@pytest.mark.whole
 def test_after_five_failures_nothing_is_sent_for_a_while() -> None:
     """The breaker opens, and requests fail at once."""
     with fake(lambda _: SILENCE) as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=1))) as server:

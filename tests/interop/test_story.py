@@ -145,6 +145,7 @@ def test_the_command_tells_it_on_a_server_that_runs(served: Served, tmp_path: Pa
     assert "All readers agree" in done.out
 
 
+@pytest.mark.whole
 def test_a_namespace_that_is_there_is_left_alone(served: Served, tmp_path: Path) -> None:
     """Before Spark is started: status 2, one line."""
     served.lake.duckdb().execute("CREATE SCHEMA Silver")

@@ -32,6 +32,7 @@ ODD = (
 )
 
 
+@pytest.mark.whole
 def test_what_duckdb_makes_is_no_damage(opened: Lake, lake: FreshLake) -> None:
     """Names longer than Postgres keeps, mixed case, nested columns added and dropped, inlined rows of every schema."""
     session = lake.duckdb()

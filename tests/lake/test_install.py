@@ -112,6 +112,7 @@ def test_the_index_of_changes_of_an_older_release_is_replaced(lake: FreshLake) -
     assert "iceberg_ix_changes" not in list_relations(lake)
 
 
+@pytest.mark.whole
 def test_of_files_that_were_about_to_go_before_nobody_knows_whose_they_were(lake: FreshLake, tmp_path: Path) -> None:
     """So their folders are nobody's for keys until DuckLake has removed them; what goes later of a live table's is its own."""
     bare = make_bare_lake(lake, tmp_path)

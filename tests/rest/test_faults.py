@@ -107,6 +107,7 @@ def test_without_postgres_reads_are_refused_and_then_fine_again(settings: Settin
         assert [wait_for(partial(server.get, path), 200).body for path in READS] == [answer.body for answer in before]
 
 
+@pytest.mark.whole
 def test_readyz_names_postgres(settings: Settings, postgres: Wire, lake: FreshLake) -> None:
     """Red with the reason while it is away, green afterwards."""
     with serve(settings) as server:
@@ -188,6 +189,7 @@ def test_a_write_is_not_told_to_come_again(settings: Settings, postgres: Wire) -
         assert "retry-after" not in answer.headers
 
 
+@pytest.mark.whole
 def test_head_without_postgres_has_no_body(settings: Settings, postgres: Wire) -> None:
     """503 and Retry-After, nothing to read, whether the table's load is ready or not."""
     with serve(settings) as server:

@@ -233,6 +233,7 @@ def test_the_other_implementations_are_shown(server: Server, duck: DuckDBPyConne
     assert "f(a int32, b int128, c int32): Iceberg has no type" in metadata["properties"]["left-out"]
 
 
+@pytest.mark.whole
 def test_the_command_shows_what_clients_load(server: Server, lake: FreshLake, duck: DuckDBPyConnection) -> None:
     """A line for each function, with what is left out of it; and one function whole."""
     duck.execute("CREATE MACRO f(a INTEGER) AS a, (a INTEGER, c HUGEINT) AS a")

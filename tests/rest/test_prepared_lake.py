@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from psycopg import connect
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
@@ -67,6 +68,7 @@ def count(table: Table, snapshot_id: int | None = None) -> int:
     return len(table.scan(snapshot_id=snapshot_id).to_arrow())
 
 
+@pytest.mark.whole
 def test_a_prepared_lake_is_served_and_written_on(stack: SharedStack, tmp_path: Path) -> None:
     """Ids, refs, properties, rows and grants are those that the earlier server showed; both sides write on, and see the same.
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from duckicelake.catalog.scanning.scans import ENTRIES_MIN, WORK_MAX, Scan, ScanLimits
 from duckicelake.catalog.scanning.sources import ScanInput
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
@@ -103,6 +105,7 @@ def test_deletes_are_told_with_the_partition_of_their_own_spec() -> None:
     assert [b'"partition":[]' in told for told in part.deletes] == [True]
 
 
+@pytest.mark.whole
 def test_a_large_filter_looks_at_fewer_files() -> None:
     """So an answer is about the same work; the parts are the whole all the same."""
     values = range(WORK_MAX // 50)

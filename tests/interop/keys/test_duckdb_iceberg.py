@@ -64,6 +64,7 @@ def test_a_writer_writes(guarded: Guarded) -> None:
     check_going_on_without_account(guarded, "made")
 
 
+@pytest.mark.whole
 def test_two_tables_have_keys_of_their_own(guarded: Guarded) -> None:
     """In one query, each is read with its own."""
     truth = guarded.lake.duckdb()

@@ -47,6 +47,7 @@ def check_snapshots(conn: DuckDBPyConnection, reader: PyIcebergReader, *others: 
             )
 
 
+@pytest.mark.whole
 def test_the_rest_of_a_table_is_read_and_written(served: Served) -> None:
     """Inlined rows, files of DuckDB and of PyIceberg, changes of columns and deletes by both sides; hidden values stay as they are."""
     conn, pyiceberg, extension = served.lake.duckdb(), served.pyiceberg(), served.duckdb_iceberg()

@@ -72,6 +72,7 @@ def test_pyiceberg_writes_on_a_branch(branch: OnBranch) -> None:
     catalog.close()
 
 
+@pytest.mark.whole
 def test_duckdbs_iceberg_extension_writes_on_a_branch(branch: OnBranch) -> None:
     """As the statements say that `connect` prints."""
     session = branch.lake.bare_duckdb()

@@ -145,6 +145,7 @@ def test_appends_from_both_sides_add_up(catalog: RestCatalog, duck: DuckDBPyConn
     assert [snapshot.sequence_number for snapshot in table.metadata.snapshots] == [1, 2, 3, 4]
 
 
+@pytest.mark.whole
 def test_every_snapshot_reads_alike(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """Overwrites, deletes, updates, flush, merge and rewrite by turns: both sides agree at each snapshot that is left."""
     table = catalog.create_table("ns.t", SCHEMA)
@@ -190,6 +191,7 @@ def check_history(duck: DuckDBPyConnection, table: Table) -> None:
         assert mine == duck.execute(query).fetchall(), snapshot
 
 
+@pytest.mark.whole
 def test_columns_evolve_on_both_sides(served: Served, catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """Adding, renaming, promoting, moving, dropping: DuckDB follows, and its own change keeps what only Iceberg can say."""
     table = catalog.create_table("ns.t", SCHEMA)

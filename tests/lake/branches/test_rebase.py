@@ -56,6 +56,7 @@ def test_a_branch_gets_the_lakes_news(lake: FreshLake) -> None:
     assert see(lake, ("t", "empty", "s.fresh", "s.parts")) == see(dev, ("t", "empty", "s.fresh", "s.parts"))
 
 
+@pytest.mark.whole
 def test_files_of_a_rebased_branch_may_have_smaller_ids_than_the_lake_counts(lake: FreshLake) -> None:
     """A newer branch was merged, so the lake's counters are above the range that the older branch's files have."""
     run(lake, "CREATE TABLE t AS SELECT range AS id, 'o' AS v FROM range(40)")
@@ -94,6 +95,7 @@ def test_a_branch_without_changes_shows_the_lakes_newest_snapshot(lake: FreshLak
     assert count(dev) == (81, 81) and count(lake) == (80, 80)
 
 
+@pytest.mark.whole
 def test_what_a_rebase_forgets_is_cleaned_up(lake: FreshLake) -> None:
     """Files that the branch had put together are in no snapshot of it any more; the clean-up leaves those that somebody reads."""
     run(lake, "CREATE TABLE t AS SELECT range AS id, 'o' AS v FROM range(40)")

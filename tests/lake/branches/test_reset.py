@@ -19,6 +19,7 @@ from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.whole
 def test_a_branch_begins_again_with_what_the_lake_shows(lake: FreshLake) -> None:
     """Rows, columns and tables of its own are gone, and their files are cleaned up; it is written and merged like a new one."""
     with closing(lake.duckdb()) as main:

@@ -63,6 +63,7 @@ def test_the_plan_is_a_table(served: Served, tmp_path: Path) -> None:
     assert set(report["versions"]) == {"duckicelake", "pyspark", "duckdb"}
 
 
+@pytest.mark.whole
 def test_a_service_goes_on_and_ends_when_it_is_asked_to(served: Served, tmp_path: Path) -> None:
     """A table that fails is told in each round; SIGTERM ends it with status 0."""
     fill(served)

@@ -82,6 +82,7 @@ def test_base_paths_are_read() -> None:
     assert find_base(["a"], "ab") is None
 
 
+@pytest.mark.whole
 def test_pyiceberg_works_as_lakefs_documents_it(lake: FreshLake) -> None:
     """Namespaces `lake.dev.ns`, and below `relative_to` plain ones: made, written, listed and dropped on the branch; main is unchanged."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(3)")

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from uuid import uuid4
 
+import pytest
+
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import make_branch, read_head, read_rows
@@ -50,6 +52,7 @@ def test_branches_are_made_listed_and_deleted_over_rest(lake: FreshLake) -> None
         assert server.get("/management/v1/repositories/lake%40child/branches").error == (400, "BadRequestException")
 
 
+@pytest.mark.whole
 def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake) -> None:
     """A name means the branch that has it now, also on a server that served another one under it."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")

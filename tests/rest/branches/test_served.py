@@ -47,6 +47,7 @@ def list_ids(lake: FreshLake, table: str = "ns.t") -> list[int]:
     return sorted(int(str(row[0])) for row in read_rows(lake, table))
 
 
+@pytest.mark.whole
 def test_clients_of_both_sides_read_and_write_their_own(lake: FreshLake) -> None:
     """Commits of PyIceberg and DuckDB on both sides, and maintenance of both: each side reads its own rows in every client."""
     fill(lake.duckdb())
@@ -154,6 +155,7 @@ def test_a_deleted_branch_is_not_served_and_a_new_one_is(lake: FreshLake) -> Non
         assert server.get("/readyz").status == 200
 
 
+@pytest.mark.whole
 def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
     """Files of the lake's location that its own rows name no more are a branch's: nothing is removed as unreferenced."""
     with serve(make_settings(lake)) as server:
@@ -170,6 +172,7 @@ def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
         assert read_ids(main) == list(range(500, 510))
 
 
+@pytest.mark.whole
 def test_branches_have_no_connections_of_their_own(lake: FreshLake) -> None:
     """However many a server serves: they share those of their lake, also for commits, and each sees its own tables."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")

@@ -37,6 +37,7 @@ def list_snapshots(lake: FreshLake) -> list[int]:
     return [row[0] for row in lake.psycopg().execute("SELECT snapshot_id FROM ducklake_snapshot ORDER BY 1").fetchall()]
 
 
+@pytest.mark.whole
 def test_a_tagged_snapshot_stays_whatever_expires(lake: FreshLake) -> None:
     """On the lake by time travel, and by the tag; when the tag is deleted it goes with the next expiry."""
     main = lake.duckdb()

@@ -241,6 +241,7 @@ def test_a_body_of_a_hundred_mebibytes_is_refused(target: Target) -> None:
     target.check(answer)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("item", [b"[]", b"{}", b"7", b'{"a":7}'])
 def test_a_body_of_millions_of_values_is_refused(target: Target, item: bytes) -> None:
     """It is not read: less than 32 MiB of it would take gigabytes."""

@@ -1,9 +1,12 @@
 """DuckDB users with a role of their own read a namespace that was dropped and is back."""
 
+import pytest
+
 from tests.rest.auth.ducklake.readers import ask
 from tests.rest.auth.rules.managed import Managed
 
 
+@pytest.mark.whole
 def test_an_undropped_namespace_is_read_as_before(managed: Managed) -> None:
     """Now and at earlier snapshots, other namespaces too: the former rows of its tables name the schema that was dropped."""
     writer = managed.guarded.lake.duckdb()
