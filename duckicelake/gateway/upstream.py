@@ -123,7 +123,7 @@ NOBODY = Caller(None, "")
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A request of a client. `rest`: its path behind the prefix, or behind `/v1/` for `send_whole`.
+    """A request of a client. `rest`: its path behind the upstream's prefix, or behind `/v1/` if it is sent with an empty one.
 
     `changes`: it may change something, so that its outcome matters even without an answer.
     """
@@ -275,7 +275,7 @@ class Upstream:
     async def request_config(self, query: str, caller: Caller) -> UpstreamConfig:
         """Return the upstream's present configuration. Raises: as `get_config`."""
         headers: Headers = [(b"accept", b"application/json"), (b"accept-encoding", b"identity"), *caller.hops]
-        answer = await self.send_whole(ForwardedRequest("GET", CONFIG[len(ROOT) :], query, headers, b"", caller))
+        answer = await self.send(ForwardedRequest("GET", CONFIG[len(ROOT) :], query, headers, b"", caller), "")
         body = await read_whole(answer, self.route, MAX_CONFIG_BYTES)
         if answer.status == LOOP_DETECTED:
             raise RouteLoop(f"The route {self.route.name!r} leads back to a server that forwards to it; correct the uri of one of them.")
@@ -294,25 +294,14 @@ class Upstream:
             return None if needs_caller and isinstance(error, RouteRefused | NotAuthorized) else error.message
         return None
 
-    async def send(self, request: ForwardedRequest) -> UpstreamAnswer:
-        """Send a request below the upstream's prefix and return its answer.
-
-        Raises: what `send_whole` and `get_config` raise
-        """
-        config = await self.get_config(request.caller)
-        return await self._send(request, join_path(get_base(self.route.uri), config.prefix, request.rest))
-
-    async def send_whole(self, request: ForwardedRequest) -> UpstreamAnswer:
-        """Send a request whose path has its prefix already, and return its answer.
+    async def send(self, request: ForwardedRequest, prefix: str) -> UpstreamAnswer:
+        """Send a request below a prefix and return its answer. `prefix`: the configuration's; empty if the request's path has one already.
 
         Raises: RouteUnavailable: it was not sent. RouteTimeout, RouteStateUnknown: there is no answer. RouteRefused: this server's account
         is not accepted. Forbidden, NotAuthorized: the caller's token is not
         """
-        return await self._send(request, join_path(get_base(self.route.uri), "", request.rest))
-
-    async def _send(self, request: ForwardedRequest, path: str) -> UpstreamAnswer:
         headers = build_request_headers(request.headers, self.route.headers, self._via, request.caller.request_id)
-        url = build_url(self.route.uri, path, request.query)
+        url = build_url(self.route.uri, join_path(get_base(self.route.uri), prefix, request.rest), request.query)
         outgoing = OutgoingRequest(request.method, url, headers, request.body, request.caller.authorization)
         await self._pass_breaker(request)
         try:
@@ -346,13 +335,9 @@ class Upstream:
     async def _send_with_retry(self, request: ForwardedRequest, outgoing: OutgoingRequest) -> UpstreamAnswer:
         is_repeatable = request.method in READS or find_header(request.headers, IDEMPOTENCY_KEY) is not None
         try:
-            answer = await self._send_authorized(request, outgoing)
-        except (RouteTimeout, RouteStateUnknown):
-            # A silent upstream would be silent again for as long; a broken connection is worth another attempt.
-            raise
-        except RouteUnavailable:
-            return await self._send_authorized(request, outgoing)
+            answer = await self._send_connected(request, outgoing)
         except BrokenOff as error:
+            # A broken connection is worth another attempt; a silent upstream (RouteTimeout, RouteStateUnknown) would be silent again.
             if not is_repeatable:
                 raise error.to_catalog_error(request, self.route) from error
             return await self._send_again(request, outgoing)
@@ -361,14 +346,21 @@ class Upstream:
             return await self._send_again(request, outgoing)
         return answer
 
+    async def _send_connected(self, request: ForwardedRequest, outgoing: OutgoingRequest) -> UpstreamAnswer:
+        try:
+            return await self._send_authorized(request, outgoing)
+        except RouteUnavailable:
+            # Nothing was sent.
+            return await self._send_authorized(request, outgoing)
+
     async def _send_again(self, request: ForwardedRequest, outgoing: OutgoingRequest) -> UpstreamAnswer:
         try:
             return await self._send_authorized(request, outgoing)
         except BrokenOff as error:
             raise error.to_catalog_error(request, self.route) from error
-        except RouteUnavailable as error:
+        except CatalogError as error:
             if request.changes:
-                # The first attempt may have arrived.
+                # The first attempt may have arrived, whatever is against the second one.
                 raise BrokenOff().to_catalog_error(request, self.route) from error
             raise
 

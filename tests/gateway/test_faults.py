@@ -8,7 +8,7 @@ from http.client import HTTPConnection, IncompleteRead
 
 import pytest
 
-from duckicelake.gateway.route import Limits, Route
+from duckicelake.gateway.route import Limits, Route, RouteSecrets
 from tests.gateway.fake import LOADED, RESET, SILENCE, Answering, FakeCatalog, Reply, Seen, fake, routes
 from tests.rest.proxy import Wire
 from tests.rest.serving import Server
@@ -197,6 +197,42 @@ def test_the_log_of_changes_says_what_became_of_a_change(
         server.ask("POST", TABLE, JSON, COMMIT)
     lines = [record.getMessage() for record in caplog.records if record.name == "duckicelake.audit"]
     assert [line.partition(":")[0] for line in lines] == ([] if outcome is None else [f"updateTable {outcome}"])
+
+
+@pytest.mark.parametrize(
+    "config", [pytest.param(Reply(401), id="refused"), pytest.param(Reply(508), id="loop"), pytest.param(SILENCE, id="silence")]
+)
+def test_no_configuration_stands_between_a_commit_that_landed_and_its_answer(monkeypatch: pytest.MonkeyPatch, config: Reply) -> None:
+    """Also if the known one is outdated when the answer comes: its error would let the client repeat or clean up the commit."""
+    monkeypatch.setattr("duckicelake.gateway.upstream.CONFIG_FRESH_S", 0.0)
+    with fake() as catalog, routes(Route("other", catalog.uri, limits=Limits(timeout_s=1))) as server:
+
+        def land(_: Seen) -> Reply:
+            catalog.config = config
+            catalog.seen.clear()
+            return Reply(body=LOADED)
+
+        catalog.answer = land
+        assert server.ask("POST", TABLE, JSON, COMMIT).status == 200
+        assert catalog.seen == []
+
+
+@pytest.mark.parametrize("second", [pytest.param(Reply(401), id="refused"), pytest.param(SILENCE, id="silence")])
+def test_a_repeated_commit_that_fails_is_in_an_unknown_state(stand: tuple[FakeCatalog, Server], second: Reply) -> None:
+    """The first attempt, that has no answer, may have landed."""
+    catalog, server = stand
+    catalog.answer = in_turn(RESET, second)
+    assert server.ask("POST", TABLE, KEYED, COMMIT).error == (504, UNKNOWN)
+
+
+def test_a_commit_that_breaks_off_after_a_failed_token_request_is_in_an_unknown_state() -> None:
+    """The token is requested again, so the commit is sent once."""
+    token = Reply(body=b'{"access_token":"t","expires_in":0.000001}')
+    replies = in_turn(token, RESET, token, RESET)
+    secrets = RouteSecrets(credential="id:secret")
+    with fake(replies) as catalog, routes(Route("other", catalog.uri, auth="oauth2", secrets=secrets)) as server:
+        assert server.ask("POST", TABLE, JSON, COMMIT).error == (504, UNKNOWN)
+        assert [seen.path for seen in catalog.asked] == ["/v1/oauth/tokens"] * 3 + [TABLE.replace("/other", "")]
 
 
 def test_redirects_are_not_followed(stand: tuple[FakeCatalog, Server]) -> None:

@@ -131,6 +131,8 @@ SIGNED = {"region": "r", "uri": "u", "headers": {}}
         ("GET", "namespaces/%2E%2E/tables/t", None, (400, 400, 400)),
         ("DELETE", "namespaces/a/tables/..;", None, (400, 400, 400)),
         ("DELETE", "namespaces/a/tables/%2E%2E%3Bx", None, (400, 400, 400)),
+        ("GET", "namespaces/a/tables/x%2F..%2F..%2F..%2Fc%2Ftables%2Ft", None, (400, 400, 400)),
+        ("GET", "namespaces/a/tables/x%5C%2e%2e;y%5Ct", None, (400, 400, 400)),
         ("GET", "/v1/elsewhere/namespaces/a", None, (DENIED, DENIED, 200)),
         ("GET", "/v1/namespaces", None, (DENIED, DENIED, 200)),
         ("GET", "/v1/config?warehouse=lakefs://repo", None, (DENIED, DENIED, 200)),

@@ -6,6 +6,7 @@ anything is sent; `gateway` decides what is sent, and what clients get of the an
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -85,6 +86,7 @@ SEARCHED = frozenset(
 """Operations whose answers may hold endpoints of the upstream, or storage keys; some catalogs answer a commit like a load."""
 ECHOED = frozenset({"TRACE", "TRACK", "CONNECT"})
 """Methods whose answers may show the headers of a request, so the route's account."""
+SLASH = re.compile(r"[/\\]")
 MAX_ERROR_BYTES = 256 * 1024
 ERROR_TYPES: Mapping[int, str] = {
     400: "BadRequestException",
@@ -221,8 +223,10 @@ class ForwardingLayer:
             return
         request = self._permit(scope, call, body)
         upstream = call.routed.upstream
+        # Requested before a change is sent: an error of the configuration would hide that the change has landed.
+        prefix = "" if call.routed.is_whole else (await upstream.get_config(call.caller)).prefix
         try:
-            answer = await (upstream.send_whole(request) if call.routed.is_whole else upstream.send(request))
+            answer = await upstream.send(request, prefix)
         except CommitStateUnknown:
             self._record(scope, call, AuditLine(describe_request(scope), UNKNOWN, reason="RouteStateUnknown"))
             raise
@@ -232,7 +236,7 @@ class ForwardingLayer:
         if outcome is not None:
             self._record(scope, call, AuditLine(describe_request(scope), outcome, reason=str(answer.status)))
         try:
-            await self._pass_back(scope, receive, send, call, answer)
+            await self._pass_back(scope, receive, send, replace(call, upstream_prefix=prefix), answer)
         except BadRouteAnswer as error:
             if request.changes:
                 raise RouteStateUnknown(f"{error.message} The change may be done or not; look before you repeat it.") from error
@@ -279,9 +283,8 @@ class ForwardingLayer:
         else:
             most_bytes = upstream.route.limits.max_parsed_bytes
             raw = await read_whole(answer, upstream.route, most_bytes, changes=changes_something(scope["method"], call.names))
-            prefix = "" if call.routed.is_whole else (await upstream.get_config(call.caller)).prefix
             body = answer.unpack(raw, most_bytes)
-            changed = call.rewrite(body, prefix)
+            changed = call.rewrite(body)
             if changed is body:
                 await send_whole(send, status, headers, raw)
             else:
@@ -336,7 +339,10 @@ class ForwardingLayer:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedCall:
-    """A request of a route with its names and the caller's rights. `is_partial`: the caller may not do everything."""
+    """A request of a route with its names and the caller's rights. `is_partial`: the caller may not do everything.
+
+    `upstream_prefix`: the prefix that the request was sent below.
+    """
 
     routed: RoutedRequest
     names: ForwardedNames
@@ -344,6 +350,7 @@ class ForwardedCall:
     caller: Caller
     separator: str
     is_partial: bool
+    upstream_prefix: str = ""
 
     @property
     def has_keys(self) -> bool:
@@ -365,7 +372,7 @@ class ForwardedCall:
         """True if the answer has to be held in memory, to be searched or filtered."""
         return self.names.name in SEARCHED or (self.is_partial and self.names.name in ("listNamespaces", *LISTED_KINDS))
 
-    def rewrite(self, body: bytes, upstream_prefix: str) -> bytes:
+    def rewrite(self, body: bytes) -> bytes:
         """Return what the caller gets of an answer. Raises: BadRouteAnswer."""
         session, name = self.session, self.names.name
         if self.is_partial and name == "listNamespaces":
@@ -374,7 +381,7 @@ class ForwardedCall:
             return filter_identifiers(body, lambda levels, each: is_shown_object(session, LISTED_KINDS[name], levels, each))
         route = self.routed.upstream.route
         prefix = None if self.routed.is_whole else quote(route.name, safe="")
-        return rewrite_answer(body, AnswerRules(route.uri, upstream_prefix, prefix, self.has_keys, route.auth == "passthrough"))
+        return rewrite_answer(body, AnswerRules(route.uri, self.upstream_prefix, prefix, self.has_keys, route.auth == "passthrough"))
 
 
 def find_outcome(answer: UpstreamAnswer) -> str | None:
@@ -430,10 +437,10 @@ def check_whole(session: Session, route: str) -> None:
 
 
 def check_segments(path: str) -> None:
-    """Raise BadRequest if a path has a segment `.` or `..`, by which servers leave the prefix."""
+    """Raise BadRequest if a path has a segment `.` or `..`, by which servers leave the prefix or the namespace."""
     if "." in path or "%2" in path:
-        # Java servers drop what follows a semicolon.
-        if any(unquote(part).partition(";")[0] in (".", "..") for part in path.split("/")):
+        # Servers in front of a catalog may decode slashes first. Java servers drop what follows a semicolon.
+        if any(piece.partition(";")[0] in (".", "..") for piece in SLASH.split(unquote(path))):
             raise BadRequest("The path has a segment `.` or `..`, which no route forwards.")
 
 
