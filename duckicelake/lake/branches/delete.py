@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest
-from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, has_repository, list_branches, lock_branch
+from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, find_branch_in, has_repository, list_branches, lock_branch
 from duckicelake.lake.install import format_search_path
 
 UPDATE_DELETED = sql.SQL("""
@@ -111,10 +111,21 @@ def collect_garbage(conn: psycopg.Connection, lake_schema: str) -> int:
     if not has_repository(conn):
         return 0
     drop_deleted(conn, lake_schema)
-    members = [lake_schema, *(branch.schema_name for branch in list_branches(conn) if not branch.is_tag)]
-    count = sum(_release(conn, member) for member in members)
+    branches = [branch.schema_name for branch in list_branches(conn) if not branch.is_tag]
+    count = _release(conn, lake_schema) + sum(_release_branch(conn, lake_schema, branch) for branch in branches)
     conn.execute(format_search_path(lake_schema))
     return count
+
+
+def _release_branch(conn: psycopg.Connection, lake_schema: str, member: str) -> int:
+    """Do it for a branch; another server may have deleted it, and dropped its schema, since the branches were listed."""
+    try:
+        return _release(conn, member)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        conn.execute(format_search_path(lake_schema))
+        if find_branch_in(conn, member) is not None:
+            raise
+        return 0
 
 
 def _release(conn: psycopg.Connection, member: str) -> int:
@@ -156,20 +167,21 @@ def note_reader(conn: psycopg.Connection, lake_schema: str, tag: Branch, server:
     return conn.execute(UPSERT_READER, {"number": tag.number, "server": server}).rowcount == 1
 
 
-def release_tag(conn: psycopg.Connection, lake_schema: str, tag: Branch, server: str) -> None:
-    """Delete an automatic tag that a server shows no longer, unless another server shows it."""
+def release_tag(conn: psycopg.Connection, lake_schema: str, tag: Branch, server: str) -> bool:
+    """Delete an automatic tag that a server shows no longer. Return False if another server shows it, and it stays."""
     parameters = {"number": tag.number, "server": server}
     notes_readers = _notes_readers(conn, lake_schema)
     with conn.transaction():
         if lock_branch(conn, tag) != tag.number:
-            return
+            return True
         if notes_readers:
             conn.execute(DELETE_READERS, parameters)
             row = conn.execute(SELECT_HAS_READERS, parameters).fetchone()
             if row is not None and row[0]:
-                return
+                return False
         _schedule(conn, tag)
     drop_deleted(conn, lake_schema)
+    return True
 
 
 LEFT_OVER = timedelta(days=1)

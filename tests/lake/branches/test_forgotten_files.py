@@ -2,8 +2,10 @@
 
 from contextlib import closing
 
+import psycopg
 import pytest
 
+from duckicelake.lake.branches import delete
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
@@ -85,6 +87,28 @@ def test_what_is_left_after_a_collection_is_what_is_reached(lake: FreshLake, ste
         _collect(lake, members)
         assert list_objects(lake) == _list_reached(members)
     assert read_rows(lake, "t") == rows["lake"]
+
+
+def test_a_collection_passes_over_a_branch_that_is_deleted_meanwhile(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another server, after the branches were listed; the later members are done, too."""
+    _, other = make_branch(lake, "dev"), make_branch(lake, "other")
+    release, done = delete._release, list[str]()  # pyright: ignore[reportPrivateUsage]  the step at which the other server comes
+
+    def come_between(conn: psycopg.Connection, member: str) -> int:
+        if member == lake.metadata_schema:
+            assert delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        count = release(conn, member)
+        done.append(member)
+        return count
+
+    monkeypatch.setattr(delete, "_release", come_between)
+    collect_garbage(lake.psycopg(), lake.metadata_schema)
+    assert done == [lake.metadata_schema, other.metadata_schema]
+    monkeypatch.undo()
+    conn = lake.psycopg()
+    conn.execute(f'DROP VIEW "{other.metadata_schema}".ducklake_delete_file CASCADE'.encode())
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        collect_garbage(conn, lake.metadata_schema)
 
 
 def _collect(lake: FreshLake, members: dict[str, FreshLake]) -> None:
