@@ -178,7 +178,7 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
     """Make a tag of a lake snapshot, for as long as a server shows it, and return it. None: the lake has no such snapshot.
 
     Raises: BadRequest: a flush or merge has put its rows into files with newer ones. Forbidden: the role may not create schemas
-            ServiceUnavailable: the lake is not idle for some seconds
+            ServiceUnavailable: the lake is not idle for some seconds, or a server of another version shows the snapshot
     """
     lake_schema = warehouse.lake.metadata_schema
     with connecting(warehouse.lake) as conn:
@@ -186,8 +186,9 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
             return None
         delete_left_snapshots(conn, lake_schema)
         left = find_branch(conn, str(snapshot_id))
-        if left is not None and not is_installed(conn, left):
-            delete_branch(conn, lake_schema, left.name, is_tag=True)
+        # Another version made its tag. A server of that version may show it still, in a rolling restart.
+        if left is not None and not is_installed(conn, left) and not release_tag(conn, lake_schema, left, ""):
+            raise ServiceUnavailable(f"A server of another version shows snapshot {snapshot_id}; try again later, or make a tag of it.")
         try:
             return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True), SNAPSHOT_TRIES)
         except AlreadyExists as error:

@@ -125,14 +125,15 @@ class BranchLakes:
             await opened.retire()
             opened = None
         if opened is None and branch is not None:
-            closing = AsyncExitStack()
-            if branch.is_automatic:
-                if not await run_in_threadpool(note_shown, parent.warehouse, branch, self._server):
-                    raise ServiceUnavailable(f"Another server has just deleted the tag of snapshot {branch.name}; try again.")
-                # Closed last, after the connections that read it.
-                closing.push_async_callback(delete_tag, parent, branch, self._server)
-            lake = await self._open_branch(parent, branch, closing)
-            self._opened[prefix] = _OpenedBranch(branch, lake, parent, closing)
+            # A branch that cannot be opened leaves no tag, and no row of a reader, by which the snapshot would not expire.
+            async with AsyncExitStack() as closing:
+                if branch.is_automatic:
+                    if not await run_in_threadpool(note_shown, parent.warehouse, branch, self._server):
+                        raise ServiceUnavailable(f"Another server has just deleted the tag of snapshot {branch.name}; try again.")
+                    # Closed last, after the connections that read it.
+                    closing.push_async_callback(delete_tag, parent, branch, self._server)
+                lake = await self._open_branch(parent, branch, closing)
+                self._opened[prefix] = _OpenedBranch(branch, lake, parent, closing.pop_all())
 
     async def _open_snapshot(self, parent: OpenLake, prefix: str, snapshot_id: int) -> Branch | None:
         """Make the tag of a snapshot, None if there is no such snapshot; of too many the one that was not asked for longest is closed.

@@ -14,7 +14,7 @@ from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import list_branches, rename_branch
+from duckicelake.lake.branches.registry import Branch, list_branches, rename_branch
 from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.context import OpenLake
 from tests.cli.test_branches import ask
@@ -270,6 +270,46 @@ def test_the_last_server_that_shows_a_snapshot_deletes_its_tag(lake: FreshLake) 
             shown = second.find("lake@1")
             await second.close_idle(0)
             assert shown is not None and list_tags(lake) == []
+
+    asyncio.run(read())
+
+
+def test_a_snapshot_that_cannot_be_opened_leaves_no_tag(lake: FreshLake) -> None:
+    """The next expiry would keep the snapshot for it."""
+    lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
+
+    async def fail(_: OpenLake, __: Branch, opened: AsyncExitStack) -> OpenLake:
+        raise ServiceUnavailable("Postgres is away.")
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            parent, _ = await open_branches(lake, opened)
+            with pytest.raises(ServiceUnavailable):
+                await BranchLakes(fail).check(parent, "lake@1")
+            assert list_tags(lake) == []
+            assert lake.psycopg().execute("SELECT count(*) FROM iceberg_branch_reader").fetchone() == (0,)
+
+    asyncio.run(read())
+
+
+def test_a_tag_that_a_server_of_another_version_shows_stays(lake: FreshLake) -> None:
+    """In a rolling restart two versions show snapshots. When the other one is gone, the tag is made again."""
+    lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
+    conn = lake.psycopg()
+
+    async def read() -> None:
+        async with AsyncExitStack() as opened:
+            [(parent, first), (_, second)] = [await open_branches(lake, opened) for _ in range(2)]
+            await first.check(parent, "lake@1")
+            [tag] = list_branches(conn)
+            conn.execute(f"""UPDATE "{tag.schema_name}".iceberg_setting SET value = 'other' WHERE key = 'made_by'""".encode())
+            with pytest.raises(ServiceUnavailable, match="another version"):
+                await second.check(parent, "lake@1")
+            assert list_branches(conn) == [tag]
+            conn.execute("UPDATE iceberg_branch_reader SET seen_at = now() - interval '1 hour'")
+            await second.check(parent, "lake@1")
+            [made] = list_branches(conn)
+            assert made.number != tag.number
 
     asyncio.run(read())
 
