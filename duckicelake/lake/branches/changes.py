@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.changes import parse_changes
+from duckicelake.lake.changes import NOTES_KIND, parse_changes
 from duckicelake.lake.writing.dropped import PROTECTION
 
 PLACEHOLDER = (1 << 63) - 1
@@ -149,15 +149,29 @@ class LiveObject:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What Iceberg clients of one side made current of a table since the fork point: the ids and texts of schema, spec and sort order.
+
+    `changed`: which of these are others than at the fork point, by the kind of row that DuckLake would have for them.
+    """
+
+    changed: frozenset[str]
+    values: tuple[int | str | None, ...]
+
+
 @dataclass(slots=True)
 class Changes:
     """Everything by which a merge is decided.
 
     `main_data`: the tables whose rows or files the lake changed, with what the rows show of it. `equal`: what both sides have alike now, by
     kind: columns of a table, definitions of a view, values of a tag. `bucketed`: tables that a side has partitioned into buckets.
+    `tables_with_refs`: tables that have Iceberg branches, tags or staged snapshots on the branch.
     `unfit`: tables whose new partitioning or sorting on a side names a column that the other side changed, by kind and that side.
     `protected`: tables and namespaces that the lake protects from being dropped. `namespace_tags`: by schema and key, the properties of
     namespaces that the branch made and the lake too; True: the lake's has the same value, False: another one, None: it has none.
+    `definitions`: by side, the tables of which clients noted a schema, spec and sort order. `upgraded`: tables of which the branch's
+    clients raised the format version.
     """
 
     point: MergePoint
@@ -175,11 +189,15 @@ class Changes:
     unfit: Mapping[tuple[str, str], set[int]]
     protected: set[int]
     namespace_tags: Mapping[tuple[int, str], bool | None]
+    definitions: Mapping[str, Mapping[int, Definition]]
+    upgraded: set[int]
 
     @property
     def is_empty(self) -> bool:
         """True if the branch changed nothing."""
-        return not self.files and not any(side.added or side.ended for side in self.branch.values())
+        defined = any(each.changed for each in self.definitions[self.point.branch].values())
+        notes = self.tables_with_refs or defined or self.upgraded
+        return not (self.files or notes or any(side.added or side.ended for side in self.branch.values()))
 
 
 # Text of statements that name the schemas of both sides.
@@ -265,7 +283,36 @@ SELECT m.object_id, m.key, CASE WHEN t.key IS NOT NULL THEN m.value IS NOT DISTI
   LEFT JOIN {p}.ducklake_tag t ON t.object_id = o.schema_id AND t.key = m.key AND t.end_snapshot IS NULL
  WHERE m.end_snapshot IS NULL
 """)
-SELECT_REFS = sql.SQL("SELECT DISTINCT table_id FROM {s}.iceberg_ref WHERE name <> 'main'")
+# A snapshot with a `wap.id` is staged until main is put there, or a snapshot of main says that it has the same files.
+SELECT_REFS = sql.SQL("""
+SELECT table_id FROM {s}.iceberg_ref WHERE name <> 'main'
+ UNION
+SELECT k.table_id FROM {s}.iceberg_kept k
+ WHERE k.manifest_list IS NOT NULL AND k.json::json #> '{{summary,wap.id}}' IS NOT NULL
+   AND NOT EXISTS (SELECT FROM {s}.iceberg_move m WHERE m.table_id = k.table_id AND m.snapshot_id = k.snapshot_id)
+   AND NOT EXISTS (SELECT FROM {s}.iceberg_snapshot o
+                    WHERE o.table_id = k.table_id
+                      AND (o.client_snapshot_id = k.snapshot_id OR o.summary::json ->> 'source-snapshot-id' = k.snapshot_id::text
+                           OR o.summary::json ->> 'published-wap-id' = k.json::json #>> '{{summary,wap.id}}'))
+""")
+# Where a table had no definition of a client's, DuckLake's own have the ids 0.
+SELECT_DEFINITIONS = sql.SQL("""
+WITH now AS (
+    SELECT DISTINCT ON (table_id) * FROM {s}.iceberg_shape WHERE lake_snapshot_id > {n} ORDER BY table_id, lake_snapshot_id DESC
+), fork AS (
+    SELECT DISTINCT ON (table_id) * FROM {b}.iceberg_shape WHERE lake_snapshot_id <= {n} ORDER BY table_id, lake_snapshot_id DESC
+)
+SELECT n.table_id, n.schema_id <> coalesce(f.schema_id, 0), n.spec_id <> coalesce(f.spec_id, 0), n.order_id <> coalesce(f.order_id, 0),
+       n.schema_id, c.json, n.spec_id, p.json, n.order_id, o.json
+  FROM now n
+  LEFT JOIN fork f ON f.table_id = n.table_id
+  LEFT JOIN {s}.iceberg_schema c ON c.table_id = n.table_id AND c.schema_id = n.schema_id
+  LEFT JOIN {s}.iceberg_spec p ON p.table_id = n.table_id AND p.spec_id = n.spec_id
+  LEFT JOIN {s}.iceberg_sort_order o ON o.table_id = n.table_id AND o.order_id = n.order_id
+""")
+SELECT_UPGRADED = sql.SQL("""
+SELECT m.table_id FROM {s}.iceberg_table m JOIN {p}.iceberg_table t ON t.table_id = m.table_id WHERE m.format_version > t.format_version
+""")
 
 SELECT_HISTORY = sql.SQL("""
 SELECT c.changes_made FROM {s}.ducklake_snapshot_changes c WHERE c.snapshot_id > {n} AND c.changes_made IS NOT NULL
@@ -348,6 +395,7 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
     for kind in KINDS:
         branch[kind.name], main[kind.name] = _read_versions(conn, point, kind)
     reader = _FileReader(conn, point)
+    history = _read_history(conn, point, point.branch)
     objects = {side: _read_objects(conn, side) for side in (point.branch, point.main)}
     return Changes(
         point,
@@ -355,7 +403,7 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
         main,
         reader.read_files(),
         reader.read_main_data(),
-        _read_history(conn, point, point.branch),
+        history,
         _read_history(conn, point, point.main),
         objects[point.branch],
         objects[point.main],
@@ -365,7 +413,23 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
         _read_unfit(conn, point),
         _read_ids(conn, point, SELECT_PROTECTED, point.main, key=sql.Literal(PROTECTION)),
         {(row[0], row[1]): row[2] for row in conn.execute(SELECT_NAMESPACE_TAGS.format(**point.names)).fetchall()},
+        {side: _read_definitions(conn, point, side) for side in (point.branch, point.main)},
+        {each for each in _read_ids(conn, point, SELECT_UPGRADED, point.branch) if _may_be_upgraded(history, each)},
     )
+
+
+def _read_definitions(conn: psycopg.Connection, point: MergePoint, side: str) -> Mapping[int, Definition]:
+    kinds = ("column", "partition_info", "sort_info")
+    found: dict[int, Definition] = {}
+    for table_id, *row in conn.execute(SELECT_DEFINITIONS.format(**point.names, s=sql.Identifier(side))).fetchall():
+        changed = frozenset(kind for kind, is_changed in zip(kinds, row[:3], strict=True) if is_changed)
+        found[table_id] = Definition(changed, tuple(row[3:]))
+    return found
+
+
+def _may_be_upgraded(history: SideHistory, table_id: int) -> bool:
+    """Return False if no commit changed notes of the table: then its version was raised by publishing what DuckLake's rows need."""
+    return not history.is_whole or NOTES_KIND in history.kinds.get(table_id, set())
 
 
 def _read_ids(conn: psycopg.Connection, point: MergePoint, query: sql.SQL, side: str, **names: sql.Composable) -> set[int]:

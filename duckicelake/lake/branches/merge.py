@@ -24,10 +24,10 @@ from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, Side, decide
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
-from duckicelake.lake.branches.rebase import copy_changes, drop_copy, merge_copy
+from duckicelake.lake.branches.rebase import copy_changes, drop_copy, merge_copy, restore_views
 from duckicelake.lake.branches.refork import Restart, forget_rest, refork
 from duckicelake.lake.branches.registry import MAIN, Branch, check_installed, get_branch, list_children, lock_branch
-from duckicelake.lake.changes import Change, format_changes, quote_names
+from duckicelake.lake.changes import NOTES_KIND, Change, format_changes, quote_names
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
 PROPERTIES = ("sort_info", "tag", "column_tag")
@@ -35,7 +35,8 @@ PROPERTIES = ("sort_info", "tag", "column_tag")
 
 def list_tokens(changes: Changes, plan: MergePlan) -> list[Change]:
     """Return the entries for the lake snapshot of a merge, those of objects before those of rows."""
-    return list(dict.fromkeys([*_list_object_tokens(changes, plan), *_list_data_tokens(plan)]))
+    noted = [Change(NOTES_KIND, str(table_id)) for table_id in sorted(plan.noted - _list_altered(Side(plan.versions)))]
+    return list(dict.fromkeys([*_list_object_tokens(changes, plan), *noted, *_list_data_tokens(plan)]))
 
 
 def _list_object_tokens(changes: Changes, plan: MergePlan) -> Iterator[Change]:
@@ -102,6 +103,7 @@ def list_table_words(changes: Changes, plan: MergePlan) -> tuple[dict[str, list[
         (side.tables_of("column") - plan.new_tables - plan.dropped_tables, "schema"),
         (side.tables_of("partition_info") - plan.new_tables - plan.dropped_tables, "partitioning"),
         (_list_altered(side) - side.tables_of("column", "partition_info") - side.renamed("table") - plan.new_tables, "properties"),
+        (plan.noted, "definition"),
     ):
         for table_id in sorted(made):
             known = names.branch.get(table_id) or names.main.get(table_id)
@@ -360,6 +362,7 @@ def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMer
         conn.execute(format_search_path(point.branch))
         _write_snapshots(conn, request, heads, list_tokens(planned.changes, plan), done)
         conn.execute(format_search_path(point.main))
+    restore_views(conn, copy)
     _note_histories(conn, point.branch, sorted(plan.files))
     drop_copy(conn, copy)
     forget_rest(conn, point, branch)

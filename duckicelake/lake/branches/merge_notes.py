@@ -10,8 +10,9 @@ snapshots are known from then on.
 import psycopg
 from psycopg import sql
 
+from duckicelake.errors import MergeConflicts
 from duckicelake.lake.branches.changes import MergePoint
-from duckicelake.lake.branches.merge_rules import MergePlan
+from duckicelake.lake.branches.merge_rules import REBASE, MergePlan
 
 ADD_TABLES = sql.SQL("""
 INSERT INTO {p}.iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
@@ -90,12 +91,20 @@ SELECT n.table_id, n.lake_snapshot_id, n.commit_snapshot_id, n.client_snapshot_i
 
 
 def copy_merged_notes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan, snapshot_id: int) -> None:
-    """Copy the notes of the tables that a merge changes."""
+    """Copy the notes of the tables that a merge changes.
+
+    Raises: MergeConflicts: an id of a definition that is to be taken means another one on the lake
+    """
     names = {**point.names, "m": sql.Literal(snapshot_id)}
-    kept = sorted((set(plan.files) | plan.reshaped) - plan.new_tables)
+    kept = sorted((set(plan.files) | plan.reshaped | plan.noted) - plan.new_tables)
     conn.execute(ADD_TABLES.format(**names), {"new": sorted(plan.new_tables)})
     conn.execute(RAISE_TABLES.format(**names), {"kept": kept})
     fitting = [row[0] for row in conn.execute(SELECT_FITTING.format(**names), {"kept": kept}).fetchall()]
+    if plan.noted - set(fitting):
+        raise MergeConflicts(
+            f"Nothing was merged: both sides gave the same ids to different schemas, specs or sort orders of the tables with the "
+            f"ids {', '.join(map(str, sorted(plan.noted - set(fitting))))}. {REBASE}."
+        )
     for query in (ADD_DEFINITIONS, ADD_SPECS, ADD_ORDERS, ADD_SHAPES):
         conn.execute(query.format(**names), {"fitting": [*fitting, *sorted(plan.new_tables)]})
     conn.execute(ADD_FILES.format(**names))

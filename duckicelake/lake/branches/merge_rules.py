@@ -66,6 +66,7 @@ class MergePlan:
 
     `schemas`: namespaces of the branch that are others of the lake. `new_tables`, `dropped_tables`, `reshaped`: tables that are made and
     dropped, and those whose columns, partitioning or name change. `shaped_on_main`: tables that have the columns of the lake.
+    `noted`: tables of which Iceberg clients changed what DuckLake has no rows for: definitions and the format version.
     """
 
     versions: dict[str, SideVersions]
@@ -75,11 +76,12 @@ class MergePlan:
     dropped_tables: set[int] = field(default_factory=set[int])
     reshaped: set[int] = field(default_factory=set[int])
     shaped_on_main: set[int] = field(default_factory=set[int])
+    noted: set[int] = field(default_factory=set[int])
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to write."""
-        return not self.files and not any(side.added or side.ended for side in self.versions.values())
+        return not self.files and not self.noted and not any(side.added or side.ended for side in self.versions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class _Rules:
 
     def __init__(self, changes: Changes, excluded: set[int], excluded_keys: set[tuple[int | str, ...]]) -> None:
         self._changes = changes
+        self._excluded = excluded
         self._main_live = {each.object_id: each for each in changes.main_objects}
         self._branch_live = {each.object_id: each for each in changes.branch_objects}
         versions = {kind: _without(side, excluded) for kind, side in changes.branch.items()}
@@ -179,11 +182,22 @@ class _Rules:
         self.plan.shaped_on_main = self._main.tables_of("column")
         self._tables = self._branch.tables_of("table", *OF_TABLES) | set(files)
         self._tables |= {int(key[0]) for key in versions["tag"].list_keys() if self._is_table(int(key[0]))}
+        noted = {each for each in changes.definitions[changes.point.branch] if self._list_noted(each)} | changes.upgraded
+        noted = {each for each in noted - excluded - self.plan.new_tables if each in self._branch_live}
+        self._tables |= noted
+        self.plan.noted = {each for each in noted if each in self._main_live}
+
+    def _list_noted(self, table_id: int) -> set[str]:
+        """Return what clients of the branch changed in notes alone; DuckLake has rows for changes of columns."""
+        found = self._changes.definitions[self._changes.point.branch].get(table_id)
+        carried = {"column"} if table_id in self._branch.tables_of("column") else set[str]()
+        return set() if found is None else set(found.changed) - carried
 
     def list_conflicts(self) -> Iterator[Conflict]:
         """Yield what stands against the merge."""
         for table_id in sorted(self._tables):
             yield from self._check_table(table_id)
+        yield from self._check_refs()
         yield from self._check_views()
         yield from self._check_tags()
         yield from self._check_namespaces()
@@ -206,11 +220,17 @@ class _Rules:
             return
         yield from self._check_name(table_id)
         yield from self._check_shape(table_id)
+        yield from self._check_definition(table_id)
         yield from self._check_files(table_id)
         yield from self._check_inlined(table_id)
-        if table_id in self._changes.tables_with_refs:
-            reason = "The table has branches or tags of its own on the branch, which name snapshots that the lake will not have."
-            yield self._conflict("refs/any", table_id, reason, "Remove these refs of the table on the branch.")
+
+    def _check_refs(self) -> Iterator[Conflict]:
+        """Refs and staged snapshots are notes alone: the table may have no other change."""
+        for table_id in sorted(self._changes.tables_with_refs - self._excluded):
+            if table_id in self._branch_live:
+                reason = "The table has branches, tags or staged snapshots of its own on the branch, which the lake will not have."
+                remedy = "Remove these refs of the table on the branch, and publish or remove its staged snapshots."
+                yield self._conflict("refs/any", table_id, reason, remedy)
 
     def _check_name(self, table_id: int) -> Iterator[Conflict]:
         if table_id in self._branch.renamed("table") and self._branch_live[table_id].schema_id != self._main_live[table_id].schema_id:
@@ -242,6 +262,15 @@ class _Rules:
         if (table_id in buckets[self._changes.point.branch] and theirs) or (table_id in buckets[self._changes.point.main] and added):
             reason = "One side partitioned the table into buckets, and the other one added files that are in no bucket."
             yield self._conflict("partitioning/append", table_id, reason, REBASE)
+
+    def _check_definition(self, table_id: int) -> Iterator[Conflict]:
+        """A definition of the branch's clients becomes the lake's as a whole, so the lake must not have another one since."""
+        mine, theirs = (self._changes.definitions[side].get(table_id) for side in (self._changes.point.branch, self._changes.point.main))
+        is_changed = theirs is not None or table_id in self._main.tables_of("column", "partition_info", "sort_info")
+        if not self._list_noted(table_id) or not is_changed or (mine and theirs and mine.values == theirs.values):
+            return
+        reason = "Iceberg clients changed its schema, partition spec or sort order on the branch, and one of these was changed on the lake."
+        yield self._conflict("definition/definition", table_id, reason, REBASE)
 
     def _check_named_columns(self, table_id: int) -> Iterator[Conflict]:
         """A new partitioning or sorting on one side, and a change of a column that it names on the other."""
@@ -389,6 +418,8 @@ class _Rules:
 
     def _describe_branch(self, table_id: int) -> list[str]:
         words = self._describe_versions(table_id, self._branch)
+        words += ["definition"] if self._list_noted(table_id) or table_id in self._changes.upgraded else []
+        words += ["refs"] if table_id in self._changes.tables_with_refs else []
         found = self.plan.files.get(table_id)
         if found is not None:
             is_compacted = bool(self._changes.branch_history.kinds.get(table_id, set()) & REWRITE_KINDS)
@@ -399,6 +430,8 @@ class _Rules:
 
     def _describe_main(self, table_id: int) -> list[str]:
         words = self._describe_versions(table_id, self._main)
+        defined = self._changes.definitions[self._changes.point.main].get(table_id)
+        words += ["definition"] if defined is not None and defined.changed else []
         shown, said = self._changes.main_data.get(table_id, set[str]()), self._changes.main_history.kinds.get(table_id, set[str]())
         if said & REWRITE_KINDS:
             # The rows of a compaction look like appends and deletes; the entries say which it was, if there are all of them.

@@ -20,6 +20,7 @@ from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 NOT_NEEDED = ("snapshot", "snapshot_changes", "files_scheduled_for_deletion", "table_column_stats")
 FILE_TABLES = ("data_file", "delete_file")
 NOTES = ("table", "schema", "spec", "sort_order", "shape", "file", "snapshot")
+VIEW_NOTES = "iceberg_view"
 
 # A table that the branch made keeps its place below the branch's folders.
 COPY_FORK = sql.SQL("""
@@ -40,6 +41,14 @@ OF_TABLES = sql.SQL(" WHERE table_id = ANY({tables}::bigint[])")
 COPY_ROWS = sql.SQL("""
 CREATE TABLE {s}.{t} (LIKE {b}.{t} INCLUDING ALL);
 INSERT INTO {s}.{t} SELECT * FROM {b}.{t} WHERE begin_snapshot > {n}
+""")
+# DuckLake has a stand-in for a view whose text is not translated: the view itself is in its note alone.
+RESTORE_VIEWS = sql.SQL("""
+INSERT INTO {p}.iceberg_view ({columns}) SELECT {columns} FROM {b}.iceberg_view n
+ WHERE EXISTS (SELECT FROM {p}.ducklake_view v
+                WHERE v.view_id = n.view_id AND v.end_snapshot IS NULL
+                  AND v.sql = n.sql AND coalesce(v.column_aliases, '') = n.column_aliases)
+    ON CONFLICT DO NOTHING
 """)
 
 
@@ -62,10 +71,10 @@ def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -
             conn.execute(COPY_FILES.format(**names, own=own, key=sql.Identifier(table.key[0])))
         elif table.limit == "next_file_id":
             conn.execute(COPY_FILE_PARTS.format(**names, own=own))
-    tables = sorted({*plan.files, *plan.new_tables, *plan.reshaped, *(int(v[0]) for v in plan.versions["table"].added)})
+    tables = sorted({*plan.files, *plan.new_tables, *plan.reshaped, *plan.noted, *(int(v[0]) for v in plan.versions["table"].added)})
     copied = [PREFIX + table.name for table in VIEWED if table.limit != "next_file_id"]
     copied += [PREFIX + name for name in COPIED if name not in NOT_NEEDED]
-    for name in (*copied, *(f"iceberg_{note}" for note in NOTES)):
+    for name in (*copied, *(f"iceberg_{note}" for note in NOTES), VIEW_NOTES):
         _copy_table(conn, names, point.branch, name, tables)
     for name, _ in conn.execute(SELECT_INLINED, {"schema": point.branch}).fetchall():
         if get_table_id(name) in tables:
@@ -76,7 +85,7 @@ def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -
 def _copy_table(conn: psycopg.Connection, names: dict[str, sql.Composable], branch: str, name: str, tables: list[int]) -> None:
     columns = read_columns(conn, branch, name)
     # Columns and their comments are looked up by the versions that are merged, which may be of any table.
-    is_filtered = name == PREFIX + "schema_versions" or name.startswith("iceberg_")
+    is_filtered = name == PREFIX + "schema_versions" or (name.startswith("iceberg_") and name != VIEW_NOTES)
     condition = OF_TABLES.format(tables=sql.Literal(tables)) if is_filtered else sql.SQL("")
     listed = sql.SQL(", ").join(map(sql.Identifier, columns))
     conn.execute(COPY_TABLE.format(**names, t=sql.Identifier(name), columns=listed, condition=condition))
@@ -90,6 +99,12 @@ def merge_copy(conn: psycopg.Connection, copy: ChangesCopy, plan: MergePlan) -> 
     copy_merged_notes(conn, copy.point, plan, writer.snapshot_id)
     next_catalog_id, next_file_id = before.next_catalog_id, before.next_file_id + 1
     return before, Head(writer.snapshot_id, writer.schema_version, next_catalog_id, next_file_id)
+
+
+def restore_views(conn: psycopg.Connection, copy: ChangesCopy) -> None:
+    """Give the branch the notes of its views back, for those that have the same text as before."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, read_columns(conn, copy.point.branch, VIEW_NOTES)))
+    conn.execute(RESTORE_VIEWS.format(**copy.point.names, columns=columns))
 
 
 def drop_copy(conn: psycopg.Connection, copy: ChangesCopy) -> None:

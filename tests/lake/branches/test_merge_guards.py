@@ -6,7 +6,7 @@ import pytest
 
 from duckicelake.errors import MergeConflicts, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
-from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.merge import FF, MergeRequest, merge_branch
 from duckicelake.lake.branches.merge_rules import OURS, Resolution
 from tests.lake.branches.repository import make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
@@ -20,6 +20,8 @@ INSERT INTO iceberg_table (table_id, location, format_version, sequence_base, me
                            updated_ms, last_column_id, last_partition_id, is_native, current_snapshot_id)
 VALUES (%s, %s, 2, 0, 1, -1, -1, '', 0, 1, 999, true, -1)
 """
+ADD_REF = "INSERT INTO iceberg_ref (table_id, name, snapshot_id, type) VALUES (%s, %s, 1, %s)"
+ADD_STAGED = "INSERT INTO iceberg_kept (table_id, snapshot_id, base_snapshot_id, json, manifest_list) VALUES (%s, 2, 1, %s, '')"
 SELECT_ID = "SELECT {0}_id FROM ducklake_{0} WHERE {0}_name = %s AND end_snapshot IS NULL"
 
 
@@ -36,6 +38,12 @@ def set_property(side: FreshLake, kind: str, name: str, key: str, value: str) ->
     row = conn.execute(SELECT_ID.format(kind).encode(), (name,)).fetchone()
     assert row is not None
     conn.execute(ADD_TAG.encode(), (row[0], key, value))
+
+
+def find_table(side: FreshLake, name: str) -> int:
+    """Return the id of a table."""
+    [(table_id,)] = side.psycopg().execute(SELECT_ID.format("table").encode(), (name,)).fetchall()
+    return table_id
 
 
 def read_properties(side: FreshLake, schema: str) -> dict[str, str]:
@@ -163,3 +171,66 @@ def test_a_part_is_not_merged_twice_after_its_snapshots_have_expired(lake: Fresh
     with pytest.raises(Unsupported, match="merged since"):
         merge(lake, "dev")
     assert read_rows(lake, "t") == rows
+
+
+def test_refs_and_staged_snapshots_of_tables_are_not_lost(lake: FreshLake) -> None:
+    """On tables that have no other change, and on new ones, in both directions; those of the lake do not stand against it."""
+    run(lake, *(f"CREATE TABLE {name} AS SELECT 1 AS i" for name in ("t", "u", "v", "published", "of_the_lake")))
+    lake.psycopg().execute(ADD_REF, (find_table(lake, "of_the_lake"), "v1", "tag"))
+    dev = make_branch(lake, "dev")
+    run(dev, "CREATE TABLE made AS SELECT 1 AS i", "DROP TABLE v", "INSERT INTO of_the_lake VALUES (2)")
+    for name, kind in (("t", "branch"), ("made", "tag"), ("v", "tag")):
+        dev.psycopg().execute(ADD_REF, (find_table(lake if name == "v" else dev, name), "audit", kind))
+    for name in ("u", "published"):
+        dev.psycopg().execute(ADD_STAGED, (find_table(dev, name), '{"summary": {"wap.id": "w"}}'))
+    dev.psycopg().execute("INSERT INTO iceberg_move VALUES (%s, 9, 2)", (find_table(dev, "published"),))
+    run(lake, "CREATE TABLE other AS SELECT 1 AS i")
+    refused = [("refs/any", f"main.{name}") for name in ("made", "t", "u")]
+    assert list_conflicts(lake) == refused
+    with pytest.raises(MergeConflicts, match="refs/any"):
+        merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("main", "dev"))
+    dev.psycopg().execute("DELETE FROM iceberg_kept")
+    dev.psycopg().execute("DELETE FROM iceberg_ref WHERE table_id <> %s", (find_table(dev, "t"),))
+    merge(lake, ours=True)
+    assert read_rows(lake, "made") == read_rows(dev, "other") == [(1,)]
+
+
+def test_a_branch_that_has_refs_alone_has_changes(lake: FreshLake) -> None:
+    """So the lake is not merged into it as a fast-forward, which would forget them."""
+    run(lake, "CREATE TABLE t AS SELECT 1 AS i")
+    dev = make_branch(lake, "dev")
+    dev.psycopg().execute(ADD_REF, (find_table(dev, "t"), "audit", "branch"))
+    run(lake, "INSERT INTO t VALUES (2)")
+    with pytest.raises(MergeConflicts, match="changes of its own"):
+        merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("main", "dev", FF))
+    assert dev.psycopg().execute("SELECT name FROM iceberg_ref").fetchall() == [("audit",)]
+
+
+def test_definitions_of_both_sides_are_a_conflict(lake: FreshLake) -> None:
+    """Whatever the lake changed of the definition; the same on both sides is none, and what the lake left alone is taken."""
+    lakes: dict[str, int | str] = {"sorted": 3, "equal": 2, "widened": "ALTER TABLE {} ADD COLUMN n INT", "dropped": "DROP TABLE {}"}
+    run(lake, *(f"CREATE TABLE {name} AS SELECT 1 AS i" for name in ("step", "free", *lakes)))
+    dev = make_branch(lake, "dev")
+    for name in ("free", *lakes):
+        add_order(dev, name, 2)
+    for name, change in lakes.items():
+        if isinstance(change, int):
+            add_order(lake, name, change)
+        else:
+            run(lake, change.format(name))
+    refused = [("change/drop", "dropped"), ("definition/definition", "sorted"), ("definition/definition", "widened")]
+    assert list_conflicts(lake) == [(kind, f"main.{name}") for kind, name in refused]
+    merge(lake, ours=True)
+    query = """
+        SELECT t.table_name, s.order_id FROM iceberg_shape s JOIN ducklake_table t USING (table_id)
+         WHERE t.end_snapshot IS NULL ORDER BY 1"""
+    assert lake.psycopg().execute(query).fetchall() == [("equal", 2), ("free", 2), ("sorted", 3)]
+
+
+def add_order(side: FreshLake, name: str, order_id: int) -> None:
+    """Note a sort order of a client, as its commit does."""
+    conn, table_id = side.psycopg(), find_table(side, name)
+    run(side, "INSERT INTO step VALUES (1)")
+    conn.execute("INSERT INTO iceberg_schema VALUES (%s, 0, '{}') ON CONFLICT DO NOTHING", (table_id,))
+    conn.execute("INSERT INTO iceberg_sort_order VALUES (%s, %s, %s)", (table_id, order_id, f"[{order_id}]"))
+    conn.execute("INSERT INTO iceberg_shape SELECT %s, max(snapshot_id), 0, 0, %s FROM ducklake_snapshot", (table_id, order_id))

@@ -10,9 +10,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from tests.lake.branches.repository import make_branch, read_head
 from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.views.requests import COLUMNS, post, texts, version
 from tests.support.lakes import FreshLake
 from tests.support.waiting import count_waiting, wait_for
 
+SORT_FIELD = {"source-id": 1, "transform": "identity", "direction": "desc", "null-order": "nulls-last"}
+UNTRANSLATED = "SELECT percentile_approx(id, 0.5) AS i, 'n' AS name FROM t LATERAL VIEW explode(array(1)) e AS name"
 PATH = "/management/v1/repositories/lake"
 
 
@@ -248,3 +251,63 @@ def ask_merge(server: Server, body: dict[str, object], key: str | None = None) -
     """The answer to a request to merge."""
     headers = {"Content-Type": "application/json"} | ({} if key is None else {"Idempotency-Key": key})
     return server.ask("POST", f"{PATH}/merges", headers, json.dumps(body).encode())
+
+
+DEFINITION = [
+    {"action": "upgrade-format-version", "format-version": 3},
+    {"action": "add-spec", "spec": {"spec-id": -1, "fields": [{"source-id": 1, "transform": "bucket[4]", "name": "b"}]}},
+    {"action": "set-default-spec", "spec-id": -1},
+    {"action": "add-sort-order", "sort-order": {"order-id": -1, "fields": [SORT_FIELD]}},
+    {"action": "set-default-sort-order", "sort-order-id": -1},
+]
+
+
+def test_definitions_that_are_notes_alone_are_merged(lake: FreshLake) -> None:
+    """DuckLake has no row for a spec, sort order and format version of a client; a rebase and a merge bring them along."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        make_branch(lake, "dev")
+        body = json.dumps({"requirements": [], "updates": DEFINITION}).encode()
+        path, headers = "namespaces/ns/tables/t", {"Content-Type": "application/json"}
+        assert server.ask("POST", f"/v1/lake@dev/{path}", headers, body).status == 200
+        before = describe_definition(server.get(f"/v1/lake@dev/{path}"))
+        main.load_table(IDENT).append(make_rows(2000, 25))
+        assert ask_merge(server, {"from": "main", "into": "dev"}).json["tables"] == {"ns.t": ["definition"]}
+        assert describe_definition(server.get(f"/v1/lake@dev/{path}")) == before == (3, ["bucket[4]"], [SORT_FIELD])
+        assert describe_definition(server.get(f"/v1/lake/{path}")) == (2, [], [])
+        assert ask_merge(server, {"from": "dev"}).json["tables"] == {"ns.t": ["definition"]}
+        for name in ("lake", "lake@dev"):
+            assert describe_definition(server.get(f"/v1/{name}/{path}")) == before
+        assert ask_merge(server, {"from": "dev"}).json["snapshot-id"] is None
+        assert read_ids(main) == read_ids(open_catalog(server, lake, "lake@dev")) == [*range(100), *range(2000, 2025)]
+
+
+def describe_definition(answer: Answer) -> tuple[int, list[str], list[object]]:
+    """Return the format version, the transforms of the default spec, and the fields of the default sort order."""
+    metadata = answer.json["metadata"]
+    [spec] = [each["fields"] for each in metadata["partition-specs"] if each["spec-id"] == metadata["default-spec-id"]]
+    [order] = [each["fields"] for each in metadata["sort-orders"] if each["order-id"] == metadata["default-sort-order-id"]]
+    return metadata["format-version"], [each["transform"] for each in spec], order
+
+
+def test_a_view_of_the_branch_keeps_its_text_in_a_rebase(lake: FreshLake) -> None:
+    """DuckLake has a stand-in for a text that is not translated, so the view would be gone; one that the lake changed is the lake's."""
+    lake.duckdb().execute("CREATE TABLE t (id INT)")
+    lake.duckdb().execute("CREATE VIEW seen AS SELECT 1 AS x")
+    with serve(make_settings(lake)) as server:
+        dev = make_branch(lake, "dev")
+        body = {"name": "v", "schema": COLUMNS, "view-version": version({"spark": UNTRANSLATED}), "properties": {"k": "v"}}
+        path = "/v1/lake@dev/namespaces/main/views"
+        made = post(server, path, body)
+        assert made.status == 200 and server.get(f"{path}/seen").status == 200
+        lake.duckdb().execute("INSERT INTO t FROM range(20)")
+        lake.duckdb().execute("CREATE OR REPLACE VIEW seen AS SELECT 2 AS x")
+        assert ask_merge(server, {"from": "main", "into": "dev"}).json["others"] == ["create view main.v"]
+        assert server.get(f"{path}/v").json == made.json
+        assert "SELECT 2" in texts(server.get(f"{path}/seen").json["metadata"])["duckdb"]
+        lake.duckdb().execute("INSERT INTO t FROM range(20)")
+        assert ask_merge(server, {"from": "main", "into": "dev"}).status == 200
+        assert server.get(f"{path}/v").json == made.json
+        assert dev.psycopg().execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'rebase@%'").fetchone() == (0,)
