@@ -311,7 +311,10 @@ SELECT n.table_id, n.schema_id <> coalesce(f.schema_id, 0), n.spec_id <> coalesc
   LEFT JOIN {s}.iceberg_sort_order o ON o.table_id = n.table_id AND o.order_id = n.order_id
 """)
 SELECT_UPGRADED = sql.SQL("""
-SELECT m.table_id FROM {s}.iceberg_table m JOIN {p}.iceberg_table t ON t.table_id = m.table_id WHERE m.format_version > t.format_version
+SELECT m.table_id FROM {s}.iceberg_table m
+  LEFT JOIN {p}.iceberg_table t ON t.table_id = m.table_id
+ -- Clients may never have loaded the table from the lake.
+ WHERE m.format_version > coalesce(t.format_version, 2)
 """)
 
 SELECT_HISTORY = sql.SQL("""

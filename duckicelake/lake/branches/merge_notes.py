@@ -33,6 +33,7 @@ SELECT n.table_id, w.location, n.format_version, n.sequence_base,
  CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(n.location, k.branch_uri)
                                  THEN k.lake_uri || substr(n.location, length(k.branch_uri) + 1) ELSE n.location END AS location) w
  WHERE n.table_id = ANY(%(new)s)
+    ON CONFLICT DO NOTHING
 """)
 RAISE_TABLES = sql.SQL("""
 UPDATE {p}.iceberg_table t
@@ -97,7 +98,8 @@ def copy_merged_notes(conn: psycopg.Connection, point: MergePoint, plan: MergePl
     """
     names = {**point.names, "m": sql.Literal(snapshot_id)}
     kept = sorted((set(plan.files) | plan.reshaped | plan.noted) - plan.new_tables)
-    conn.execute(ADD_TABLES.format(**names), {"new": sorted(plan.new_tables)})
+    # Clients may have loaded a table from the branch alone, so the lake has no note of it.
+    conn.execute(ADD_TABLES.format(**names), {"new": sorted(plan.new_tables | plan.noted)})
     conn.execute(RAISE_TABLES.format(**names), {"kept": kept})
     fitting = [row[0] for row in conn.execute(SELECT_FITTING.format(**names), {"kept": kept}).fetchall()]
     if plan.noted - set(fitting):

@@ -268,18 +268,24 @@ def test_definitions_that_are_notes_alone_are_merged(lake: FreshLake) -> None:
         main = open_catalog(server, lake, "lake")
         main.create_namespace("ns")
         main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        lake.duckdb().execute("CREATE TABLE ns.unseen AS SELECT 1 AS id")
         make_branch(lake, "dev")
         body = json.dumps({"requirements": [], "updates": DEFINITION}).encode()
         path, headers = "namespaces/ns/tables/t", {"Content-Type": "application/json"}
         assert server.ask("POST", f"/v1/lake@dev/{path}", headers, body).status == 200
+        upgrade = json.dumps({"requirements": [], "updates": DEFINITION[:1]}).encode()
+        assert server.ask("POST", "/v1/lake@dev/namespaces/ns/tables/unseen", headers, upgrade).status == 200
         before = describe_definition(server.get(f"/v1/lake@dev/{path}"))
         main.load_table(IDENT).append(make_rows(2000, 25))
-        assert ask_merge(server, {"from": "main", "into": "dev"}).json["tables"] == {"ns.t": ["definition"]}
+        assert ask_merge(server, {"from": "main", "into": "dev"}).json["tables"] == dict.fromkeys(("ns.t", "ns.unseen"), ["definition"])
         assert describe_definition(server.get(f"/v1/lake@dev/{path}")) == before == (3, ["bucket[4]"], [SORT_FIELD])
         assert describe_definition(server.get(f"/v1/lake/{path}")) == (2, [], [])
-        assert ask_merge(server, {"from": "dev"}).json["tables"] == {"ns.t": ["definition"]}
+        assert ask_merge(server, {"from": "dev"}).json["tables"] == dict.fromkeys(("ns.t", "ns.unseen"), ["definition"])
         for name in ("lake", "lake@dev"):
             assert describe_definition(server.get(f"/v1/{name}/{path}")) == before
+            assert describe_definition(server.get(f"/v1/{name}/namespaces/ns/tables/unseen")) == (3, [], [])
+        unseen = server.get("namespaces/ns/tables/unseen").json["metadata"]
+        assert unseen["location"] == f"{lake.iceberg_path}ns/unseen-{unseen['table-uuid']}"
         assert ask_merge(server, {"from": "dev"}).json["snapshot-id"] is None
         assert read_ids(main) == read_ids(open_catalog(server, lake, "lake@dev")) == [*range(100), *range(2000, 2025)]
 
