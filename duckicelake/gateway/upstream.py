@@ -360,7 +360,7 @@ class Upstream:
             raise error.to_catalog_error(request, self.route) from error
         except CatalogError as error:
             if request.changes:
-                # The first attempt may have arrived, whatever is against the second one.
+                # The first attempt may have arrived, even if the second one was refused.
                 raise BrokenOff().to_catalog_error(request, self.route) from error
             raise
 

@@ -170,7 +170,7 @@ class BranchLakes:
                 served[parent.prefix] = await run_in_threadpool(list_names, parent.warehouse)
         now_s = time.monotonic()
         for prefix, each in entries:
-            # A name that another branch has now, or that was merged, is opened anew by the next request for it.
+            # A name that another branch has now, or that was merged, is opened again by the next request for it.
             name, names = each.lake.prefix.partition(SEPARATOR)[2], served.get(each.parent.prefix)
             is_gone = names is not None and name not in names
             is_idle = each.request_count == 0 and now_s - each.used_at_s >= idle_s
@@ -186,7 +186,7 @@ class BranchLakes:
             await self.note_shown()
 
     async def note_shown(self) -> None:
-        """Tell the other servers which snapshots without a tag this one shows."""
+        """Note for the other servers which snapshots without a tag this one shows."""
         for each in [opened for opened in self._opened.values() if opened.is_untagged]:
             with suppress(CatalogError):
                 await run_in_threadpool(note_shown, each.parent.warehouse, each.branch, self._server)

@@ -247,7 +247,7 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
 
 
 def _list_dropped(rows: Sequence[NewRow]) -> set[int]:
-    """Return the columns that end; DuckDB cannot insert into a table that is partitioned by one of them, be it a placeholder."""
+    """Return the columns that end; DuckDB cannot insert into a table that is partitioned by one of them, also if it is a placeholder."""
     return {row.column_id for row in rows if isinstance(row, EndedColumn)} - {row.column_id for row in rows if isinstance(row, NewColumn)}
 
 
