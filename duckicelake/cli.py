@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from importlib.metadata import version as read_version
@@ -337,10 +338,7 @@ def lake_migrate(
     settings = read_settings({"home": home, "config": config})
     from duckicelake.commands.prepare import migrate_lake  # noqa: PLC0415  the lake's modules take a second to import
 
-    with stopping_on_signals():
-        lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
-        if not migrate_lake(lake, Console(), is_dry_run=dry_run):
-            raise typer.Exit(FAILED)
+    _change_lake(migrate_lake, settings, warehouse, is_dry_run=dry_run)
 
 
 def lake_nest(
@@ -353,9 +351,14 @@ def lake_nest(
     settings = read_settings({"home": home, "config": config})
     from duckicelake.commands.prepare import nest_lake  # noqa: PLC0415  the lake's modules take a second to import
 
+    _change_lake(nest_lake, settings, warehouse, is_dry_run=dry_run)
+
+
+def _change_lake(change: Callable[..., bool], settings: Settings, warehouse: str | None, *, is_dry_run: bool) -> None:
+    """Change a lake, or only say what would be done. The command's status is 1 if something stands against it."""
     with stopping_on_signals():
         lake = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
-        if not nest_lake(lake, Console(), is_dry_run=dry_run):
+        if not change(lake, Console(), is_dry_run=is_dry_run):
             raise typer.Exit(FAILED)
 
 

@@ -217,7 +217,7 @@ NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
 """The number of children of each nested type; None for any number."""
 
 PLACEHOLDER = "_iceberg_empty"
-"""The name of the column that stands in DuckLake for the columns that a table lacks, or for the fields that a struct lacks."""
+"""The name of DuckLake's column in the place of the columns that a table lacks, or of the fields that a struct lacks."""
 
 
 def is_placeholder(row: ColumnRow) -> bool:

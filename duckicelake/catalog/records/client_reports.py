@@ -70,7 +70,7 @@ def find_reported_table(warehouse: Warehouse, ident: Ident, *, may_be_new: bool)
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """Reports on a table, the newest first, and the number that the next page is below; None: there are no more."""
+    """Reports on a table, the newest first, and the number below which the next page begins; None on the last page."""
 
     reports: Sequence[ClientReport]
     before: int | None

@@ -404,7 +404,7 @@ def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Scan
 
 @dataclass(frozen=True, slots=True)
 class _BoundNames:
-    """What the names of a request mean in one schema."""
+    """The columns of one schema that the names of a request stand for."""
 
     schema_id: int
     bound: BoundExpression
