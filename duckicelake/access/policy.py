@@ -5,7 +5,8 @@ parses the rights that settings give on routes. No I/O.
 Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`);
 the same in another catalog: `route:<name>` and `route:<name>/namespace:<levels>`.
 `branch:<pattern>` names branches of the lake; `*` in it stands for any text.
-Principals and roles of an OIDC issuer are `<issuer>:<name>`; names in settings and in lakes have no colon.
+Principals and roles of an OIDC issuer are `<issuer>:<name>`, also in grants and in a lake, which has no secret for them; other names have
+no colon.
 """
 
 import re

@@ -1,7 +1,9 @@
 """Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request.
 
 A server calls this on worker threads, `read_policy` too: `app` gives it to the cache of policies, which calls it when the rules have
-changed. Each change and its audit entry are one transaction, and each read is one read transaction. The store is not touched.
+changed. Each change, its audit entry and its row in `iceberg_change`, by which other servers notice it, are one
+transaction. A change that may take a right away also ends the read-only DuckLake accounts of its principals, and a second transaction
+refuses the DuckDB sessions of such accounts that began before. Each read is one read transaction. The store is not touched.
 """
 
 from collections.abc import Mapping, Sequence

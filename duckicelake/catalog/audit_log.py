@@ -1,6 +1,8 @@
-"""The thread that writes denied requests, reads and reports to Postgres, and deletes old ones and old copies of expired lake snapshots.
+"""The thread that writes denied requests, changes in catalogs behind routes, reads and reports to Postgres, and deletes old ones.
 
-`app` starts one for each lake. `rest` queues lines on the event loop and never waits. The thread uses connections of its own.
+It also deletes old copies of expired lake snapshots. `app` starts one for each lake, and for each branch, tag or snapshot while it is
+open. `rest` queues lines and counts reads on the event loop alone, reports on worker threads, and never waits. The thread uses connections
+of its own.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """The manifests and manifest lists of a table: plans of them become bytes, and objects that are named by a digest of these bytes.
 
-`snapshot_building` calls this in the transaction that reads the table: that of a load, or that of a commit, under the lake's lock.
+`snapshot_building` calls this in the transaction that reads the table: that of a load, of a commit under the lake's lock, of an import of
+manifests, or of `duckicelake check`. Large manifests that were imported are looked for in `iceberg_manifest` and in the store.
 Rows of data files are read in that transaction, the next slice on a second thread; objects go to the `UploadQueue`. The footers of
 files with a name mapping are read from the store. `manifest_import` calls `verify` in a read transaction.
 """

@@ -2,7 +2,9 @@
 
 `rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made, renamed and deleted on a
 connection outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a
-merge, a revert and a reset are one transaction, and a repeated request with the same key gets the same answer. The store is not touched.
+merge, a revert and a reset are one transaction, and a repeated request with the same key gets the same answer. Their line of the audit log
+is in it; that of the other changes is written after them. `commands.branches` calls `lake.branches` itself, without lines. The store is
+not touched.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Records of requests in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
 
-A committed change writes its line in its own transaction. The thread of `catalog.audit_log` writes lines of denied requests, reads and
-reports in batches, and deletes old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
+A committed change writes its line in its own transaction; the making, renaming and deleting of a branch writes it afterwards. The thread
+of `catalog.audit_log` writes lines of denied requests and of changes in catalogs behind routes, reads and reports in batches, and deletes
+old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
 """
 
 import json
@@ -40,8 +41,8 @@ class AuditLine:
 
 
 DONE, UNKNOWN, DENIED, HIDDEN, UNPROVEN = "done", "unknown", "denied", "hidden", "unproven"
-"""Outcomes. `unknown` appears only in the server's log: Postgres has the line if the change is in the lake. `hidden`: denied, and
-answered as if the object did not exist. `unproven`: the principal could not be authenticated.
+"""Outcomes. Of the lake's own changes, `unknown` appears only in the server's log: Postgres has the line if the change is in the lake.
+`hidden`: denied, and answered as if the object did not exist. `unproven`: the principal could not be authenticated.
 """
 
 

@@ -1,12 +1,13 @@
 """Lake snapshots with what they changed, in order, and the cursor of the webhook: how far its receiver has acknowledged them.
 
 Lake snapshots are DuckLake's rows, and the copies that a trigger keeps of those that expire; `catalog.events` reads them in one read-only
-transaction. Nothing is written when a commit is made. A lake snapshot becomes visible after all before it, because the primary key of
-`ducklake_snapshot` lets one commit follow the other: a reader that goes on after the last id that it saw misses none. `catalog.audit_log`
-deletes old copies on its own thread, each batch in a transaction of its own.
+transaction, but for the webhook: its thread reads them at READ COMMITTED in the transaction of the cursor. Nothing is written when a
+commit is made. A lake snapshot becomes visible after all before it, because the primary key of `ducklake_snapshot` lets one commit follow
+the other: a reader that goes on after the last id that it saw misses none. `catalog.audit_log` deletes old copies on its own thread, each
+batch in a transaction of its own.
 
-`catalog.events` moves the cursor. The functions of the cursor run in one transaction, which holds the lock of the webhook until it ends, so
-that only one of several servers sends.
+`catalog.events` moves the cursor. The functions of the cursor run in one transaction, which is open while a request is sent and holds the
+lock of the webhook until it ends, so that only one of several servers sends.
 """
 
 from collections.abc import Generator, Sequence

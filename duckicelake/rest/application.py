@@ -106,7 +106,10 @@ def build_write_check(context: ServerContext) -> Callable[[Request], Awaitable[N
 
 
 def read_state(context: ServerContext) -> list[Metric]:
-    """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves."""
+    """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves.
+
+    Runs on the event loop: at a scrape or, with several workers, within a second after a request. It only reads memory.
+    """
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     unread = {(lake.prefix,): float(lake.audit_log.reads.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}

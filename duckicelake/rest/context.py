@@ -149,7 +149,7 @@ class BranchPolicies:
 class OpenLake:
     """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
 
-    `audit_log`, `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
+    `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
     `webhook` None: events are not sent. `repository`: the prefix of the lake if this is a branch of it.
     `read_only`: why it is never changed, empty if it is. `is_untagged`: it is a snapshot without a tag, which only principals that may
     manage the warehouse read: it shows what was there then by the grants of today.

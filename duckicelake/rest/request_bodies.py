@@ -1,6 +1,8 @@
-"""Request bodies of namespace, rename, register and sign operations, and the idempotency key. `iceberg.requests` parses the others.
+"""Request bodies of namespace, rename, register and sign operations, and the idempotency key. Others are parsed elsewhere.
 
-FastAPI calls `read_body` and `read_key` on the event loop; handlers call the `decode_` functions, which are pure.
+`iceberg.requests` parses those of tables, views, commits and scans, and the routes of branches, management, manifests and undrop their own.
+FastAPI calls `read_body` and `read_key` on the event loop; `layers.fast_paths` calls them by hand, with the headers by position. Handlers
+call the `decode_` functions, which are pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,6 +29,7 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "256MB",
     "threads": "1",
 }
+"""The settings of each DuckDB that sees SQL of users: the parser here, and the process of `function_binder`."""
 
 Tree = dict[str, Any]
 """A node of a query as DuckDB writes it in JSON."""

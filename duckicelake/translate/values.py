@@ -1,7 +1,8 @@
 """Iceberg values as the texts of DuckDB (statistics, partition values, column defaults): parsed for loads, formatted for commits. No I/O.
 
 A text without an Iceberg value (an infinite date, garbage) gives None: a bound is left out then, and a partition value counts as
-unproven. A wrong text would hide a file from DuckDB's queries, so values that DuckDB might read differently have no text.
+unproven. Executors of `verify` call `parse_value` too. A wrong text would hide a file from DuckDB's queries, so values that DuckDB might
+read differently have no text.
 Source: DuckDB casts to VARCHAR; DuckLake 1.0 «file_column_stats»
 """
 

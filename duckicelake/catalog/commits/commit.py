@@ -20,7 +20,7 @@ from duckicelake.catalog.commits.prepare import (
     prepare_request,
     remove_written,
 )
-from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction, to_request
+from duckicelake.catalog.commits.requests import CommitBatch, GroupMember, TableCommit, build_group, build_transaction
 from duckicelake.catalog.commits.unreadable import hide_columns, is_hiding
 from duckicelake.catalog.commits.write import Committed, load_committed, show, writing
 from duckicelake.catalog.incoming.client_manifests import ClientManifests
@@ -41,7 +41,6 @@ from duckicelake.errors import (
     Unprocessable,
     Unsupported,
 )
-from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.lake.connect import reading
 from duckicelake.lake.writing.idempotency import RequestRepeated, has_transaction
 from duckicelake.lake.writing.waiting_sessions import LockYielded
@@ -105,19 +104,15 @@ class GroupUnknown(Exception):
         self.refusals = refusals
 
 
-def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
-    """Change or create one table and return its new state.
-
-    Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
-    NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: the outcome is unknown, or the new state cannot be published
-    """
-    return commit_prepared(warehouse, to_request(ident, asked))
-
-
 def commit_prepared(
     warehouse: Warehouse, request: TableCommit, offered: PreparedOnce | None = None, attempts: Attempts = ALL_ATTEMPTS
 ) -> LoadedTable:
-    """Do what `commit_table` does, with what `prepare` returned if its base is still the newest one known. Raises: RacesLost."""
+    """Change or create one table and return its new state. `offered` is used if its base is still the newest one known.
+
+    Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
+    NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: the outcome is unknown, or the new state cannot be published.
+    RacesLost: `attempts` are used up
+    """
     try:
         committed = _commit(warehouse, CommitBatch([request]), offered, attempts)
     except Unsupported:
@@ -138,7 +133,8 @@ def _hide_columns(warehouse: Warehouse, request: TableCommit) -> LoadedTable:
 def prepare(warehouse: Warehouse, request: TableCommit) -> PreparedOnce:
     """Return a request with the client's manifests read. Nothing is locked, and its base may be outdated at once.
 
-    Raises: CommitFailed: a requirement does not hold of the table as it is now, and the request has not landed. What `commit_table` raises
+    Raises: CommitFailed: a requirement does not hold of the table as it is now, and the request has not landed. What `commit_prepared`
+    raises
     """
     [prepared] = _prepare_all(warehouse, [request], [None], from_cache=True)
     return PreparedOnce(prepared.manifests, prepared)
@@ -157,7 +153,7 @@ def commit_group(
     """Commit requests that change only properties of one table in one transaction, and return the result of each.
 
     A member whose requirements do not hold is refused even if the outcome of the others is unknown: it was no part of their transaction.
-    Raises: RacesLost. What `commit_table` raises but for CommitStateUnknown: nothing was done, and each may be committed alone
+    Raises: RacesLost. What `commit_prepared` raises but for CommitStateUnknown: nothing was done, and each may be committed alone
     """
     refusals: Mapping[int, CommitFailed] = {}
     result: LoadedTable | CommitStateUnknown | None = None
@@ -185,7 +181,7 @@ def load_landed(warehouse: Warehouse, request: TableCommit) -> LoadedTable | Non
 
 
 def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
-    """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_table` raises."""
+    """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_prepared` raises."""
     batch = build_transaction(requests)
     try:
         if requests:

@@ -2,6 +2,10 @@
 
 Then it applies the requests to the metadata of their tables and looks up all rows that planning the commit needs.
 
+With an Idempotency-Key, keys of more than an hour are deleted and this one is inserted right after the lock, so a repeated request ends
+here. DuckDB sessions that lost a race and wait to commit get the lock first; it is taken again after them. No other row is written in this
+step.
+
 `commits.commit` calls it; plan and write follow in the same transaction. Every other committer waits, DuckDB included, so nothing slow
 is done here.
 """

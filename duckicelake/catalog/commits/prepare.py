@@ -2,8 +2,8 @@
 
 Delete files, and copies of data files with row ids, are written then too. No lock is held, so the table may change at any time:
 `commits.lock` checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch. Postgres is read in several
-short read transactions, and a state of the table that is not published yet is published first; only `read_committed_ids` is also called
-under the lake's lock, by `commits.lock`.
+short read transactions and single statements, and a state of the table that is not published yet is published first; only
+`read_committed_ids` is also called under the lake's lock, by `commits.lock`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,10 @@
 """The last step of a commit: its rows are written, the new state of its table gets its metadata version, and after COMMIT it is shown.
 
 A commit of plain rows numbers the state in its own transaction, which saves a disk flush: by one statement with the rows if the state
-can be predicted, else after the rows are read back. All others are published by a load after COMMIT. Objects are written after COMMIT:
-no client can know their names before, and after a crash the next load writes the same objects. Only full batches of a large commit
-are sent before it. `commits.commit` calls this, the first part in the commit's transaction.
+can be predicted, else after the rows are read back. The lines of the audit log are rows of the same transaction on both ways. All others
+are published by a load after COMMIT. Objects are written after COMMIT: no client can know their names before, and after a crash the next
+load writes the same objects. Only full batches of a large commit are sent before it. `commits.commit` calls this, the first part in the
+commit's transaction.
 """
 
 from collections.abc import Generator, Mapping

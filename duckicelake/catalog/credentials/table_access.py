@@ -1,8 +1,10 @@
 """Vended credentials and signed requests for one table's files, and the folders and files that they may cover.
 
-`rest` calls this on a worker thread, after it checked the rights; scopes are computed in a read transaction, and keys are requested from
-STS outside of it. Finding out if requests are signed may publish the table, and probes the store once. `create_table` checks a chosen
-location in the commit's transaction. Credentials cover folders that no other table has, and else single files: tables may share a folder,
+`rest` calls this on worker threads. For keys it has checked the rights that it passes; `sign_request` refuses by those that it is given,
+and `find_signed_table` runs before any are known. Scopes are computed in a read transaction, and keys are requested from STS outside of
+it. Finding out if requests are signed may publish the table, and probes the store once. `create_table` calls `check_exclusive` under the
+lake's lock, or, for a staged table, in a transaction without it. The DATA_PATHs of the server's other lakes are read once, from their own
+Postgres. Credentials cover folders that no other table has, and else single files: tables may share a folder,
 because DuckDB uses names of folders again, and SeaweedFS ignores case.
 """
 

@@ -1,9 +1,9 @@
 """The metadata of a table that a request creates or commits to, or the reason why the request is refused.
 
 `catalog.table_changes` calls `build_new_metadata` for new tables. `catalog.commits` calls `apply_updates` under the lake's lock, also for
-transactions that create a table. The jobs `import` and `export` describe new tables with it. No I/O.
-The rules and messages are those of Java's `TableMetadata.Builder`, with three differences: LAST_ADDED also means a schema, spec or
-order that existed before the request added it again; a schema that a snapshot was written with cannot be removed;
+transactions that create a table, and before it with the schemas and specs of a request alone. The jobs `import` and `export` describe new
+tables with it. No I/O. The rules and messages are those of Java's `TableMetadata.Builder`, with three differences: LAST_ADDED also means a
+schema, spec or order that existed before the request added it again; a schema that a snapshot was written with cannot be removed;
 last-sequence-number never decreases.
 
 Source: Iceberg REST specification «TableUpdate»; Java `TableMetadata.Builder`
@@ -260,13 +260,6 @@ def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], no
         _check_references(metadata)
     _check_snapshot_schemas(draft, metadata)
     return metadata
-
-
-def log_metadata_file(metadata: TableMetadata, base: TableMetadata, base_location: str) -> TableMetadata:
-    """Return the metadata with its predecessor's file in the metadata log, limited to as many entries as the properties say."""
-    kept = get_previous_versions_max(metadata.properties)
-    entries = (*base.metadata_log, (base.last_updated_ms, base_location))
-    return replace(metadata, metadata_log=entries[-kept:])
 
 
 def _empty_metadata(updates: Sequence[TableUpdate], now_ms: int) -> TableMetadata:

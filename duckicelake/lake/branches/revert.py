@@ -1,6 +1,7 @@
 """Revert of one lake snapshot, or of a merge: a new lake snapshot takes back what it changed. All or nothing.
 
-`catalog.repositories` and `commands.branches` call it, for the lake or a branch; `revert_locked` runs in their transaction.
+For the lake or a branch, `catalog.repositories` calls `revert_locked` in its commit's transaction, and `commands.branches` calls
+`revert_snapshot`, which begins one for each try. Both call `preview_revert` outside of a transaction: it rolls its own back.
 The rows say what the snapshot did: those that begin with it are ended, and those that it ended begin again. A data file that comes back, or
 of which deleted rows come back, gets a new row with a new id for the same object, because a row has one span of snapshots.
 """

@@ -1,7 +1,7 @@
 """Queries for commits. `catalog` runs most of them in the commit's transaction, under the lake's lock; all only read.
 
 `catalog.commits.prepare` and `catalog.incoming` run some in a read transaction before the lock, and so does server-side scan planning, to
-find the lake snapshot of a client's snapshot id.
+find the lake snapshot of a client's snapshot id. `read_replay_check` also runs in no transaction, and is one statement for that reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

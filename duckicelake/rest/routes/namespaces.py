@@ -1,6 +1,7 @@
 """Handlers of the namespace operations.
 
-They run on worker threads. `catalog` begins the transactions.
+They run on worker threads. `catalog` begins the transactions. If a namespace gets a `location` in another bucket than ICEBERG_PATH, a test
+object is written there, read and deleted before.
 """
 
 from typing import Annotated

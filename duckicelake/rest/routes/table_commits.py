@@ -1,5 +1,7 @@
 """Commits to one table and to several: they wait for their turn on the event loop, and are committed in threads.
 
+`layers.fast_paths` calls `update_table`, with its arguments by position; FastAPI's route for it is there for its description.
+
 A commit passes through three functions: `parse_commit` (no I/O), `prepare_commit` (before the turn and without the lake's lock: reads
 Postgres and the client's manifests, and may write objects), and `commit_alone` (in the turn). A commit that requires a branch to be as it
 was, and comes while another one moves that branch, is prepared when the other one is done: nearly always it is refused then, before its

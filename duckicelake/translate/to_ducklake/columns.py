@@ -1,6 +1,7 @@
 """An Iceberg schema as DuckLake columns: the field id is `column_id`, a list's child is `element`, a map's `key` and `value`.
 
-`to_ducklake.tables` calls this while `catalog` plans a change under the lake's lock. No I/O.
+`to_ducklake.tables` calls this while `catalog` plans a change under the lake's lock, or checks a staged table without it. `to_column_type`
+is also called before the lock, and by the driver of `import`. No I/O.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duckicelake.catalog.commits import commit, write
-from duckicelake.catalog.commits.commit import commit_table
+from duckicelake.catalog.commits.commit import commit_prepared
 from duckicelake.catalog.commits.requests import to_request
 from duckicelake.catalog.tables import Ident, with_client_ids
 from duckicelake.catalog.warehouse import Warehouse
@@ -33,7 +33,7 @@ JOURNEYS = 4
 def set_property(warehouse: Warehouse, value: str) -> None:
     """Commit one property."""
     body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": value}}]}
-    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+    commit_prepared(warehouse, to_request(Ident(("main",), "t"), parse_commit_table(body)))
 
 
 @pytest.fixture
@@ -95,13 +95,13 @@ def add_column(warehouse: Warehouse) -> None:
     fields = [{"id": i, "name": name, "required": False, "type": "int"} for i, name in enumerate(("id", "more"), 1)]
     added = {"action": "add-schema", "schema": {"type": "struct", "schema-id": 1, "fields": fields}}
     body = {"requirements": [], "updates": [added, {"action": "set-current-schema", "schema-id": -1}]}
-    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+    commit_prepared(warehouse, to_request(Ident(("main",), "t"), parse_commit_table(body)))
 
 
 def move(warehouse: Warehouse) -> None:
     """Commit another location."""
     body = {"requirements": [], "updates": [{"action": "set-location", "location": f"{load(warehouse).location}-moved"}]}
-    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+    commit_prepared(warehouse, to_request(Ident(("main",), "t"), parse_commit_table(body)))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_commit_that_hides_columns_and_waits_too_long_has_failed(
     with holder.transaction():
         holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
         with pytest.raises(CommitGaveUp):
-            commit_table(warehouse, Ident(("main",), "t"), asked)
+            commit_prepared(warehouse, to_request(Ident(("main",), "t"), asked))
 
 
 def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
@@ -195,9 +195,9 @@ def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
     ]
     asked = parse_commit_table({"requirements": [], "updates": updates})
     assert commit.prepare_from_cache(loaded, to_request(ident, asked), None) is not None
-    first = commit_table(open_server(lake), ident, asked)
+    first = commit_prepared(open_server(lake), to_request(ident, asked))
     monkeypatch.setattr(commit, "COMMIT_S", 0.0)
-    again = commit_table(loaded, ident, asked)
+    again = commit_prepared(loaded, to_request(ident, asked))
     assert again.metadata == first.metadata
     told = json.loads(with_client_ids(loaded.objects, again, {4711}).metadata)
     assert [found["snapshot-id"] for found in told["snapshots"]][len(before["snapshots"]) :] == [told["current-snapshot-id"], 4711]
@@ -267,7 +267,7 @@ def test_a_large_commit_leaves_the_cache_of_its_table_to_loads_while_its_rows_ar
     monkeypatch.setattr(write, "write_steps", note)
     properties = {f"k{number}": "v" for number in range(write.MOST_ROWS + 1)}
     body = {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
-    shown = commit_table(loaded, Ident(("main",), "t"), parse_commit_table(body))
+    shown = commit_prepared(loaded, to_request(Ident(("main",), "t"), parse_commit_table(body)))
     assert is_locked == [False]
     assert json.loads(shown.metadata)["properties"].keys() >= properties.keys()
     assert load(loaded).metadata == shown.metadata

@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import encode_metadata, format_metadata, parse_metadata
 from duckicelake.iceberg.partition import UNPARTITIONED, UNSORTED
-from duckicelake.iceberg.requests.table_changes import apply_updates, log_metadata_file
+from duckicelake.iceberg.requests.table_changes import apply_updates, get_previous_versions_max
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
     AddSnapshot,
@@ -249,9 +249,6 @@ def test_a_replace_transaction_keeps_the_history():
         pytest.param({"write.metadata.previous-versions-max": "many"}, 100, id="no-number"),
     ],
 )
-def test_the_log_names_earlier_metadata_files(properties, kept):
-    """The file that was current goes to the end of the log, with its time; the oldest fall off."""
-    base = table(properties=properties, metadata_log=tuple((i, f"v{i}") for i in range(1, 121)))
-    logged = log_metadata_file(apply(base, SetLocation("s3://b/u")), base, "v121")
-    assert logged.metadata_log[-1] == (base.last_updated_ms, "v121")
-    assert len(logged.metadata_log) == kept
+def test_the_log_names_as_many_metadata_files_as_the_property_says(properties, kept):
+    """At least one, and 100 if the property is no number."""
+    assert get_previous_versions_max(properties) == kept
