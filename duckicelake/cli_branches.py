@@ -129,16 +129,17 @@ def branch_log(
 def branch_diff(
     old: Annotated[str, typer.Argument(metavar="FROM", help="The branch to compare with; main is the lake itself.")],
     new: Annotated[str, typer.Argument(metavar="TO", help="The branch that is compared.")],
+    rows: Annotated[int | None, typer.Option(min=1, max=10_000, help="Show so many added and deleted rows of each table at most.")] = None,
     form: FormatOption = ListFormat.text,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Say what TO has that FROM has not, and the reverse: namespaces, tables and views; columns, files and rows of each table."""
-    settings, _ = read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import diff  # noqa: PLC0415  as above
 
-    for line in diff(settings, warehouse, old, new, as_json=form is ListFormat.json):
+    for line in diff(settings, warehouse, (old, new), None if rows is None else (opened, rows), as_json=form is ListFormat.json):
         typer.echo(line)
 
 

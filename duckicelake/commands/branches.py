@@ -13,14 +13,16 @@ from datetime import UTC, datetime
 
 import psycopg
 
+from duckicelake.commands.branch_rows import add_rows, format_rows
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings, Settings
+from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, Forbidden
 from duckicelake.lake import access_rules
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
-from duckicelake.lake.branches.diff import ColumnChange, ObjectChange, read_diff
+from duckicelake.lake.branches.diff import ColumnChange, ObjectChange, RowSources, read_diff, read_differing_files, read_row_sources
 from duckicelake.lake.branches.log import LogEntry, describe_diff, describe_entry, format_time, read_log
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, check_plan, describe_result, merge_branch, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
@@ -155,18 +157,36 @@ def log(settings: Settings, warehouse: str | None, name: str, limit: int, *, as_
     return [line for entry in entries for line in format_entry(entry)]
 
 
-def diff(settings: Settings, warehouse: str | None, old: str, new: str, *, as_json: bool) -> Sequence[str]:
-    """Return what `new` has that `old` has not, and the reverse, as lines or as one JSON document."""
-    lake = choose_lake(settings, warehouse)
+def diff(
+    settings: Settings, warehouse: str | None, refs: tuple[str, str], rows: tuple[Home, int] | None, *, as_json: bool
+) -> Sequence[str]:
+    """Return what the second ref has that the first has not, and the reverse, as lines or as one JSON document.
+
+    `rows`: the home of the DuckDB that reads rows, and how many of a table at most; None: no rows are read.
+    """
+    lake, (old, new) = choose_lake(settings, warehouse), refs
     with connecting(lake) as conn:
         # Both sides are read as of one moment.
         conn.execute(BEGIN_READING)
-        found = read_diff(conn, *(get_ref_schema(conn, lake.metadata_schema, name) for name in (old, new)))
+        schemas = [get_ref_schema(conn, lake.metadata_schema, name) for name in refs]
+        found = read_diff(conn, *schemas)
+        sources = None if rows is None else read_row_sources(conn, *schemas)
         conn.rollback()
+        if rows is not None and sources is not None:
+            found = add_rows(lake, rows[0], found, (sources, lambda: _is_current(conn, sources)), rows[1])
     if as_json:
         return (json.dumps(describe_diff(found), indent=2),)
     lines = [*format_changes("namespace", found.namespaces), *format_changes("table", found.tables), *format_changes("view", found.views)]
     return lines or (f"{old} and {new} are the same",)
+
+
+def _is_current(conn: psycopg.Connection, sources: RowSources) -> bool:
+    """Return True if the files that were to be read are still those that differ at the same snapshots."""
+    conn.execute(BEGIN_READING)
+    try:
+        return read_differing_files(conn, sources.sides) == sources.files
+    finally:
+        conn.rollback()
 
 
 def format_entry(entry: LogEntry) -> list[str]:
@@ -196,6 +216,7 @@ def format_change(kind: str, change: ObjectChange) -> list[str]:
     counted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     details = [format_column(each) for each in change.columns]
     details += [f"    {each} changed" for each in (*change.properties, *change.layout)]
+    details += () if change.rows is None else format_rows(change.rows)
     return [f"{change.change} {kind} {change.name}{renamed}{': ' if counted else ''}{counted}", *details]
 
 

@@ -11,7 +11,7 @@ import duckdb
 from duckicelake.commands.branches import connecting
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings
-from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb, quote
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb, quote, quote_name
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
 from duckicelake.lake.inspect import LateColumn, read_inlining, read_late_columns
@@ -74,8 +74,3 @@ def format_flush(schema_name: str, table_name: str) -> Sequence[str]:
         f"CALL ducklake_flush_inlined_data('lake', schema_name => {quote(schema_name)}, table_name => {quote(table_name)})",
         "RESET ducklake_max_retry_count",
     )
-
-
-def quote_name(name: str) -> str:
-    """Return a name as a SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'

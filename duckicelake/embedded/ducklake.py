@@ -30,12 +30,13 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class LakeAddress:
-    """The address of a DuckLake; `data_path` None means that of the existing lake."""
+    """The address of a DuckLake; `data_path` None means that of the existing lake, `snapshot_id` None its newest snapshot."""
 
     dsn: str
     metadata_schema: str
     data_path: str | None = None
     read_only: bool = False
+    snapshot_id: int | None = None
 
 
 def connect_duckdb(
@@ -74,6 +75,11 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def quote_name(name: str) -> str:
+    """Return a name as a SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def format_secret(keys: S3Keys, name: str = "lake_s3") -> str:
     """Return the CREATE SECRET statement with the keys of an S3."""
     parts = ["TYPE s3", f"KEY_ID {quote(keys.access_key_id)}", f"SECRET {quote(keys.secret_access_key)}", f"REGION {quote(keys.region)}"]
@@ -88,6 +94,8 @@ def format_attach(address: LakeAddress, catalog: str = CATALOG_NAME) -> str:
     options = [f"METADATA_SCHEMA {quote(address.metadata_schema)}"]
     if address.data_path is not None:
         options.append(f"DATA_PATH {quote(address.data_path)}")
+    if address.snapshot_id is not None:
+        options.append(f"SNAPSHOT_VERSION {address.snapshot_id}")
     if address.read_only:
         options.append("READ_ONLY")
     return f"ATTACH {quote('ducklake:postgres:' + address.dsn)} AS {catalog} ({', '.join(options)})"

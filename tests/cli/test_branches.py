@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from duckicelake.cli import build_cli
 from duckicelake.config import SettingsError
 from duckicelake.errors import BadRequest, Unsupported
 from tests.cli.test_commands import settings_for
-from tests.lake.branches.repository import make_branch, read_rows
+from tests.lake.branches.repository import fill, make_branch, read_rows
 from tests.support.lakes import FreshLake
 
 
@@ -114,3 +115,79 @@ def test_an_unreadable_fork_point_is_refused(lake: FreshLake, tmp_path: Path, at
     """A fork point is a number or a time."""
     with pytest.raises(BadRequest, match="--at"):
         ask(settings_for(lake), "branch", "create", "dev", "--at", at, "--home", str(tmp_path / "home"))
+
+
+def compare_rows(lake: FreshLake, tmp_path: Path, limit: int, *form: str) -> str:
+    """Return what the comparison of main with the branch prints."""
+    return ask(settings_for(lake), "branch", "diff", "main", "dev", "--rows", str(limit), *form, "--home", str(tmp_path / "home"))
+
+
+def test_rows_are_shown_whatever_they_are_stored_in(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, deletes of some rows of a file, inlined rows and deletes, made, dropped and replaced tables; compacted rows are the same."""
+    monkeypatch.chdir(tmp_path)
+    with closing(lake.duckdb()) as main:
+        fill(main)
+        main.execute("CREATE TABLE hiding (filename VARCHAR)")
+        main.execute("CREATE TABLE compacted AS SELECT range AS i FROM range(50)")
+        main.execute("INSERT INTO compacted FROM range(50, 90)")
+        dev = make_branch(lake, "dev")
+        # as many deletes of one file on both sides
+        main.execute("DELETE FROM t WHERE id = 3")
+    with closing(dev.duckdb()) as session:
+        for statement in (
+            "DELETE FROM t WHERE id IN (7, 900)",
+            "INSERT INTO t SELECT i, 'x' FROM range(1000, 1030) r(i)",
+            "INSERT INTO t VALUES (2000, 'inlined')",
+            "INSERT INTO s.parts VALUES (9, 9), (9, 9)",
+            "UPDATE s.parts SET n = n + 1000 WHERE n = 4",
+            "CALL ducklake_merge_adjacent_files('lake', 'compacted')",
+            "CREATE TABLE made AS SELECT 1.50::DECIMAL(9, 2) AS d, 'inf'::DOUBLE AS f, DATE '2026-01-02' AS day, {'a': [NULL, 0.5]} AS n",
+            "DROP TABLE empty",
+            "INSERT INTO hiding VALUES ('x')",
+        ):
+            session.execute(statement)
+    found: dict[str, Any] = {
+        each["name"]: each.get("rows") for each in json.loads(compare_rows(lake, tmp_path, 3, "--format", "json"))["tables"]
+    }
+    t = found["main.t"]
+    assert t["added"] == [{"id": 3, "v": "m"}, *({"id": each, "v": "x"} for each in (1000, 1001))] and t["more-added"]
+    assert t["deleted"] == [{"id": 7, "v": "m"}, {"id": 900, "v": "i"}] and not t["more-deleted"]
+    assert found["s.parts"]["added"] == [{"k": 1, "n": 1004}, {"k": 9, "n": 9}, {"k": 9, "n": 9}]
+    assert found["s.parts"]["deleted"] == [{"k": 1, "n": 4}] and not found["s.parts"]["more-added"]
+    assert found["main.compacted"] == {"added": [], "deleted": [], "more-added": False, "more-deleted": False}
+    assert found["main.made"]["added"] == [{"d": "1.50", "f": "inf", "day": "2026-01-02", "n": {"a": [None, 0.5]}}]
+    assert found["main.hiding"]["added"] == [{"filename": "x"}]
+
+
+def test_rows_are_compared_by_the_columns_that_both_sides_have(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renamed, promoted and added columns make no row another one; older rows have an added one's default."""
+    monkeypatch.chdir(tmp_path)
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t (id INTEGER, v VARCHAR, gone INTEGER, n STRUCT(a INTEGER))")
+        for first in (0, 20):
+            main.execute(f"INSERT INTO t SELECT i, 'v', -i, {{'a': i}} FROM range({first}, {first + 20}) r(i)")
+        dev = make_branch(lake, "dev")
+        main.execute("ALTER TABLE t ADD COLUMN mine VARCHAR DEFAULT 'm'")
+        main.execute("UPDATE t SET mine = 'changed' WHERE id = 19")
+    with closing(dev.duckdb()) as session:
+        for statement in (
+            "ALTER TABLE t ALTER COLUMN id TYPE BIGINT",
+            "ALTER TABLE t RENAME COLUMN v TO w",
+            "ALTER TABLE t DROP COLUMN gone",
+            "ALTER TABLE t ADD COLUMN extra INTEGER DEFAULT 7",
+            "ALTER TABLE t RENAME TO u",
+            "CALL ducklake_merge_adjacent_files('lake', 'u')",
+            "UPDATE u SET extra = 8 WHERE id = 1",
+            "UPDATE u SET w = 'new' WHERE id = 2",
+        ):
+            session.execute(statement)
+    lines = compare_rows(lake, tmp_path, 2).splitlines()
+    rows = [(line[4], json.loads(line[6:])) for line in lines if line.startswith(("    + ", "    - "))]
+    assert rows == [
+        ("-", {"id": 1, "v": "v", "n": {"a": 1}, "mine": "m"}),
+        ("-", {"id": 2, "v": "v", "n": {"a": 2}, "mine": "m"}),
+        ("+", {"id": 1, "w": "v", "n": {"a": 1}, "extra": 8}),
+        ("+", {"id": 2, "w": "new", "n": {"a": 2}, "extra": 7}),
+    ]
+    # Of the third, only the column has changed that the branch does not have.
+    assert lines[-1] == "    more rows were deleted and added: a greater --rows shows them"

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.create import SELECT_INLINED
+from duckicelake.lake.branches.create import FOLDER, SELECT_INLINED
 
 MADE, DROPPED, RENAMED, CHANGED, REPLACED = "made", "dropped", "renamed", "changed", "replaced"
 
@@ -43,6 +43,24 @@ class ObjectChange:
     files_removed: int = 0
     rows_added: int = 0
     rows_deleted: int = 0
+    rows: "RowChanges | None" = None
+
+
+Row = Mapping[str, Any]
+"""A row as JSON shows it, by the names of its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Rows that the second side has more often than the first, and the reverse, in the order of their values.
+
+    `has_more_*`: there are more than were asked for.
+    """
+
+    added: Sequence[Row] = ()
+    deleted: Sequence[Row] = ()
+    has_more_added: bool = False
+    has_more_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +118,26 @@ SELECT_ONE_SIDED = sql.SQL("""
 (SELECT 0 AS side, * FROM ({old} EXCEPT {new}) a) UNION ALL (SELECT 1 AS side, * FROM ({new} EXCEPT {old}) b) ORDER BY 1, 2, 3
 """)
 
-LIVE_FILES = sql.SQL("""
-SELECT f.table_id, f.data_file_id, f.record_count - coalesce(d.delete_count, 0) - coalesce(i.delete_count, 0) AS row_count
+# Deletes are compared one by one: files with as many deletes may have other ones. The folder of a table is that of the snapshot.
+LIST_FILES = sql.SQL("""
+WITH deletes AS (
+    SELECT d.data_file_id, sum(d.delete_count) AS delete_count, string_agg(d.delete_file_id::text, ',' ORDER BY d.delete_file_id) AS deletes
+      FROM {member}.ducklake_delete_file d
+     WHERE d.begin_snapshot <= {at} AND (d.end_snapshot IS NULL OR d.end_snapshot > {at}) GROUP BY d.data_file_id
+), roots AS (
+    SELECT t.table_id, {folder} AS root
+      FROM {source}.ducklake_table t JOIN {source}.ducklake_schema s ON s.schema_id = t.schema_id
+     WHERE t.begin_snapshot <= {at} AND (t.end_snapshot IS NULL OR t.end_snapshot > {at})
+       AND s.begin_snapshot <= {at} AND (s.end_snapshot IS NULL OR s.end_snapshot > {at})
+)
+SELECT f.table_id, f.data_file_id, f.record_count - coalesce(d.delete_count, 0) - coalesce(i.delete_count, 0) AS row_count,
+       concat_ws(';', coalesce(d.deletes, ''), coalesce(i.deletes, '')) AS deletes,
+       CASE WHEN coalesce(f.path_is_relative, true) THEN r.root ELSE '' END || f.path AS path
   FROM {member}.ducklake_data_file f
-  LEFT JOIN (SELECT data_file_id, sum(delete_count) AS delete_count FROM {member}.ducklake_delete_file
-              WHERE end_snapshot IS NULL GROUP BY data_file_id) d ON d.data_file_id = f.data_file_id
+  LEFT JOIN roots r ON r.table_id = f.table_id
+  LEFT JOIN deletes d ON d.data_file_id = f.data_file_id
   LEFT JOIN ({inlined_deletes}) i ON i.table_id = f.table_id AND i.file_id = f.data_file_id
- WHERE f.end_snapshot IS NULL
+ WHERE f.begin_snapshot <= {at} AND (f.end_snapshot IS NULL OR f.end_snapshot > {at})
 """)
 SELECT_FILES = sql.SQL("""
 WITH old AS ({old}), new AS ({new})
@@ -114,7 +145,7 @@ SELECT coalesce(o.table_id, n.table_id), count(*) FILTER (WHERE o.table_id IS NU
        sum(greatest(coalesce(n.row_count, 0) - coalesce(o.row_count, 0), 0))::bigint,
        sum(greatest(coalesce(o.row_count, 0) - coalesce(n.row_count, 0), 0))::bigint
   FROM old o FULL JOIN new n ON n.table_id = o.table_id AND n.data_file_id = o.data_file_id
- WHERE o.row_count IS DISTINCT FROM n.row_count
+ WHERE o.deletes IS DISTINCT FROM n.deletes
  GROUP BY 1
 """)
 SELECT_INLINED_ROWS = sql.SQL("""
@@ -124,10 +155,16 @@ SELECT coalesce(o.table_id, n.table_id), 0, 0, count(*) FILTER (WHERE o.table_id
  WHERE o.table_id IS NULL OR n.table_id IS NULL
  GROUP BY 1
 """)
-NO_DELETES = sql.SQL("SELECT 0::bigint AS table_id, 0::bigint AS file_id, 0::bigint AS delete_count WHERE false")
-NO_ROWS = sql.SQL("SELECT 0::bigint AS table_id, 0::bigint AS row_id, 0::bigint AS begin_snapshot WHERE false")
-COUNT_DELETES = sql.SQL("SELECT {table_id}::bigint, file_id, count(*) FROM {relation} GROUP BY file_id")
-LIST_ROWS = sql.SQL("SELECT {table_id}::bigint, row_id, begin_snapshot FROM {relation} WHERE end_snapshot IS NULL")
+NO_DELETES = sql.SQL("SELECT 0::bigint AS table_id, 0::bigint AS file_id, 0::bigint AS delete_count, '' AS deletes WHERE false")
+NO_ROWS = sql.SQL("SELECT 0::bigint AS table_id, ''::text AS name, 0::bigint AS row_id, 0::bigint AS begin_snapshot WHERE false")
+LIST_DELETES = sql.SQL("""
+SELECT {table_id}::bigint, file_id, count(*), md5(string_agg(row_id::text, ',' ORDER BY row_id))
+  FROM {relation} WHERE begin_snapshot <= {at} GROUP BY file_id
+""")
+LIST_ROWS = sql.SQL("""
+SELECT {table_id}::bigint, {name}::text, row_id, begin_snapshot FROM {relation}
+ WHERE begin_snapshot <= {at} AND (end_snapshot IS NULL OR end_snapshot > {at})
+""")
 
 
 @dataclass(slots=True)
@@ -236,18 +273,140 @@ def _read_one_sided(conn: psycopg.Connection, query: sql.SQL, old: str, new: str
     return conn.execute(SELECT_ONE_SIDED.format(**sides)).fetchall()
 
 
+Side = tuple[str, int]
+"""A member's metadata schema, and the snapshot at which it is read."""
+
+
+def _read_sides(conn: psycopg.Connection, old: str, new: str) -> tuple[Side, Side]:
+    """Return both members at their newest snapshots."""
+    return (old, _read_head(conn, old)), (new, _read_head(conn, new))
+
+
+def _read_head(conn: psycopg.Connection, member: str) -> int:
+    row = conn.execute(SELECT_HEAD.format(member=sql.Identifier(member))).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _list_live(conn: psycopg.Connection, sides: tuple[Side, Side]) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
+    """Return the statements that list the files, and the inlined rows, of both sides."""
+    files, rows, union = dict[str, sql.Composable](), dict[str, sql.Composable](), sql.SQL(" UNION ALL ")
+    for key, (member, head) in zip(("old", "new"), sides, strict=True):
+        at, schema = sql.Literal(head), sql.Identifier(member)
+        deletes, inserts = [sql.Composed([NO_DELETES])], [sql.Composed([NO_ROWS])]
+        for name, is_delete in conn.execute(SELECT_INLINED, {"schema": member}).fetchall():
+            found, query = (deletes, LIST_DELETES) if is_delete else (inserts, LIST_ROWS)
+            table_id, relation = sql.Literal(int(name.split("_")[3])), sql.Identifier(member, name)
+            found.append(query.format(table_id=table_id, relation=relation, name=sql.Literal(name), at=at))
+        folder = FOLDER.format(source=schema)
+        files[key] = LIST_FILES.format(member=schema, source=schema, folder=folder, at=at, inlined_deletes=union.join(deletes))
+        rows[key] = union.join(inserts)
+    return files, rows
+
+
 def _read_counts(conn: psycopg.Connection, old: str, new: str) -> list[tuple[int, ...]]:
     """Return (table id, files added, files removed, rows added, rows deleted), of files and of inlined rows."""
-    inlined = {member: [row[0] for row in conn.execute(SELECT_INLINED, {"schema": member}).fetchall()] for member in (old, new)}
-    files, rows = dict[str, sql.Composable](), dict[str, sql.Composable]()
-    for key, member in (("old", old), ("new", new)):
-        deletes, inserts = [sql.Composed([NO_DELETES])], [sql.Composed([NO_ROWS])]
-        for name in inlined[member]:
-            table_id, relation = sql.Literal(int(name.split("_")[3])), sql.Identifier(member, name)
-            is_delete = name.startswith("ducklake_inlined_delete_")
-            found, query = (deletes, COUNT_DELETES) if is_delete else (inserts, LIST_ROWS)
-            found.append(query.format(table_id=table_id, relation=relation))
-        union = sql.SQL(" UNION ALL ")
-        files[key] = LIVE_FILES.format(member=sql.Identifier(member), inlined_deletes=union.join(deletes))
-        rows[key] = union.join(inserts)
+    files, rows = _list_live(conn, _read_sides(conn, old, new))
     return [*conn.execute(SELECT_FILES.format(**files)).fetchall(), *conn.execute(SELECT_INLINED_ROWS.format(**rows)).fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffColumn:
+    """A column of a table: its id, its name, what older rows show in it, and the snapshots at which it was made or changed."""
+
+    column_id: int
+    name: str
+    initial_default: str | None
+    begins: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """A table on one side: its names and columns, and the data files and tables of inlined rows whose rows the other side may not have.
+
+    `former`: the snapshots at which columns of it were made or changed, by id, with those that were dropped.
+    """
+
+    table_id: int
+    schema_name: str
+    table_name: str
+    columns: Sequence[DiffColumn]
+    former: Mapping[int, frozenset[int]]
+    files: Sequence[str]
+
+
+DifferingFiles = Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSources:
+    """The tables whose rows may differ, by their names on each side, each as of the newest snapshot of its side."""
+
+    sides: tuple[Side, Side]
+    files: DifferingFiles
+    old: Mapping[str, RowSource]
+    new: Mapping[str, RowSource]
+
+
+SELECT_HEAD = sql.SQL("SELECT max(snapshot_id) FROM {member}.ducklake_snapshot")
+
+SELECT_DIFFERING_FILES = sql.SQL("""
+WITH old AS ({old}), new AS ({new})
+SELECT coalesce(o.table_id, n.table_id), o.path, n.path
+  FROM old o FULL JOIN new n ON n.table_id = o.table_id AND n.data_file_id = o.data_file_id
+ WHERE o.deletes IS DISTINCT FROM n.deletes
+ ORDER BY 1, 2, 3
+""")
+SELECT_DIFFERING_ROWS = sql.SQL("""
+WITH old AS ({old}), new AS ({new})
+SELECT DISTINCT coalesce(o.table_id, n.table_id), o.name, n.name
+  FROM old o FULL JOIN new n ON n.table_id = o.table_id AND n.row_id = o.row_id AND n.begin_snapshot = o.begin_snapshot
+ WHERE o.table_id IS NULL OR n.table_id IS NULL
+ ORDER BY 1, 2, 3
+""")
+SELECT_SOURCE_TABLES = sql.SQL("""
+SELECT t.table_id, n.schema_name, t.table_name
+  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema n ON n.schema_id = t.schema_id
+ WHERE t.end_snapshot IS NULL AND n.end_snapshot IS NULL AND t.table_id = ANY({ids})
+""")
+SELECT_SOURCE_COLUMNS = sql.SQL("""
+SELECT c.table_id, c.column_id,
+       max(c.column_name) FILTER (WHERE c.end_snapshot IS NULL),
+       max(nullif(c.initial_default, 'NULL')) FILTER (WHERE c.end_snapshot IS NULL),
+       array_agg(c.begin_snapshot), bool_or(c.end_snapshot IS NULL)
+  FROM {member}.ducklake_column c
+ WHERE c.parent_column IS NULL AND c.table_id = ANY({ids})
+ GROUP BY c.table_id, c.column_id ORDER BY c.table_id, max(c.column_order) FILTER (WHERE c.end_snapshot IS NULL)
+""")
+
+
+def read_row_sources(conn: psycopg.Connection, old: str, new: str) -> RowSources:
+    """Return the tables of two members whose rows may differ, each as of its member's newest snapshot."""
+    sides = _read_sides(conn, old, new)
+    files = read_differing_files(conn, sides)
+    found = [_read_sources(conn, side[0], {table_id: each[place] for table_id, each in files.items()}) for place, side in enumerate(sides)]
+    return RowSources(sides, files, *found)
+
+
+def read_differing_files(conn: psycopg.Connection, sides: tuple[Side, Side]) -> DifferingFiles:
+    """Return for each table the data files, and tables of inlined rows, of both sides whose rows may differ."""
+    files, rows = _list_live(conn, sides)
+    found: dict[int, tuple[set[str], set[str]]] = {}
+    for query in (SELECT_DIFFERING_FILES.format(**files), SELECT_DIFFERING_ROWS.format(**rows)):
+        for table_id, *names in conn.execute(query).fetchall():
+            for side, name in zip(found.setdefault(table_id, (set(), set())), names, strict=True):
+                side.update(() if name is None else (name,))
+    return {table_id: (tuple(sorted(old)), tuple(sorted(new))) for table_id, (old, new) in found.items()}
+
+
+def _read_sources(conn: psycopg.Connection, member: str, files: Mapping[int, Sequence[str]]) -> dict[str, RowSource]:
+    names = {"member": sql.Identifier(member), "ids": sql.Literal(list(files))}
+    columns, former = dict[int, list[DiffColumn]](), dict[int, dict[int, frozenset[int]]]()
+    for table_id, column_id, name, default, begins, is_live in conn.execute(SELECT_SOURCE_COLUMNS.format(**names)).fetchall():
+        former.setdefault(table_id, {})[column_id] = frozenset(begins)
+        if is_live:
+            columns.setdefault(table_id, []).append(DiffColumn(column_id, name, default, frozenset(begins)))
+    return {
+        f"{schema}.{table}": RowSource(table_id, schema, table, columns.get(table_id, ()), former.get(table_id, {}), files[table_id])
+        for table_id, schema, table in conn.execute(SELECT_SOURCE_TABLES.format(**names)).fetchall()
+    }

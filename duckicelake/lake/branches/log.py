@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange
+from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange, RowChanges
 from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, Change, parse_changes
 
 MAX_ENTRIES = 1000
@@ -146,4 +146,16 @@ def describe_change(change: ObjectChange | ColumnChange) -> Document:
     shown = {key.replace("_", "-"): value for key, value in named.items() if value not in (None, 0, (), [])}
     if isinstance(change, ObjectChange) and change.columns:
         shown["columns"] = [describe_change(each) for each in change.columns]
+    if isinstance(change, ObjectChange) and change.rows is not None:
+        shown["rows"] = describe_rows(change.rows)
     return shown
+
+
+def describe_rows(rows: RowChanges) -> Document:
+    """Return the rows of a table that were added and deleted."""
+    return {
+        "added": list(rows.added),
+        "deleted": list(rows.deleted),
+        "more-added": rows.has_more_added,
+        "more-deleted": rows.has_more_deleted,
+    }
