@@ -1,7 +1,8 @@
 """Checked reading of JSON from clients and files: a value of the expected type, or BadRequest that names the key.
 
 `what` names the object in the message. `find_` returns None for an absent or null key, `get_` raises. Request bodies are decoded
-strictly: JSON that two readers could understand differently is refused.
+strictly: JSON that two readers could understand differently is refused. No I/O: `rest` reads bodies with it on the event loop and on worker
+threads, `catalog` files of clients, and jobs of `pipeline` the responses of catalogs.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """Manifests: the values in the Avro files that list data files or delete files, and the encoder of such files. No I/O.
 
-`catalog`, `translate` and the jobs of `pipeline` use it; the executors of `publish` encode manifests with it.
+`catalog`, `translate` and the jobs of `pipeline` use it; the Spark executors of `publish` encode manifests with it, those of
+`verify` only use its values.
 """
 
 from collections.abc import Callable, Iterable, Mapping

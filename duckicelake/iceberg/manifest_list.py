@@ -1,7 +1,7 @@
 """Manifest lists: the entries for manifests, their Avro encoder, and the values that manifest entries inherit from them. No I/O.
 
-`catalog` uses this for publishing, commits and scan planning; jobs of `pipeline` (ingest, transfer) write manifest lists with it in
-their own process.
+`catalog` uses this for publishing, commits and scan planning. Jobs of `pipeline` (ingest, transfer) encode manifest lists with it in their
+drivers, and the Spark executors of `publish` describe their manifests with it.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,6 +1,6 @@
 """Table metadata: the content of a metadata.json for format versions 1 to 3, its parser, its checks and its encoder. No I/O.
 
-`catalog` and `translate` use this in the server, jobs of `pipeline.transfer` in their own process. `EncodedHistory` belongs to the
+`catalog` and `translate` use this in the server, jobs of `pipeline.transfer` in their drivers. `EncodedHistory` belongs to the
 table's cache and keeps encoded JSON, because a table with a long history is encoded after every commit.
 """
 

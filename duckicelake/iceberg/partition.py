@@ -1,4 +1,7 @@
-"""Partition specs and sort orders: how transforms of columns partition a table's files and sort the rows in them; their JSON."""
+"""Partition specs and sort orders: how transforms of columns partition a table's files and sort the rows in them; their JSON.
+
+No I/O: the server, jobs, and Spark executors (of `publish` and `verify`) use it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Schemas: the columns of a table under one id, their JSON and their checks."""
+"""Schemas: the columns of a table under one id, their JSON and their checks.
+
+No I/O: the server, jobs, and Spark executors (of `publish` and `verify`) use it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -82,11 +85,6 @@ def list_repeated_ids(schema: Schema) -> frozenset[int]:
 def find_field(schema: Schema, field_id: int) -> NestedField | None:
     """Return the field of that id at any level, including a list's element and a map's key and value."""
     return next((item for _, item in walk_fields(schema.fields) if item.field_id == field_id), None)
-
-
-def find_column_path(schema: Schema, field_id: int) -> str | None:
-    """Return the dotted name of the field of that id."""
-    return next((path for path, item in walk_fields(schema.fields) if item.field_id == field_id), None)
 
 
 def is_same_schema(a: Schema, b: Schema) -> bool:

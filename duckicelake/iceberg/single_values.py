@@ -4,6 +4,7 @@ An *iceberg value* is the Python value of one Iceberg value, in all packages:
 boolean bool · int long int · float double float · decimal(P,S) Decimal · date int (days since 1970) · time int (µs)
 timestamp timestamptz int (µs since 1970 UTC) · timestamp_ns timestamptz_ns int (ns) · string str · uuid 16 bytes · fixed binary bytes
 
+No I/O: the server, jobs, and Spark executors (of `publish` and `verify`) use it.
 Source: Iceberg spec, appendix D «Single-value serialization»
 """
 

@@ -1,4 +1,7 @@
-"""View metadata: the versions of a view, each in one or more SQL dialects, and the current one, with their JSON."""
+"""View metadata: the versions of a view, each in one or more SQL dialects, and the current one, with their JSON.
+
+No I/O: `catalog`, `translate` and the jobs of `pipeline.transfer` use it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,9 +1,10 @@
-"""Principals, roles, grants and the protection of a lake in Postgres. While a lake is protected, no account changes it over REST, only its
-branches, which have no such setting.
+"""Principals, roles, grants and the protection of a lake in Postgres. While a lake is protected, accounts change it over REST only by
+merging branches, which have no such setting.
 
 `catalog.access_rules` calls `change_rules`, which begins the transaction of each change, and passes it the functions that write. A change
-adds a row to `iceberg_change`, by which every server's watch notices it. `read_rules` runs in the caller's read transaction.
-`commands.branches` calls `protect`, which begins a transaction.
+adds a row to `iceberg_change`, by which every server's watch notices it, and its audit line. One that may revoke a right also sets the
+sequence `iceberg_revocation`, in a second transaction, so that DuckDB's readers see it at once. `read_rules` and `is_protected` run in the
+caller's read transaction. `commands.branches` calls `protect`, which begins a transaction.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,7 @@
 """The supported versions of DuckLake and the differences between them.
 
-Transactions read the version (`lake.connect`, `writing.transaction`) and pass its `LakeFormat` on in `LakeHead`. Only `branches.create`
+Commits read the version (`writing.transaction`) and pass its `LakeFormat` on in `LakeHead`; other transactions read it where they need it
+(`connect.read_format`). Only `branches.create`
 (branches need 1.0), `writing.migrate` and `pipeline.maintain` (DuckDB 1.5 flushes inlined rows) compare versions.
 Source: DuckLake specification 1.0 and 1.1
 """

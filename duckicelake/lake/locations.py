@@ -1,7 +1,8 @@
 """Current, earlier and reserved locations of tables: the rules of `catalog` keep files of other tables out of them.
 
-`catalog` calls this in its own transactions: read transactions for credentials, scan plans and the clean-up, and commits under the lake's
-lock. The only rows that are written here are those of staged creates (`iceberg_staged`).
+`catalog` calls this in its own transactions: read transactions for credentials, scan plans and the clean-up, commits under the lake's
+lock, and writing transactions without the lock for staged creates and claims of purges. The only rows that are written here are those of
+staged creates (`iceberg_staged`).
 
 Locations are compared in one spelling: `file:/a` is `file:///a`, `s3a://b` is `s3://b`.
 """

@@ -1,11 +1,12 @@
 """Rows of a table in our `iceberg_*` tables: metadata versions and their log; schema, spec and sort order ids; locations; refs; manifests.
 
-`catalog` calls this in transactions of loads and commits; `assign_and_commit_version` ends the transaction with COMMIT.
+`catalog` calls this in transactions of loads, commits and the clean-up; `assign_and_commit_version` ends the transaction with COMMIT.
 `duckicelake check --repair` calls `delete_versions` and `write_repair`, and the Spark job `maintain` only `write_repair`. An id or version
 that was assigned is never assigned again.
 
 `iceberg_manifest` has the manifests that Spark executors wrote and the server imported, by the digest of the plan they were made from:
-`catalog.publish` writes them in a transaction of their own, a load reads them in its transaction, and `check --repair` deletes them.
+`catalog.publish` writes them in a transaction of their own, with the audit line, a load reads them in its transaction, and `check --repair`
+deletes them.
 """
 
 from collections.abc import Generator, Mapping, Sequence

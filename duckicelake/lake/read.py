@@ -1,7 +1,8 @@
 """Queries for DuckLake's rows that several modules share.
 
-Modules of `catalog` and `lake` call them in their own transactions: read transactions, and commits under the lake's lock. `fill-defaults`
-calls `find_table` on a connection with autocommit.
+Modules of `catalog` and `lake` call them in their own transactions: read transactions, commits under the lake's lock, and those of staged
+creates without it; a load's first look at its table is one statement without a transaction. `check` and `fill-defaults` call some of them
+on a connection with autocommit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,12 +73,6 @@ def read_position(conn: psycopg.Connection) -> Position:
 SELECT_REPAIR_ID = """
 SELECT coalesce(max(id), 0) FROM iceberg_change WHERE kind = 'repair'
 """
-
-
-def read_repair_id(conn: psycopg.Connection) -> int:
-    """Return the id of the newest change by which an operator asked servers to drop their caches."""
-    row = conn.execute(SELECT_REPAIR_ID).fetchone()
-    return row[0] if row else 0
 
 
 SELECT_IS_TOUCHED = "".join(

@@ -1,4 +1,4 @@
-"""The complete read of one table into a `TableState`; loads and commits of `catalog` call it in one transaction each."""
+"""The complete read of one table into a `TableState`; loads and commits of `catalog` call it in one transaction each. It only reads."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,9 +1,9 @@
 """Read-only access to a lake for DuckDB: a Postgres role for each reader, and the readers' schema next to the lake's metadata schema.
 
-A role has a password and an expiry, is listed in `iceberg_reader` and dropped when expired. `catalog.credentials.ducklake` creates one
-on a worker thread, in a transaction of its own, which also drops expired roles; before the first, the schema is created on a connection
-outside of the pool. Only `duckicelake check --repair` drops them otherwise, and `duckicelake init --remove` drops all, with the schema.
-`reader_views` has the schema's views.
+A role has a password and an expiry, is listed in `iceberg_reader` and dropped when expired. `catalog.credentials.ducklake` creates one on a
+worker thread, in a transaction of its own, which also writes the audit line, and drops expired roles and ends their sessions; before the
+first, the schema is created on a connection outside of the pool. Only `duckicelake check --repair` drops them otherwise, and
+`duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Manifests as bytes: built from their plans, and the JSON by which executors of Spark make large ones. No I/O.
 
-`catalog.manifests` builds every published manifest with `ManifestBuilder`. For large tables `catalog.manifest_import` sends a recipe for
-the table and a plan for each manifest; `pipeline.publish` builds these on executors and submits what does not follow from the plan; the
-server parses the submissions. `unproven` is the spec of files whose partition values are not proven.
+`catalog.manifests` builds the manifests of loads and commits with `ManifestBuilder`. For large tables `catalog.manifest_import` sends a
+recipe for the table and a plan for each manifest; `pipeline.publish` builds these on executors and submits what does not follow from the
+plan; the server parses the submissions. `unproven` is the spec of files whose partition values are not proven.
 
 The digest of a plan covers everything that decides the manifest's bytes except the rows of its files, which never change.
 """

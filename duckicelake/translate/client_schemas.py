@@ -1,7 +1,8 @@
 """Schemas and partition specs of Iceberg clients: their notes, what survives in them when DuckDB changes columns, and the removed ones.
 
-Schemas and specs that a client removed are not published, but their ids stay taken. DuckLake's rows of the past still use them, so
-they are published again when a published snapshot needs them. `catalog` and `translate` call this for loads and commits. No I/O.
+Schemas and specs that a client removed are not published, but their ids stay taken. DuckLake's rows of the past still use them, so they are
+published again when a published snapshot needs them. `catalog` and `translate` call this for loads and commits, and Spark executors of
+`publish` find the partitions of files with it. No I/O.
 """
 
 import json

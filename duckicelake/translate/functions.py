@@ -1,7 +1,7 @@
 """DuckDB's macros as Iceberg functions: macros from DuckLake's rows, the SQL with which the binder types them, and their definitions.
 
-`catalog.functions` calls this on a worker thread, when a function is loaded. Pure, without the binder:
-`function_binder` runs in a process of its own.
+`catalog.functions` calls this on a worker thread, when a function is loaded. DuckDB only parses
+the texts here; `function_binder` runs in a process of its own. No I/O.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

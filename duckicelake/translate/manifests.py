@@ -4,7 +4,8 @@ A snapshot writes manifests for the files it added and removed, with the remaini
 keeps all others. MERGE_FAN manifests of similar size are merged, so a list has few manifests and an entry is rewritten only
 once per size class. Full manifests are never merged.
 
-`catalog.snapshot_building` calls this for loads and commits; the table's cache keeps the `ManifestSets` from one load to the next. No I/O.
+`catalog.snapshot_building` calls this for loads and commits; the table's cache keeps the `ManifestSets` from one load to the next. Spark
+executors of `publish` get some of the plans. No I/O.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

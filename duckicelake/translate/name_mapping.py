@@ -2,7 +2,8 @@
 
 DuckLake has a mapping for each added file, Iceberg one for all files without field ids. So the mappings of a
 table are merged, and a file is published only if the merged mapping reads it exactly as its own does.
-`catalog` calls this for loads, commits and registrations, with columns that it has read from the files' footers. No I/O.
+`catalog` calls this for loads, commits and registrations, with columns that it has read from the files' footers, and the
+job `import` uses its values. No I/O.
 """
 
 import json

@@ -4,7 +4,7 @@ DuckLake's year, month, day and hour are calendar components, so Iceberg's `mont
 so on; those of a timestamptz depend on the writer's time zone and prove nothing. DuckLake 1.1's `epoch_` transforms are Iceberg's.
 `bucket` equals Iceberg's for some types.
 Spec 0 is always unpartitioned; derived files, and files older than the partitioning, use it.
-`catalog` calls this for loads and commits, and Spark executors of `publish` do. No I/O.
+`catalog` calls this for loads and commits, and Spark executors of `publish` and `verify` do. No I/O.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Limits of single readers on published tables, with remedies: `READER_LIMITS` lists all of them.
 
-`duckicelake check` warns from this list. A limit is the reader's own: the published table is correct, and other readers read it.
+`duckicelake check` warns from this list. No I/O. A limit is the reader's own: the published table is correct, and other readers read it.
 Versions: Spark 3.5 to 4.1 with Iceberg 1.11 and 1.12, Trino 483, PyIceberg 0.12, Polars 2.1, Daft 0.7.26, Flink 2.1, ClickHouse 26.9,
 DataFusion with pyiceberg-core 0.11. docs/upstream.md describes each limit.
 """

@@ -1,6 +1,7 @@
 """The schemas of a table over time: their ids are assigned in order of appearance, and a noted schema never changes.
 
-`catalog.snapshot_building` calls `to_schemas` for loads and commits; Spark executors of `publish` get the result as JSON. No I/O.
+`catalog.snapshot_building` calls `to_schemas` for loads and commits; Spark executors of `publish` get the result as JSON.
+Registrations call `without_duplicate_names`. No I/O.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """A table's state as Iceberg table metadata. No I/O.
 
-`catalog.publish` calls `to_metadata` while the transaction that reads the table is open: that of a load, or that of a commit, under the
-lake's lock. `with_version` follows when the state has its metadata version, for a commit after COMMIT.
+`catalog.publish` calls `to_metadata` while the transaction that reads the table is open: that of a load or of `duckicelake check`, or
+that of a commit, under the lake's lock. `with_version` follows when the state has its metadata version, for a commit after COMMIT.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """DuckLake columns as an Iceberg schema: `column_id` is the field id, NOT NULL is `required`, comments are docs. No I/O.
 
 The types of leaves come first: those that are published, replacements for the others, and the SQL that replaces a column. `schemas`,
-`views` and `functions` of `translate` use them for loads; `name_mapping` calls `reads_as_stored` for files that other writers made;
-`reader_limits` formats SQL for `duckicelake check`.
+`views` and `functions` of `translate` and `catalog.row_files` use them for loads, `to_ducklake` for commits; `name_mapping` calls
+`reads_as_stored` for files that other writers made; `reader_limits` formats SQL for `duckicelake check`.
 
 A type is published if every reader reads its values from DuckDB's Parquet files unchanged. Some hold only a part of their
 values exactly (`PARTIAL`): a value outside of that part makes the server refuse the table. Once such a column is dropped, it is

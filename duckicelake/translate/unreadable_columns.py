@@ -1,7 +1,7 @@
 """The table property `iceberg.unreadable-columns`: with `hide`, a column that Iceberg cannot represent is left out of the schemas.
 
-A column is left out whole, also if only a nested field cannot be represented. DuckDB has all columns. Pure functions: `schemas` and
-`catalog.row_files` call them for loads, `to_ducklake.tables` and `catalog.commits.plan` for commits.
+A column is left out whole, also if only a nested field cannot be represented. DuckDB has all columns. Pure functions: `schemas`,
+`catalog.snapshot_building` and `catalog.row_files` call them for loads, `to_ducklake` and `catalog.commits.look_up` for commits.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -6,7 +6,6 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import (
     Schema,
     check_format_version,
-    find_column_path,
     find_field,
     format_schema,
     get_highest_field_id,
@@ -60,7 +59,6 @@ def test_every_level_counts():
     assert [field_id for field_id, _ in list_leaf_fields(SCHEMA)] == [1, 6, 7, 5, 9]
     assert find_field(SCHEMA, 9) == NestedField(9, "y", INT, False)
     assert find_field(SCHEMA, 10) is None
-    assert find_column_path(SCHEMA, 9) == "places.value.y"
 
 
 def test_same_schema_ignores_its_id():

@@ -1,6 +1,7 @@
 """The Avro schemas of manifests and manifest lists for format versions 1 to 3, and encoders of the parts of their rows.
 
 The encoders are functions that are built once per file and then called for each row; `manifest` and `manifest_list` combine them.
+No I/O: it runs where those do, in the server, in drivers of jobs and in the Spark executors of `publish`.
 
 Source: Iceberg spec «Manifests», «Manifest Lists»; appendix A «Avro» (field ids, maps as arrays, optional = union with null)
 """

@@ -1,7 +1,7 @@
 """Bodies of requests that create tables and views or commit to them, the summary header, and the check of names. No I/O.
 
-`rest` parses these bodies here on worker threads (small ones on the event loop), other bodies in `rest/request_bodies.py`.
-`pipeline` uses `CreateTable`, `check_name` and `SUMMARY_HEADER` in the job's process.
+`rest` parses these bodies here on worker threads (small ones on the event loop), other bodies in modules of its own. Names and the summary
+header are checked on the event loop too. `pipeline` uses `CreateTable`, `check_name` and `SUMMARY_HEADER` in the job's process.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Checks of schemas, partition specs and sort orders that readers would refuse, or by which they would misread existing rows.
 
-`table_draft` and `table_changes` call them while they apply updates.
+`table_draft` and `table_changes` call them while they apply updates or describe a new table. No I/O.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """The updates of one request that change schemas, specs, sort orders, snapshots, refs and statistics of a table.
 
-Each function applies one update to a `TableDraft` and returns the next draft; `table_changes.apply_updates` calls them in order.
-Only `resolve_added_specs` and `map_spec_ids` do not: `catalog` calls them around `apply_updates`, because clients guess the ids of specs.
+Each function applies one update to a `TableDraft` and returns the next draft; `table_changes.apply_updates` calls them in order. Only
+`resolve_added_specs` and `map_spec_ids` do not: `catalog` calls them around `apply_updates`, because clients guess the ids of specs. No
+I/O.
 """
 
 from collections.abc import Collection, Iterable, Sequence

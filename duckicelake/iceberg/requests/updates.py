@@ -1,8 +1,8 @@
 """The updates of the REST specification, one frozen value per action, and the parser of their JSON. No I/O.
 
-`bodies` parses requests with it; `catalog.commits`, `catalog.incoming` and `translate` read the values, mostly before the lake's lock. Ids
-are the client's; LAST_ADDED means the object that this request added last. `table_changes` applies updates to tables, `view_changes` to
-views. An unknown action is refused with its place in the body; unknown keys are ignored, as the specification says.
+`bodies` parses requests with it; `catalog.commits`, `catalog.incoming` and `translate` read the values, before the lake's lock and under
+it. Ids are the client's; LAST_ADDED means the object that this request added last. `table_changes` applies updates to tables,
+`view_changes` to views. An unknown action is refused with its place in the body; unknown keys are ignored, as the specification says.
 
 Source: Iceberg REST specification, «TableUpdate», «ViewUpdate»
 """

@@ -1,7 +1,8 @@
 """Dropped tables and schemas that DuckLake still has rows of, and the property that protects from drops.
 
 `catalog.dropped.undrop` lists them in a read transaction, and reads them again in the commit that brings them back, under the lake's lock.
-`catalog.dropped.protection` calls `list_protected` before a drop. Every function takes the caller's connection, and only reads.
+It answers a repeated request from a read transaction. `catalog.dropped.protection` calls `list_protected` before a drop or a rename. Every
+function takes the caller's connection, and only reads.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """The migration of a lake from DuckLake 1.0 to 1.1, in one transaction; `duckicelake lake migrate` calls it.
 
 It changes DuckLake's tables, makes no lake snapshot, and cannot be undone. All rows and files of the lake's tables stay as they are.
-Afterwards `catalog.namespace_changes` may nest the schemas of nested namespaces; what it reads for that is at the end of this module.
+Afterwards `catalog.namespace_changes` may nest the schemas of nested namespaces, in a commit under the lake's lock; what it reads and
+writes for that is at the end of this module.
 Source: DuckLake 1.1, «Upgrading to DuckLake 1.1»
 """
 

@@ -1,6 +1,6 @@
 """The state of a table after a commit of simple rows, built on its cached state: read back in the transaction, or predicted.
 
-`catalog` calls this in the commit's transaction.
+`catalog` calls this in the commit's transaction, under the lake's lock. It only reads, and `predict_state` not even that.
 Law: if nothing else has concerned the table since the cached state was read, the result equals a complete read of the table.
 """
 

@@ -1,8 +1,8 @@
 """Dropped tables: the rows from which a table can be registered again, and purges, which delete a table's files.
 
-`catalog` calls these when tables are dropped, purged, registered and undropped: in the commit's transaction or the read transaction before
-it. `catalog.cleanup` claims and ends purges in short transactions of its own. `catalog.access_rules` asks here whether two tables share a
-uuid, and `duckicelake check` for the unfinished purges.
+`catalog` calls these when tables are created, dropped, purged, registered and undropped: in the commit's transaction, or in read
+transactions before and after it. `catalog.cleanup` claims and ends purges in short transactions of its own. `catalog.access_rules` asks
+here whether two tables share a uuid, and `duckicelake check` for the unfinished purges.
 """
 
 from collections.abc import Iterable, Sequence

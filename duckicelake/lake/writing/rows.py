@@ -1,7 +1,7 @@
 """The rows that a commit writes, as frozen values: one class per statement, its fields named like the statement's parameters.
 
 Every row begins or ends at the lake snapshot of its step. The planner of a commit assigns ids from the counters of the
-`LakeHead` that was read under the lake's lock.
+`LakeHead` that was read under the lake's lock. `translate` and `catalog` build these values, and `apply` writes them.
 """
 
 from collections.abc import Sequence

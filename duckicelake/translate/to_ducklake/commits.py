@@ -1,6 +1,7 @@
 """A client's commit in the lake's terms: snapshot ids mapped to ours, rows of refs and of the snapshots that they retain, refusals. No I/O.
 
-`catalog.commits` calls it when it prepares and plans a commit, `catalog.registration` when it registers a table.
+`catalog.commits` calls it when it prepares a commit, and under the lake's lock when it checks and plans it, `catalog.registration` when it
+registers a table.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Data files of Iceberg clients as DuckLake's rows, with statistics by which DuckDB may prune. No I/O.
 
-`catalog` calls this when a commit, a registration or `pipeline.transfer` brings files.
+`catalog` calls this for the files of commits and registrations, before the lake's lock and under it; the job `import` describes Parquet
+files with it in its driver.
 Bounds of a manifest are outer bounds, but DuckDB takes a table's bounds for exact values. So bounds are written per file
 only, and the table's own bounds are deleted with the first file of a client.
 Files without field ids have their columns by name, some only in folder names like `day=2026-03-01`. DuckDB reads the value from the path

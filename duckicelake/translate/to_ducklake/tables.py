@@ -1,6 +1,7 @@
 """Steps that create, rename, drop and restore tables and views, changes of table metadata as rows, and the ids that rows get. No I/O.
 
-`catalog` calls them in the transaction that writes the rows.
+`catalog` calls them in the transaction that writes the rows, under the lake's lock. A staged create calls `create_table` without the lock,
+as a check: its rows are not written.
 """
 
 import re
