@@ -2,8 +2,8 @@
 
 `drop_table` and a repeated drop call the purge functions on a worker thread. `duckicelake check --repair` and the Spark job `maintain` (on
 its driver) call `finish_purge` and the functions for staged locations and orphans, through `commands.check.remove_orphans`. Each function
-opens its own transactions and never holds the lake's lock while it lists, reads or deletes objects. The row of a purge is deleted after the
-objects, so that a purge which a crash ends is finished later.
+opens its own transactions and takes no lake lock. The row of a purge is deleted after the objects, so that a purge which a crash ends is
+finished later. `list_orphans` publishes the table, and only returns what the caller is to delete, as `list_leftovers` does.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The metadata file of an external table and everything that it names, read before any lock.
 
 `registration` calls this on a worker thread. It reads the object store, and writes the table's deletes there as DuckLake's delete files.
-Postgres is read for that, and never written.
+A read transaction is open meanwhile, and nothing is read in it.
 """
 
 import re

@@ -1,6 +1,7 @@
 """The result types of macros, found by DuckDB's binder, which runs in a process of its own. The latest answers are kept.
 
-`catalog.functions` calls this on a worker thread, which waits until the process ends. One process runs at a time.
+`catalog.functions` calls this outside of transactions, on a worker thread or in a command, and waits until the process ends. For each lake
+one process runs at a time; it gets the lake's definitions on its standard input, and opens no lake, file or connection.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Readiness of a warehouse, and published objects that are missing from the store: found by a monitor thread and by `duckicelake check`.
 
 `rest` calls `check_ready` on a worker thread, and `app` starts one `ObjectMonitor` for each lake; `duckicelake check` calls the `list_`
-functions. The monitor lists the store, without Postgres, and publishes a table again if objects are missing.
+functions. `check_ready` reads Postgres and asks for a bucket. The monitor lists the store, without Postgres; if objects are missing, it
+drops the table's caches and publishes the table again. Branches have no monitor.
 """
 
 import json

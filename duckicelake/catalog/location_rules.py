@@ -1,8 +1,8 @@
 """The rules for names, locations and files of tables and views. Violations raise BadRequest, Forbidden or AlreadyExists.
 
 `table_changes`, `views`, `namespace_changes`, `registration`, `dropped.undrop`, `credentials.table_access` and `commits` call this in
-their own transactions, mostly under the lake's lock. Only `check_store` contacts the object store, before the lock: it writes, reads
-and deletes a probe object.
+their own transactions, mostly under the lake's lock; other modules use the values. Only `check_store` contacts the object store, before the
+lock: in another bucket than ICEBERG_PATH's it writes, reads and deletes a probe object.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +53,7 @@ class AllowedLocations:
     """The allowed places of a table's files: its former, present and requested locations, in that order, and the server's roots.
 
     `lake_folder` is where DuckLake puts its files. `has_data_in` says if the table has data files in another folder: those of a branch may
-    lie in the lake's, and those of the lake in a merged branch's. It asks Postgres on another connection, also when `check_files` calls it
-    under the lake's lock.
+    lie in the lake's, and those of the lake in a merged branch's. It asks Postgres in a read transaction of its own, before the lock.
     `server_roots`: `roots`, also where the client itself may not choose.
     """
 

@@ -1,8 +1,9 @@
 """Create and drop namespaces, and change their properties; nest the schemas of a lake that was migrated to DuckLake 1.1.
 
-`rest.routes.namespaces` calls this on worker threads, and `duckicelake lake nest` calls `nest_schemas`. Each function is one commit of
-the lake. The property `location` says where clients' new tables and views of the namespace lie (`location_rules`). If it is in another
-bucket than ICEBERG_PATH, a test object is written there before the lake's lock is taken (`check_store`).
+`rest.routes.namespaces` calls this on worker threads, and `duckicelake lake nest` calls `nest_schemas`. Each function is one commit of the
+lake, in a transaction under its lock, with the audit line and the idempotency key of a request. The property `location` says where clients'
+new tables and views of the namespace lie (`location_rules`). If it is in another bucket than ICEBERG_PATH, a test object is written there
+before the lake's lock is taken (`check_store`).
 """
 
 from collections.abc import Mapping, Sequence

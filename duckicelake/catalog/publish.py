@@ -1,8 +1,11 @@
 """Publishing: writes the manifests and the metadata file of a table state that is read from DuckLake's rows.
 
-`tables` and `manifest_import` call `publish` on worker threads, under the lock of the table's cache: it ends their read transaction before
-it waits for the store, and numbers the state in a short transaction. `commits.write` calls `build_draft` in the commit's transaction and
-`publish_numbered` after COMMIT. `commits.unreadable` and `duckicelake check` only build drafts, which they never publish."""
+`tables` and `manifest_import` call `publish` under the lock of the table's cache: on worker threads, in the object monitor's thread or in a
+command. In their read transaction it reads rows, and files that the caches do not know. It ends that transaction before it waits for its
+own objects to be written, and numbers the state in a short one; after two lost races `tables` holds the numbering lock throughout.
+`commits.write` calls `build_draft` in the commit's transaction and `publish_numbered` after COMMIT. `commits.unreadable` and `duckicelake
+check` only build drafts, which they never publish.
+"""
 
 import json
 import time

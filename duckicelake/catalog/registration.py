@@ -1,8 +1,8 @@
 """Registration of tables by a metadata file, dropped ones of this lake included, and unregistration.
 
 `rest/routes/tables.py` calls this on worker threads. Registering an external table writes its deletes as DuckLake delete files before the
-lake is locked; one transaction then writes the rows, and the load at the end publishes the table. Unregistering loads the table, and is
-then one transaction; no object is deleted.
+lake is locked, and a test object if the table lies in another bucket than ICEBERG_PATH. One transaction under the lock then writes the
+rows, and the load at the end publishes the table. Unregistering loads the table, and is then one transaction; no object is deleted.
 """
 
 import re

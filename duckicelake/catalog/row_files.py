@@ -1,6 +1,7 @@
 """The files that hold a table's rows: DuckLake's data and delete files are read; inlined rows and rewritten files become Parquet files.
 
-`snapshot_building` calls this for loads, and for commits under the lake's lock; `incoming.file_changes` decodes delete files with it.
+`snapshot_building` and `manifests` call this for loads, and for commits under the lake's lock; `incoming.file_changes` decodes delete files
+with it, before the lock.
 It reads the object store, fills the table's `FileCache` and queues uploads. It never uses Postgres.
 """
 

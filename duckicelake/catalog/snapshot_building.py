@@ -2,8 +2,9 @@
 
 `publish` calls this in a read transaction, and `commits.write` in the commit's transaction under the lake's lock, both with the table's
 cache locked. `manifest_import`, `commits.unreadable` and `duckicelake check` call it in a read transaction, mostly with a cache of their
-own. Objects go to an `UploadQueue`, which sends full batches while the transaction is open, and never lets it wait for the store.
-Delete files and merged data files that `FileCache` does not know are read from the store within the transaction, through `row_files`.
+own. Objects go to an `UploadQueue`, which sends full batches while the transaction is open, and as a rule does not let it wait for the
+store. What `FileCache` does not know is read from the store within the transaction: the list of the table's objects, delete files, merged
+data files (through `row_files`) and footers of files with a name mapping (through `manifests`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 What a server knows of a table is one `CachedTable`, which is replaced whole when a load or a commit has published a new state, under the
 table's lock. `FileCache` has facts that no later state changes: what files hold, and which objects are in the store. Worker threads of one
-server process share the caches; only `TableCaches.is_contended` is called on the event loop.
+server process, and the object monitor's thread, share the caches; only `TableCaches.is_contended` is called on the event loop.
 
 The queue sends full batches in a thread, and keeps those for which the store has no time in a temporary file. Up to about 32 MiB that
 only hidden snapshots reference stay in memory until something that clients see references them.

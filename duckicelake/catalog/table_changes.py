@@ -1,8 +1,11 @@
 """Create, drop and rename tables, and load a table after its commit.
 
 `rest/routes/tables.py` calls this on worker threads; `commits` and `registration` use `load_committed_table`. Each operation is one
-transaction under the lake's lock (a staged create takes no lock). A location that a client names is tried in the object store before the
-lock; objects of a purged table are deleted after COMMIT.
+transaction under the lake's lock, with the request's audit line and idempotency key; a staged create only notes its location, in one
+without the lock. Before the lock, the store is asked about a location that a client names: it is listed, or gets a test object if it lies
+in another bucket than ICEBERG_PATH. For a table with vended keys, the DATA_PATHs of the server's other lakes are read from their Postgres.
+A purge lists the table's objects before the lock; they are deleted after COMMIT if no grace period is set. A create ends with a load,
+which publishes the table; a drop of a table as a client was shown it begins with one.
 """
 
 import time

@@ -1,11 +1,12 @@
 """Tables: list, exists, load; and the ids that clients chose for their snapshots, in the answers that need them.
 
-`rest`, `commands` and other modules of this package call this, a server on worker threads. Lists and checks are one read transaction.
-
-A load publishes a state that is not published yet: it writes notes to Postgres and objects to the store.
+`rest`, `commands` and other modules of this package call this, a server on worker threads and in the object monitor's thread. Lists and
+checks are one read transaction. A load looks for changes by one statement. It publishes a state that is not published yet: it reads that in
+a read transaction, under the lock of the table's cache, and writes notes to Postgres and objects to the store.
 
 A client's snapshot gets the id of its lake snapshot. Iceberg's Java library looks its own id up in the metadata that answers its commit,
-and in a load if the commit was answered with a 5xx; `rest` asks for it in a thread, without a connection.
+and in a load if the commit was answered with a 5xx. `rest` asks for it in a thread, without a connection; a manifest list of that id is
+written to the store for it.
 Law: neither a metadata file nor a response that is cached lists a snapshot under a client's id.
 """
 

@@ -2,7 +2,8 @@
 
 Every load reads the lake, so it shows the latest change by DuckDB; what DuckDB changed is then noted in `iceberg_view`, in a short
 transaction, and a metadata file that is missing is written to the store. Each change is one transaction, and a lake snapshot when
-DuckLake's rows change; the load after it writes the file. `rest/routes/views.py` calls this on worker threads.
+DuckLake's rows change; the load after it writes the file. `rest/routes/views.py` calls this on worker threads. Texts are parsed by a DuckDB
+in memory, mostly before the lake's lock. A location in another bucket than ICEBERG_PATH gets a test object (`check_store`).
 """
 
 import gzip

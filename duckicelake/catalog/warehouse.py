@@ -1,7 +1,8 @@
 """A warehouse: one lake and its object store, opened, with the caches of its tables.
 
 `app` opens one for each lake and for each branch that is used; some commands open one. Every operation takes it as a parameter.
-`find_served_branch` and `has_served_snapshot` read Postgres; `rest` calls them on worker threads.
+`find_served_branch` and `has_served_snapshot` read Postgres; `rest` calls them on worker threads. `OtherDataPaths.find` reads the Postgres
+of the server's other lakes, once each.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,6 +1,7 @@
 """The rows of the lake that a request concerns, read under the lake's lock so that planning the commit reads nothing.
 
-`commits.lock` calls `look_up` in the commit's transaction. A fast append to a table's own location takes one query.
+`commits.lock` calls `look_up` in the commit's transaction. It only reads Postgres; the checks of names, locations and files are made
+here, too. A fast append to a table's own location takes one query.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """The third step of a commit: the rows to write, computed from the applied requests and the rows that were found.
 
-`commits.commit` calls `plan` in the commit's transaction. It reads nothing, and writes only one kind of object to the store: manifests of
-branch snapshots in format version 1, which contain lake snapshot ids. `registration` uses `FileWriter` for the files of a table that it
-registers.
+`commits.commit` calls `plan` in the commit's transaction, under the lake's lock. It reads nothing, and writes only one kind of object to
+the store: manifests of branch snapshots in format version 1, which contain lake snapshot ids. `registration` uses `FileWriter` under the
+lock, too, for the deleted rows of a table that it registers.
 """
 
 import json

@@ -1,9 +1,10 @@
 """The first step of a commit: the request is compared with the published table, and the client's manifests are read.
 
-Delete files, and copies of data files with row ids, are written then too. No lock is held, so the table may change at any time:
-`commits.lock` checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch. Postgres is read in several
-short read transactions and single statements, and a state of the table that is not published yet is published first; only
-`read_committed_ids` is also called under the lake's lock, by `commits.lock`.
+What the request needs is written to the store: delete files, copies of data files with row ids, copies of the manifests of branch
+snapshots, and a test object at a new location in another bucket. No lock is held, so the table may change at any time: `commits.lock`
+checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch and at each try, and to find out if a request
+has landed before. Postgres is read by single statements and in several read transactions; that of the delete files is open while they are
+written. A state that is not published yet is published first. Only `read_committed_ids` is also called under the lake's lock.
 """
 
 from collections.abc import Mapping, Sequence

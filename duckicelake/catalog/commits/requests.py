@@ -1,7 +1,7 @@
 """The requests that one transaction commits: one for one table or several, or a group that changes properties of one table.
 
 Also what a request requires of its table, and if the table shows that it has landed. Pure: `rest` makes these values of bodies, and
-every step of a commit asks them.
+the steps of a commit use them, before the lake's lock and under it.
 """
 
 from collections import Counter

@@ -2,7 +2,8 @@
 
 `commits.commit` calls this, on a thread of `rest`, after a commit has failed because the table cannot be published. No metadata exists
 that other requirements and properties could be checked on, so the commit may only set this property, and name the table's uuid.
-A read transaction without locks tries to build the state, objects included; a second transaction, under the lake's lock, only writes rows.
+A read transaction without locks tries to build the state; full batches of its objects go to the store. A second transaction, under the
+lake's lock, only writes rows, the request's audit lines and idempotency key among them. A load then publishes the table.
 """
 
 from dataclasses import replace

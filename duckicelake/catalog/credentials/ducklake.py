@@ -1,7 +1,8 @@
 """Read-only DuckLake for DuckDB users: a role in Postgres that sees what its principal may read, and credentials for the files of that.
 
-`rest/routes/store_access.py` calls this on a worker thread. The folders are listed in a read transaction, STS gives the credentials, and
-the role is created in a transaction of its own; an unexpired role is given out again.
+`rest/routes/store_access.py` calls this on a worker thread, and `rest/routes/server.py` asks `may_vend_ducklake`. The folders are listed in
+a read transaction, after the DATA_PATHs of the server's other lakes are read from their Postgres. STS gives the credentials. The role is
+created in a transaction of its own, with its audit line, and given out again in the first half of its time.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,8 @@
 """Branch snapshots: writes to branches, and staged snapshots. Their manifests are copied, because clients may remove their own.
 
 The copies lie under the table's location, and DuckLake has no rows for these snapshots. `commits.prepare` prepares branch snapshots before
-the lake's lock. `commits.plan` writes copies of format version 1 again under the lock, because these contain lake snapshot ids.
+the lake's lock, on a worker thread; its `may_have` reads Postgres. `commits.plan` writes copies of format version 1 again under the lock,
+because these contain lake snapshot ids.
 """
 
 import json

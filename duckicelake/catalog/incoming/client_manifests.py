@@ -1,7 +1,7 @@
 """The manifests and delete files that a client wrote, for a commit or for a table to be registered: read and decoded before any lock.
 
-`commits.prepare` and `external_metadata` make one `ManifestReader` for each request, on a worker thread. It reads the object store, and
-only the allowed locations; `AllowedLocations` may ask Postgres about a folder of delete files.
+`commits.prepare` makes one `ManifestReader` for each try of a request, `external_metadata` one for a registration, on a worker thread. It
+reads the object store, and only the allowed locations; of a commit, `AllowedLocations` may ask Postgres about a folder of delete files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

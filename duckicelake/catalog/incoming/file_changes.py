@@ -1,8 +1,8 @@
 """The changes of a commit's snapshots to the table's files: their manifest lists are compared in order, and delete files written.
 
-`commits.prepare`, `branch_snapshots` and `external_metadata` call this on a worker thread, before the lake's lock. It reads manifests from
-the object store; only `DeleteWriter` writes there, and reads Postgres in its caller's read transaction. `commits.apply` and `commits.plan`
-use only `renumber_specs` and `take_files`, which are pure.
+`commits.prepare`, `branch_snapshots` and `external_metadata` call this on a worker thread, before the lake's lock. It reads manifests and
+delete files from the object store, and data files for equality deletes. Only `DeleteWriter` writes there, and reads Postgres, both in its
+caller's read transaction. `commits.apply` and `commits.plan` use `renumber_specs` and `take_files` under the lock; these are pure.
 """
 
 from collections import Counter

@@ -2,7 +2,8 @@
 
 Iceberg computes the id of such a row from the file's first row id, and Spark's MERGE writes such rows; DuckDB reads NULL, a row without
 an id. So the copy takes the place of the file, for DuckDB and for Iceberg clients.
-`commits.prepare` calls this on a worker thread, before the lake's lock: it reads Postgres, and reads and writes the object store.
+`commits.prepare` calls this on a worker thread, before the lake's lock: it reads Postgres in its caller's read transaction, and after that
+reads and writes the object store.
 """
 
 from collections import Counter

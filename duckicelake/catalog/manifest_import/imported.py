@@ -1,7 +1,8 @@
 """The manifests that a load need not write: those that were imported before, and those of the submission that is being imported.
 
 `catalog.manifests` looks each large manifest up in `ImportedManifests`, in the transaction that reads the table. A manifest that is
-submitted is read from the store then and verified; the rows of the import are written later, by `publish`.
+submitted is read from the store then and verified; of one that was imported before, the store is only asked if the object is there. The
+rows of the import are written later, by `publish`.
 """
 
 import json

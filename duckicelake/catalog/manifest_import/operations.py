@@ -1,7 +1,8 @@
 """Plans of large manifests for Spark executors, and the import of the result: one call imports all manifests or none.
 
-Finished manifests may be verified earlier, while executors write the others. `rest/routes/manifests.py` calls this on worker threads.
-Plans and verifications use a read transaction; an import publishes the table with the lock of its cache, as a load does.
+Finished manifests may be verified earlier, while executors write the others. `rest/routes/manifests.py` calls this on worker threads. Plans
+and verifications read Postgres and the object store in one read transaction, and write nothing. An import publishes the table with the lock
+of its cache, as a load does, and writes a row for each manifest.
 """
 
 import random

@@ -1,6 +1,7 @@
 """The audit of reads: who loaded what, counted in memory and written later, so that no request waits for Postgres.
 
-`rest` counts reads on the event loop. The thread of the audit log takes and writes them. The REST route and the command line list them.
+`rest` counts reads on the event loop. The thread of the audit log takes and writes them. The REST route and the command line list
+them in a read transaction.
 """
 
 import random

@@ -1,7 +1,8 @@
 """Server-side scan planning: plan a scan, return a plan again by its id, return the tasks of a plan task.
 
 `rest/routes/scans.py` calls this on worker threads. A table is published first, as a load does; then manifests are read from the object
-store without a transaction. Manifests become tasks a bounded part at a time.
+store without a transaction. Snapshot ids that clients chose, and earlier locations of the table, are looked up in read transactions of
+their own. Manifests become tasks a bounded part at a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Manifest lists, manifests and delete files of published snapshots, from which scans are planned. Each is read once and cached.
+"""Manifest lists, manifests and delete files of published snapshots, from which scans are planned. Each is cached in memory.
 
-`scanning.scans` calls this on a worker thread, outside of transactions. This reads the object store; `ManifestSource.is_own` may read a
-table's earlier locations from Postgres.
+`scanning.scans` calls this on a worker thread, outside of transactions; all worker threads share a lake's `ScanCache`. This reads the
+object store; `ManifestSource.is_own` may read a table's earlier locations from Postgres.
 """
 
 import re
