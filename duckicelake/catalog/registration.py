@@ -88,6 +88,7 @@ from duckicelake.translate.to_ducklake.tables import (
     changed_note,
     create_table,
     drop_table,
+    partition_table,
     revive_table,
     to_lake_steps,
 )
@@ -271,6 +272,7 @@ def insert_registered_table(commit: Commit, registration: TableRegistration) -> 
     made = create_table(table_id, get_place(commit.conn, registration.ident, commit.head.lake_format), metadata, last_version)
     step.rows += [
         *made.rows,
+        *partition_table(ids, table_id, metadata, made.rows, commit.head.lake_format),
         *list_former_columns(table_id, metadata),
         *change_statistics(table_id, None, metadata, registration.allowed.holds),
     ]

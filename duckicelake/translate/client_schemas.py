@@ -31,7 +31,7 @@ from duckicelake.iceberg.types import (
 from duckicelake.lake.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.rows import FileNote, JsonNote, PartitionRow, TableNotes
 from duckicelake.lake.writing.rows import NewRow
-from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec, to_spec
+from duckicelake.translate.partitions import UNPARTITIONED, VOID, Partitioning, PartitionKey, PublishedSpec, is_partitioned_alike, to_spec
 
 
 def format_schema_note(schema: Schema) -> str:
@@ -138,14 +138,14 @@ def parse_spec_note(note: JsonNote) -> PublishedSpec:
 def with_client_specs(derived: Partitioning, rows: Sequence[PartitionRow], schema: Schema, notes: TableNotes) -> Partitioning:
     """Return a table's partitioning with the specs of clients, as far as their columns still exist.
 
-    The client's default spec applies unless DuckDB has partitioned the table since, or reset its partitioning.
+    The client's default spec applies unless DuckDB has partitioned the table otherwise since, or reset its partitioning.
     """
     if not notes.shapes:
         return derived
     client_specs = [spec for spec in map(parse_client_spec, notes.specs) if spec is not None and _is_whole(spec, schema)]
     is_native = notes.table is not None and notes.table.is_native
-    specs: dict[int, PublishedSpec] = {spec.spec_id: spec for spec in derived.specs if spec.spec_id or not is_native}
-    specs |= {spec.spec_id: spec for spec in client_specs}
+    specs: dict[int, PublishedSpec] = {} if is_native else {UNPARTITIONED.spec_id: UNPARTITIONED}
+    specs |= {spec.spec_id: spec for spec in (*client_specs, *derived.by_partition_id.values())}
     unproven = next((spec for spec in specs.values() if not spec.keys), None)
     new_notes = derived.new_notes
     if unproven is None:
@@ -153,16 +153,17 @@ def with_client_specs(derived: Partitioning, rows: Sequence[PartitionRow], schem
         unproven = PublishedSpec(max(taken_ids) + 1, (), ())
         new_notes = (*new_notes, JsonNote(unproven.spec_id, "[]"))
     specs[unproven.spec_id] = unproven
-    by_duckdb = any(row.end_snapshot is None for row in rows)
-    default = specs.get(derived.default_spec_id if by_duckdb else notes.shapes[-1].spec_id, unproven)
-    if by_duckdb and derived.default_spec_id == 0:
-        default = unproven
+    default = specs.get(notes.shapes[-1].spec_id, unproven)
+    live = [row.partition_id for row in rows if row.end_snapshot is None]
+    if live:
+        in_lake = derived.by_partition_id.get(live[-1], unproven)
+        default = default if is_partitioned_alike(default, in_lake) else in_lake
     ordered = tuple(specs[spec_id] for spec_id in sorted(specs))
     return replace(derived, specs=ordered, default_spec_id=default.spec_id, new_notes=new_notes, unproven=unproven)
 
 
 def _is_whole(spec: PublishedSpec, schema: Schema) -> bool:
-    return all(key.transform == "void" or find_field(schema, key.source_id) is not None for key in spec.keys)
+    return all(key.transform == VOID or find_field(schema, key.source_id) is not None for key in spec.keys)
 
 
 def without_unused_spec(partitioning: Partitioning, is_used: bool) -> Partitioning:

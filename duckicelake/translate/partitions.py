@@ -2,7 +2,7 @@
 
 DuckLake's year, month, day and hour are calendar components, so Iceberg's `month` needs year and month together, and
 so on; those of a timestamptz depend on the writer's time zone and prove nothing. DuckLake 1.1's `epoch_` transforms are Iceberg's.
-`bucket` equals Iceberg's for some types.
+`bucket` equals Iceberg's for some types. A client's spec becomes a partitioning of DuckLake 1.1 where DuckLake has all its transforms.
 Spec 0 is always unpartitioned; derived files, and files older than the partitioning, use it.
 `catalog` calls this for loads and commits, and Spark executors of `publish` and `verify` do. No I/O.
 """
@@ -18,7 +18,7 @@ from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.transforms import TRANSFORMS
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.lake.lake_format import V1_1
+from duckicelake.lake.lake_format import V1_1, LakeFormat
 from duckicelake.lake.rows import DataFileRow, JsonNote, PartitionRow
 from duckicelake.translate.values import days_from_civil, parse_value
 
@@ -32,6 +32,7 @@ BUCKETED_ALIKE = frozenset(
 NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "timestamptz_ns", "geometry", "variant", "interval", "uint64", "null"})
 """DuckLake types whose texts do not prove the values of a file, or that Iceberg does not partition by."""
 FIRST_FIELD_ID = 1000
+VOID = "void"
 INT = PrimitiveType("int")
 
 
@@ -97,6 +98,10 @@ def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequenc
             continue
         ids = tuple(_field_id(field_ids, key) for key in keys)
         text = _format_note(keys, ids)
+        client_spec = None if text in noted else _find_client_spec(keys, notes)
+        if client_spec is not None:
+            by_partition_id[partition_id] = client_spec
+            continue
         if text not in noted:
             noted[text] = max(noted.values(), default=0) + 1
             new_notes.append(JsonNote(noted[text], text))
@@ -104,8 +109,48 @@ def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequenc
     specs = {spec.spec_id: spec for spec in by_partition_id.values()}
     live = [row.partition_id for row in rows if row.end_snapshot is None]
     default = by_partition_id.get(live[-1], UNPARTITIONED) if live else UNPARTITIONED
-    ordered = (UNPARTITIONED, *(specs[spec_id] for spec_id in sorted(specs)))
+    ordered = (UNPARTITIONED, *(specs[spec_id] for spec_id in sorted(specs) if spec_id != UNPARTITIONED.spec_id))
     return Partitioning(ordered, by_partition_id, default.spec_id, tuple(new_notes))
+
+
+def _find_client_spec(keys: Sequence[PartitionKey], notes: Sequence[JsonNote]) -> PublishedSpec | None:
+    """Return the client's spec that has these keys, void fields aside; one that the client has removed only if there is no other."""
+    by_field = {(key.source_id, key.transform): key for key in keys}
+    for note in sorted(notes, key=lambda note: (note.is_removed, note.id)):
+        fields = json.loads(note.json)
+        pairs = [(field["source-id"], field["transform"]) for field in fields]
+        if all("name" in field for field in fields) and [pair for pair in pairs if pair[1] != VOID] == list(by_field):
+            in_order = tuple(by_field.get(pair, PartitionKey(*pair, ())) for pair in pairs)
+            names = tuple(field["name"] for field in fields)
+            return PublishedSpec(note.id, tuple(field["field-id"] for field in fields), in_order, names)
+    return None
+
+
+def is_partitioned_alike(first: PublishedSpec, second: PublishedSpec) -> bool:
+    """Return True if two specs with partition fields have the same fields, void ones and names aside."""
+    fields = [[(key.source_id, key.transform) for key in spec.keys if key.transform != VOID] for spec in (first, second)]
+    return bool(fields[0]) and fields[0] == fields[1]
+
+
+def to_partition_keys(
+    spec: PartitionSpec, schema: Schema, column_types: Mapping[int, Sequence[str]], lake_format: LakeFormat
+) -> list[tuple[int, str]]:
+    """Return the columns and transforms by which DuckLake partitions as a client's spec does; none if DuckLake cannot do so exactly.
+
+    `column_types`: all DuckLake types that a column has ever had. Buckets are left out: DuckDB prunes files without bucket values,
+    and files of clients have none in DuckLake.
+    """
+    transforms = {unit: name for name, unit in lake_format.transforms.items()}
+    if transforms:
+        transforms["identity"] = "identity"
+    fields = [(field.source_id, field.transform) for field in spec.fields if field.transform != VOID]
+    roots = {field.field_id for field in schema.fields}
+    # DuckDB cannot insert into a table that is partitioned by a nested field.
+    if any(source_id not in roots or transform not in transforms for source_id, transform in fields):
+        return []
+    keys = [(source_id, transforms[transform]) for source_id, transform in fields]
+    rows = [PartitionRow(0, 0, None, index, *key, column_types.get(key[0], ())) for index, key in enumerate(keys)]
+    return keys if [(key.source_id, key.transform) for key in to_keys(rows, schema)] == fields else []
 
 
 def has_buckets(rows: Iterable[PartitionRow]) -> bool:
@@ -205,6 +250,9 @@ def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tup
     texts = row.partition_values or ()
     values: list[object] = []
     for key in spec.keys:
+        if key.transform == VOID:
+            values.append(None)
+            continue
         if any(index >= len(texts) for index in key.key_indexes):
             return None
         parts = [texts[index] for index in key.key_indexes]

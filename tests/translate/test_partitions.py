@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from duckicelake.iceberg.schema import find_field
+from duckicelake.iceberg.partition import PartitionField, PartitionSpec
+from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.transforms import apply_transform
-from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
+from duckicelake.lake.lake_format import V1_0, V1_1, LakeFormat
 from duckicelake.translate.files import choose_spec
-from duckicelake.translate.partitions import Partitioning, PublishedSpec, to_partitioning, to_spec
+from duckicelake.translate.partitions import Partitioning, PublishedSpec, to_partition_keys, to_partitioning, to_spec
 from duckicelake.translate.schemas import to_schemas
 from tests.translate.support.room import Room, read_file, to_iceberg_values
 
@@ -217,3 +219,37 @@ def test_several_keys_of_one_column(room: Room) -> None:
     assert set(placed.transforms) == {("bucket[4]", "bucket[8]", "identity", "identity")}
     spec: PublishedSpec = placed.partitioning.specs[-1]
     assert spec.field_ids == (1000, 1001, 1002, 1003)
+
+
+COLUMNS = Schema(
+    0,
+    (
+        NestedField(1, "at", PrimitiveType("timestamptz"), required=False),
+        NestedField(2, "on", PrimitiveType("date"), required=False),
+        NestedField(3, "s", StructType((NestedField(4, "x", PrimitiveType("int"), required=False),)), required=False),
+        NestedField(5, "n", PrimitiveType("decimal(20, 0)"), required=False),
+    ),
+)
+COLUMN_TYPES = {1: ["timestamptz"], 2: ["date"], 3: ["struct"], 4: ["int32"], 5: ["uint64"]}
+HOURLY = [(1, "hour"), (2, "identity")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "lake_format", "keys"),
+    [
+        pytest.param(HOURLY, V1_1, [(1, "epoch_hour"), (2, "identity")], id="exact"),
+        pytest.param([(1, "void"), *HOURLY], V1_1, [(1, "epoch_hour"), (2, "identity")], id="void"),
+        pytest.param(HOURLY, V1_0, [], id="DuckLake 1.0"),
+        pytest.param([*HOURLY, (2, "bucket[4]")], V1_1, [], id="bucket"),
+        pytest.param([*HOURLY, (2, "truncate[4]")], V1_1, [], id="truncate"),
+        pytest.param([(4, "identity")], V1_1, [], id="nested"),
+        pytest.param([(5, "identity")], V1_1, [], id="values that DuckDB's texts do not prove"),
+        pytest.param([(9, "void")], V1_1, [], id="no field"),
+    ],
+)
+def test_ducklake_partitions_as_a_client_or_not_at_all(
+    fields: list[tuple[int, str]], lake_format: LakeFormat, keys: list[tuple[int, str]]
+) -> None:
+    """A spec is taken whole or not: a table that DuckLake partitions by a part of it would get files of another spec."""
+    spec = PartitionSpec(0, tuple(PartitionField(source, 1000 + i, f"f{i}", transform) for i, (source, transform) in enumerate(fields)))
+    assert to_partition_keys(spec, COLUMNS, COLUMN_TYPES, lake_format) == keys

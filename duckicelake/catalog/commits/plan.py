@@ -48,6 +48,7 @@ from duckicelake.translate.to_ducklake.tables import (
     change_table,
     changed_note,
     create_table,
+    partition_table,
     to_lake_steps,
 )
 
@@ -338,6 +339,7 @@ def _plan_creation(change: TableChange, target: TableTarget, ids: IdAllocator, h
     base, added = applied.prepared.base, applied.prepared.request.list_added()
     table_id = ids.take_catalog_id()
     first = create_table(table_id, target, new, change.last_version)
+    first.rows += partition_table(ids, table_id, new, first.rows, head.lake_format)
     first.rows += change_statistics(table_id, None, new, base.allowed.holds)
     planned = PlannedTable(table_id, None, new, added)
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
@@ -371,6 +373,8 @@ def _plan_change(change: TableChange, ids: IdAllocator, head: LakeHead) -> Table
     if new.location != old.location:
         first.rows.append(FormerLocation(table_id, old.location))
     change_table(first, live, old, new, adds_data=any(change.added for change in files.changes))
+    if new.default_spec_id != old.default_spec_id:
+        first.rows += partition_table(ids, table_id, new, [*found.columns, *first.rows], head.lake_format)
     if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
         _renumber(first, changed_note(table_id, new, numbered_until=head.snapshot_id))
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:

@@ -159,6 +159,17 @@ class EndedPartitioning:
 
 
 @dataclass(frozen=True, slots=True)
+class NewPartitionKey:
+    """`ducklake_partition_column` of a new `ducklake_partition_info`."""
+
+    partition_id: int
+    table_id: int
+    partition_key_index: int
+    column_id: int
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewDataFile:
     """`ducklake_data_file`, by its full path."""
 
@@ -403,6 +414,7 @@ NewRow = (
     | EndedComment
     | NewSchemaVersion
     | EndedPartitioning
+    | NewPartitionKey
     | SortingRow
     | NewDataFile
     | EndedDataFile

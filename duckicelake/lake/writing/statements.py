@@ -93,6 +93,20 @@ UPDATE ducklake_partition_info SET end_snapshot = %(snapshot_id)s
  WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
 """
 
+INSERT_PARTITIONINGS = """
+INSERT INTO ducklake_partition_info (partition_id, table_id, begin_snapshot)
+SELECT DISTINCT n.partition_id, n.table_id, %(snapshot_id)s::bigint
+  FROM unnest(%(table_id)s::bigint[], %(partition_id)s::bigint[]) AS n(table_id, partition_id)
+"""
+
+INSERT_PARTITION_KEYS = """
+INSERT INTO ducklake_partition_column (partition_id, table_id, partition_key_index, column_id, transform)
+SELECT n.partition_id, n.table_id, n.partition_key_index, n.column_id, n.transform
+  FROM unnest(%(partition_id)s::bigint[], %(table_id)s::bigint[], %(partition_key_index)s::bigint[], %(column_id)s::bigint[],
+              %(transform)s::text[])
+       AS n(partition_id, table_id, partition_key_index, column_id, transform)
+"""
+
 UPDATE_REVIVED_COLUMNS = """
 UPDATE ducklake_column x SET end_snapshot = NULL
   FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
@@ -452,6 +466,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedComment: (UPDATE_COMMENTS,),
     rows.NewSchemaVersion: (INSERT_SCHEMA_VERSIONS,),
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
+    rows.NewPartitionKey: (INSERT_PARTITIONINGS, INSERT_PARTITION_KEYS),
     rows.NewDataFile: (INSERT_DATA_FILES,),
     note_rows.ReturnedFile: (*RETURN_FILES, DELETE_TABLE_COLUMN_STATS),
     rows.EndedDataFile: (UPDATE_DATA_FILES,),

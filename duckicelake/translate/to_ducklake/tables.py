@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
+from duckicelake.iceberg.metadata import TableMetadata, get_current_schema, get_default_spec
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.lake.changes import NOTES_KIND, Change, quote_names
@@ -28,6 +28,7 @@ from duckicelake.lake.writing.rows import (
     LakeStep,
     NewColumn,
     NewInlinedTable,
+    NewPartitionKey,
     NewRow,
     NewSchemaNote,
     NewSchemaVersion,
@@ -43,6 +44,7 @@ from duckicelake.lake.writing.rows import (
 from duckicelake.translate.client_schemas import format_schema_note as format_schema
 from duckicelake.translate.client_schemas import format_spec_note as format_spec
 from duckicelake.translate.namespaces import change_tags, fold_name, to_folder
+from duckicelake.translate.partitions import to_partition_keys
 from duckicelake.translate.sort_orders import format_order_note as format_order
 from duckicelake.translate.sort_orders import list_names, rename_columns
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
@@ -64,6 +66,24 @@ from duckicelake.translate.unreadable_columns import (
 from duckicelake.translate.views import COMMENT
 
 ENCRYPTION_KEY_ID = "encryption.key-id"
+
+
+@dataclass(slots=True)
+class IdAllocator:
+    """The counters of one commit."""
+
+    next_catalog_id: int
+    next_file_id: int
+
+    def take_catalog_id(self) -> int:
+        """Return an id for a table or a sort order."""
+        self.next_catalog_id += 1
+        return self.next_catalog_id - 1
+
+    def take_file_ids(self, count: int) -> int:
+        """Return the first of so many ids for data files, delete files, name mappings and pins."""
+        self.next_file_id += count
+        return self.next_file_id - count
 
 
 @dataclass(slots=True)
@@ -140,6 +160,22 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
         *new_shape_notes(table_id, None, new),
     ]
     return step
+
+
+def partition_table(
+    ids: IdAllocator, table_id: int, new: TableMetadata, columns: Sequence[ColumnRow | NewRow], lake_format: LakeFormat
+) -> list[NewRow]:
+    """Return the rows by which DuckLake partitions a table as its Iceberg spec does; none if DuckLake cannot do so exactly.
+
+    `columns`: the table's columns of all times, and new ones
+    """
+    types: dict[int, list[str]] = {}
+    for row in columns:
+        if isinstance(row, ColumnRow | NewColumn):
+            types.setdefault(row.column_id, []).append(row.column_type.lower())
+    keys = to_partition_keys(get_default_spec(new), get_current_schema(new), types, lake_format)
+    partition_id = ids.take_catalog_id() if keys else 0
+    return [NewPartitionKey(partition_id, table_id, index, column_id, transform) for index, (column_id, transform) in enumerate(keys)]
 
 
 def drop_table(table_id: int) -> TableStep:
@@ -349,24 +385,6 @@ def get_postgres_type(column_type: str) -> str:
     """Return the Postgres type in which DuckDB stores values of a DuckLake type."""
     decimal = DECIMAL.fullmatch(column_type)
     return f"numeric({decimal[1]},{decimal[2]})" if decimal else POSTGRES_TYPES.get(column_type, "varchar")
-
-
-@dataclass(slots=True)
-class IdAllocator:
-    """The counters of one commit."""
-
-    next_catalog_id: int
-    next_file_id: int
-
-    def take_catalog_id(self) -> int:
-        """Return an id for a table or a sort order."""
-        self.next_catalog_id += 1
-        return self.next_catalog_id - 1
-
-    def take_file_ids(self, count: int) -> int:
-        """Return the first of so many ids for data files, delete files, name mappings and pins."""
-        self.next_file_id += count
-        return self.next_file_id - count
 
 
 def to_lake_steps(head: LakeHead, ids: IdAllocator, tables: Sequence[Sequence[TableStep]]) -> list[LakeStep]:

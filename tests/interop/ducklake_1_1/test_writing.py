@@ -12,8 +12,11 @@ from ducklakepy.schema import Schema as LakeSchema
 from ducklakepy.types import Int64Type, VarcharType
 from pyiceberg.exceptions import BadRequestError
 from pyiceberg.expressions import EqualTo
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzNanoType, UnknownType
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzNanoType, TimestamptzType, UnknownType
 
 from duckicelake.pyiceberg_v3 import install
 from tests.support.ducklake_1_1 import check_same, read_at, to_rows
@@ -137,3 +140,68 @@ def test_files_without_field_ids_join_a_table_with_null_columns(made: tuple[Serv
         table.add_files([path])
         assert table.refresh().scan().to_arrow().to_pylist() == [{"i": 1, "n": None}, {"i": 2, "n": None}]
     assert check_same(served, lake, IDENT) == 1
+
+
+AT = pa.timestamp("us", tz="UTC")
+MICROS = [-1, 0, 86_399_999_999, 86_400_000_000, 1_772_326_799_999_999]
+DAYS = [-1, 0, 0, 1, 20513]
+
+SELECT_PARTITIONINGS = """
+SELECT string_agg(c.transform, ',' ORDER BY c.partition_key_index), i.end_snapshot IS NULL
+  FROM ducklake_partition_info i LEFT JOIN ducklake_partition_column c USING (partition_id, table_id)
+ GROUP BY i.partition_id, i.end_snapshot ORDER BY i.partition_id
+"""
+
+
+def make_times(first: int) -> pa.Table:
+    """Rows of five times in two regions."""
+    return pa.table({"id": pa.array(range(first, first + 5), pa.int64()), "at": pa.array(MICROS, AT), "region": list("eenne")})
+
+
+def list_partitions(table: Table, spec_id: int) -> list[tuple[object, ...]]:
+    """The partition tuples of a table's files of one spec."""
+    tuples = [task.file.partition for task in table.scan().plan_files() if task.file.spec_id == spec_id]
+    return sorted(tuple(found[i] for i in range(len(found))) for found in tuples)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_the_spec_of_a_client_is_ducklakes(made: tuple[Served, DuckLakeCatalog], version: str) -> None:
+    """Both writers partition alike, under the client's spec; a filter finds the rows of both, also after a merge, and after each change.
+
+    In version 1 a removed field becomes void, which partitions nothing. Fields that DuckLake has not end its partitioning.
+    """
+    served, lake = made
+    lake.set_option("data_inlining_row_limit", 0)
+    conn = served.lake.psycopg()
+    with served.pyiceberg().catalog as catalog:
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestamptzType()), NestedField(3, "region", StringType()))
+        spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "on"), PartitionField(3, 1001, IdentityTransform(), "where"))
+        table = catalog.create_table("main.t", schema, partition_spec=spec, properties={"format-version": version})
+        assert conn.execute(SELECT_PARTITIONINGS).fetchall() == [("epoch_day,identity", True)]
+        expected = sorted(zip(DAYS, "eenne", strict=True))
+        lake.load_table(IDENT).append(make_times(0))
+        assert (table.refresh().spec(), list_partitions(table, 0)) == (spec, expected)
+        table.append(make_times(5))
+        assert list_partitions(table.refresh(), 0) == sorted(expected * 2)
+        assert table.scan("at >= '1970-01-02T00:00:00+00:00' and region = 'e'").to_arrow()["id"].sort().to_pylist() == [4, 9]
+        assert sorted(lake.load_table(IDENT).scan(row_filter=col("region") == "n").to_arrow()["id"].to_pylist()) == [2, 3, 7, 8]
+        with table.update_spec() as update:
+            update.remove_field("where").add_field("at", MonthTransform(), "monthly")
+        assert conn.execute(SELECT_PARTITIONINGS).fetchall()[1:] == [("epoch_day,epoch_month", True)]
+        lake.load_table(IDENT).append(make_times(10))
+        months = {(-1, -1), (0, 0), (1, 0), (20513, 674)}
+        assert list_partitions(table.refresh(), 1) == sorted(
+            (day, None, month) if version == "1" else (day, month) for day, month in months
+        )
+        lake.merge_adjacent_files(IDENT)
+        assert len(table.refresh().scan("at < '1970-01-01T00:00:00+00:00'").to_arrow()) == 3
+        with table.update_spec() as update:
+            update.rename_field("monthly", "m")
+        assert [field.name for field in table.refresh().spec().fields][-1] == "m"
+        with table.update_spec() as update:
+            update.add_field("id", BucketTransform(4), "bucket")
+        lake.load_table(IDENT).append(make_times(15))
+        assert list_partitions(table.refresh(), table.spec().spec_id) == []
+        assert [is_live for _, is_live in conn.execute(SELECT_PARTITIONINGS)] == [False, False, False]
+        assert len(table.scan().to_arrow()) == 20
+    assert check_same(served, lake, IDENT) >= 4
