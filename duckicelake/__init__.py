@@ -12,9 +12,10 @@ store       objects in S3 or on disk, vended keys, Parquet files derived from ro
 access      tokens, principals, roles and grants
 catalog     one function per catalog operation
 rest        the REST API: routes, bodies, errors, ETags, the cache of responses
-embedded    the embedded Postgres and S3 server of `scripts/serve`
+gateway     other REST catalogs behind routes
+embedded    the embedded Postgres and S3 server of `duckicelake serve`
 config, store_settings, app   settings, those of a lake's store, and the wiring of all packages
-commands, cli, cli_pipeline   the command line
+commands, cli, cli_branches, cli_changes, cli_pipeline   the command line
 pipeline    PySpark jobs that ingest, maintain, verify, profile, publish, import and export over REST
 pyiceberg_v3  lets PyIceberg 0.12 write format version 3; runs in the client's process
 """

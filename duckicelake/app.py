@@ -1,6 +1,7 @@
 """Wiring of the server: opens the lakes of the settings and builds the ASGI application. Importing it does nothing.
 
-`commands.serve` calls `build_app` in each worker process.
+`commands.serve` calls `build_app` in each worker process, and `open_accounts` before, to check the settings; `check` calls `build_gateway`.
+The start opens pools and other connections to Postgres, and starts the threads of the audit logs, the webhook and the object checks.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The settings, read once into a frozen `Settings`: from the environment (`DUCKICELAKE_*`), else `.env`, else a TOML file."""
+"""The settings, read once into a frozen `Settings`: from the environment (`DUCKICELAKE_*`), else `.env`, else a TOML file.
+
+The command line reads them once at its start; files of secrets are read later, by those who use them (`read_secret_file`).
+"""
 
 import difflib
 import ipaddress

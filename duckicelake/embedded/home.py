@@ -1,4 +1,7 @@
-"""The home folder of an embedded stack: its keys, ports and files, and the lock that gives it to one process at a time."""
+"""The home folder of an embedded stack: its keys, ports and files, and the lock that gives it to one process at a time.
+
+`commands` and the other modules of this package use it. It reads and writes files of the home, and tries ports of this machine.
+"""
 
 import fcntl
 import json

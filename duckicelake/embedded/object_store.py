@@ -2,6 +2,7 @@
 
 MinIO runs if it is on the PATH, otherwise SeaweedFS as one process: only its S3 port is open to clients; its components trust each other by
 certificates of the home. `stack` calls this. Only the readiness check, on the thread of a `Supervisor`, and `prepare_bucket` send requests.
+The `plan_` functions write the configuration, keys and certificates into the home.
 """
 
 import base64

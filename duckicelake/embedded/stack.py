@@ -1,7 +1,8 @@
 """The embedded stack: Postgres and S3 started with one call and stopped with another.
 
 Postgres is a cluster in the home folder, on loopback, with passwords; `object_store` has the S3 servers.
-Called by `commands` (`serve`, `backends`) and by tests.
+Called by `commands` (`serve`, `backends`, and commands that need the stack) and by tests. It creates the cluster, the lake's role and
+database, and the bucket, and no lake.
 """
 
 import os

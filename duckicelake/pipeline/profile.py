@@ -1,6 +1,7 @@
 """The job `profile`: the current snapshot of each table gets statistics if it has none, and the report shows what is known of it.
 
-`commands.jobs.profile` calls `profile` on the main thread. Spark's procedures commit the statistics over REST; Postgres is only read.
+`commands.jobs.profile` calls `profile` on the main thread. Spark's procedures write statistics files to the store and commit them over
+REST; Postgres is only read.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,8 @@
 """The job `publish`: the catalog plans the manifests of tables with very many files, Spark's executors write them, the catalog adopts them.
 
-Executors read rows of files from Postgres, build manifests and write them to the store. A table that fails is reported; the others go on.
-Its command in `commands.jobs` runs it on the main thread.
+Executors read rows of files from Postgres, build manifests and write them to the store. The driver only reads Postgres, and asks the
+catalog over REST for plans and to adopt what was written. A table that fails is reported; the others go on. Its command in `commands.jobs`
+runs it on the main thread.
 """
 
 import gc

@@ -1,6 +1,7 @@
 """Check of the store's isolation: which requests vended credentials of one table allow and refuse, tried on a scratch folder.
 
-Called by the command `duckicelake check --storage`, never by the server.
+Called by the command `duckicelake check --storage`, never by the server. It asks STS for sessions, and writes and deletes objects in the
+scratch folder, which the command empties afterwards.
 Law: a request to another table's objects must be refused with an error that means forbidden; any other error proves nothing.
 """
 

@@ -1,6 +1,7 @@
 """Parquet: position-delete files (Iceberg's and DuckLake's), limits for clients' files, and the columns of a schema.
 
-`catalog` and other modules of this package call it. They pass the content or an open file, so this module sends no request itself.
+`catalog` and other modules of this package call it. They pass the content or an open file, for some loads and commits while the
+caller's transaction is open; this module opens no object itself.
 """
 
 from collections.abc import Callable, Generator, Sequence

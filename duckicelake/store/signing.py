@@ -2,7 +2,7 @@
 
 `catalog` checks between the two that the client may access every object that the request names. The credentials stay here.
 `catalog.credentials.table_access` calls both on worker threads. A store other than AWS is probed once, before the first signature, to see
-if it obeys unsigned headers.
+if it obeys unsigned headers. `duckicelake check --storage` only probes.
 Law: a request names an object by every spelling that a server could read in it, and all of them must belong to the table; a
 parameter, header or sub-resource that is not listed here is refused.
 """

@@ -3,7 +3,7 @@
 Law: a policy names folders and objects of one table and nothing above them; characters that a server could take for a wildcard,
 an escape or another spelling never get into a policy.
 `catalog.credentials` calls this on worker threads, after the scope was read from Postgres. A request to STS is made only if no
-credentials of the same policy are cached.
+credentials of the same policy are cached. `duckicelake check --storage` calls it for a scratch folder.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Options and reports that commands share: properties, words of an enumeration; verdicts, exit status, JSON; messages without passwords.
 
-Every command imports this for the messages of Postgres and DuckDB, so it needs no library of Spark's.
+Every command imports this for the messages of Postgres and DuckDB, so it needs no library of Spark's; Spark executors of
+`publish` call `explain_postgres`.
 Secrets come from a file or the environment only, because other users of the machine see the arguments of commands.
 """
 

@@ -1,6 +1,7 @@
 """The Spark session of a job, the Iceberg REST catalogs in it, and what a job carries from step to step.
 
-A process has one session. `commands/jobs/session.py` opens it on the main thread.
+A process has one session. `commands/jobs/session.py` opens it on the main thread: that fetches missing jars, starts Java (but
+for Spark Connect) and changes the process's environment until the session ends.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Objects as the driver and executors reach them without Spark: files of tables, and S3 with the keys that AWS's tools would use.
 
-`ingest`, `import`, `export` and `verify` use it in the driver; `publish` and `verify` open `StoredFiles` in executors. It never uses
-Postgres.
+`ingest`, `import`, `export` and `verify` use it in the driver; `publish` and `verify` open `StoredFiles` in executors. Objects are
+read, listed and written, never deleted. It never uses Postgres.
 """
 
 import re

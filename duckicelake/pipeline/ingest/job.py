@@ -1,7 +1,7 @@
 """The job `ingest`: plan, count rows, create what is missing, write to branches, and publish all tables in one commit.
 
-`follow` is one run after another for the files that arrive at the source, until it is asked to end.
-`commands.jobs.ingest` calls both on the main thread.
+`follow` is one run after another for the files that arrive at the source, until it is asked to end. `commands.jobs.ingest` calls both on
+the main thread of the driver. The lake is reached through Spark and over REST alone, never by Postgres.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The rows that each mode writes to the target's branch, checked before anything is created and counted afterwards, and their publication.
 
 One commit publishes all tables of a run, or none. Rows that were appended are moved onto the current main when others committed
-meanwhile: the same data files in new manifests. `ingest.job` calls this in the driver.
+meanwhile: the same data files in new manifests, which the driver writes to the store. `ingest.job` calls this in the driver.
 """
 
 import secrets

@@ -2,7 +2,8 @@
 
 `commands.jobs.maintain` calls `maintain` on the main thread. The facts of a table are read from Postgres in one read-only transaction.
 Tables are changed over REST, by Spark or by requests; DuckDB flushes inlined rows, expires lake snapshots and deletes files.
-`MaintainContext.sweep`, a function of the command, deletes unreferenced objects in the tables' locations.
+`MaintainContext.sweep`, a function of the command, deletes unreferenced objects in the tables' locations, what purges and staged creates
+left, with its notes in Postgres, and stale uploads; then every server drops its caches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,7 +2,8 @@
 
 Postgres sums the facts of tables and snapshots up, so that nothing grows with the number of files.
 
-`maintain.job` and `compaction` call it in the driver. Nothing is written to Postgres by the queries here. Each call of DuckDB has a session
+`maintain.job` and `compaction` call it in the driver. The queries here write nothing to Postgres; `share_lake` and
+`owning_lake` take advisory locks on the run's connection. Each call of DuckDB has a session
 of its own, which writes to the lake and deletes files.
 """
 
