@@ -1,6 +1,6 @@
 """A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
 
-`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made, renamed and deleted on a
+`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made and deleted on a
 connection outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a
 merge, a revert and a reset are one transaction, and a repeated request with the same key gets the same answer. Their line of the audit log
 is in it; that of the other changes is written after them. `commands.branches` calls `lake.branches` itself, without lines. The store is
@@ -36,14 +36,15 @@ from duckicelake.lake.branches.registry import (
     has_snapshot,
     is_installed,
     list_branches,
-    rename_branch,
+    prepare_rename,
+    rename_locked,
 )
 from duckicelake.lake.branches.reset import reset_locked
 from duckicelake.lake.branches.revert import RevertRequest, describe_revert, revert_locked
 from duckicelake.lake.branches.revert import preview_revert as try_revert
-from duckicelake.lake.connect import connecting, reading
+from duckicelake.lake.connect import connecting, reading, writing
 from duckicelake.lake.install import LOCK_PAUSE_S
-from duckicelake.lake.writing.idempotency import find_outcome, note_answer
+from duckicelake.lake.writing.idempotency import claim_key, find_outcome, note_answer
 from duckicelake.lake.writing.transaction import committing
 
 __all__ = [
@@ -104,12 +105,38 @@ def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_t
         _write_audit_line(conn, audit_context, name)
 
 
-def rename(warehouse: Warehouse, name: str, new_name: str, audit_context: AuditContext) -> tuple[Branch, str | None]:
-    """Rename a branch and return it as `list_made` does. Raises: what `rename_branch` raises."""
-    with connecting(warehouse.lake) as conn:
-        branch = rename_branch(conn, warehouse.lake.metadata_schema, name, new_name)
-        _write_audit_line(conn, audit_context, name, new_name)
-    return next((made for made in list_made(warehouse) if made[0].schema_name == branch.schema_name), (branch, None))
+def rename(warehouse: Warehouse, asked: RequestContext, name: str, new_name: str) -> tuple[Branch, str | None]:
+    """Rename a branch and return it as `list_made` does; a request with the same key renames it once.
+
+    Raises: what `rename_branch` raises
+    """
+    done = _run(warehouse, asked, lambda opened: _rename_once(opened, name, new_name))
+    return _get_made(warehouse, done["metadata-schema"], f"The branch {name[:64]!r} was renamed, and has been deleted since.")
+
+
+def _rename_once(warehouse: Warehouse, name: str, new_name: str) -> dict[str, Any]:
+    lake = warehouse.lake
+    with connecting(lake) as conn:
+        prepare_rename(conn, lake.metadata_schema, name, new_name)
+    with writing(lake) as conn:
+        if lake.request is not None:
+            claim_key(conn, lake.request)
+        answer = {"metadata-schema": rename_locked(conn, name, new_name).schema_name}
+        if lake.request is not None:
+            note_answer(conn, lake.request, json.dumps(answer))
+        if lake.audit_context is not None:
+            write_line(conn, lake.audit_context, None)
+    if lake.audit_context is not None:
+        log_line(AuditLine(lake.audit_context, DONE))
+    return answer
+
+
+def _get_made(warehouse: Warehouse, schema_name: str, message: str) -> tuple[Branch, str | None]:
+    """Return the branch in that metadata schema as `list_made` does. Raises: NotFound, with this message."""
+    made = next((made for made in list_made(warehouse) if made[0].schema_name == schema_name), None)
+    if made is None:
+        raise NotFound(message)
+    return made
 
 
 def reset(warehouse: Warehouse, asked: RequestContext, name: str) -> tuple[Branch, str | None]:
@@ -125,10 +152,7 @@ def reset(warehouse: Warehouse, asked: RequestContext, name: str) -> tuple[Branc
         return _try_often(opened, lambda warehouse: _reset_once(warehouse, schema_name))
 
     done = _run(warehouse, asked, reset_named)
-    made = next((made for made in list_made(warehouse) if made[0].schema_name == done["metadata-schema"]), None)
-    if made is None:
-        raise NotFound(f"The branch {name[:64]!r} was reset, and has been deleted since.")
-    return made
+    return _get_made(warehouse, done["metadata-schema"], f"The branch {name[:64]!r} was reset, and has been deleted since.")
 
 
 def _reset_once(warehouse: Warehouse, schema_name: str) -> dict[str, Any]:

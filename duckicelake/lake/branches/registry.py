@@ -182,17 +182,31 @@ def rename_branch(conn: psycopg.Connection, lake_schema: str, name: str, new_nam
 
     Raises: NotFound: there is no such branch. BadRequest: it is a tag, or the new name cannot be used. AlreadyExists: the name is taken
     """
+    prepare_rename(conn, lake_schema, name, new_name)
+    with conn.transaction():
+        return rename_locked(conn, name, new_name)
+
+
+def prepare_rename(conn: psycopg.Connection, lake_schema: str, name: str, new_name: str) -> None:
+    """Drop deleted branches, one of which may have the new name, on a connection that is in no transaction.
+
+    Raises: what `rename_branch` raises
+    """
     check_name(new_name, lake_schema)
     conn.execute(format_search_path(lake_schema))
-    branch = get_branch(conn, name)
+    get_branch(conn, name)
     drop_deleted(conn, lake_schema)
+
+
+def rename_locked(conn: psycopg.Connection, name: str, new_name: str) -> Branch:
+    """Rename a branch in the caller's transaction, which an error ends, and return it. Raises: what `rename_branch` raises."""
+    branch = get_branch(conn, name)
+    number = lock_branch(conn, branch)
+    # Another session may have given the name away, or deleted the branch.
+    if number is None or get_branch(conn, name).schema_name != branch.schema_name:
+        raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
     try:
-        with conn.transaction():
-            number = lock_branch(conn, branch)
-            # Another session may have given the name away, or deleted the branch.
-            if number is None or get_branch(conn, name).schema_name != branch.schema_name:
-                raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
-            conn.execute(UPDATE_NAME, {"name": new_name, "number": number})
+        conn.execute(UPDATE_NAME, {"name": new_name, "number": number})
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists(f"Branch or tag already exists: {new_name!r}. Delete or rename it first, or choose another name.") from error
     return replace(branch, name=new_name, number=number)

@@ -163,14 +163,15 @@ class BranchRoutes:
         """Delete a branch; the clean-up of the lake removes the files that only the branch had."""
         return self._delete(request, target, decode_segment(name, "branch"), is_tag=False)
 
-    def rename_branch(self, request: Request, target: Target, name: BranchName, body: Body) -> BranchResponse:
+    def rename_branch(self, target: Target, name: BranchName, body: Body, key: Key) -> BranchResponse:
         """Give a branch another name; its metadata schema and its folders stay. Needs `drop` on the old name, `create` on the new."""
         old, new = decode_segment(name, "branch"), get_text(as_object(decode_json(body), RENAME), "name", RENAME)
         lake = self._context.get_repository(target.prefix)
         check_branch(target.session, old, Rights.DROP)
         repositories.check_branch_name(lake.warehouse, new)
         check_branch(target.session, new, Rights.CREATE)
-        return describe_branch(lake, *repositories.rename(lake.warehouse, old, new, describe_request(request.scope)))
+        asked = key.about(*map(repositories.format_branch, (old, new)))
+        return describe_branch(lake, *repositories.rename(lake.warehouse, asked, old, new))
 
     def reset_branch(self, target: Target, name: BranchName, key: Key) -> BranchResponse:
         """Let a branch forget what it changed; it shows the newest snapshot of the lake then. Needs `drop` and `create`."""

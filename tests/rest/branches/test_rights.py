@@ -72,6 +72,12 @@ def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake)
         assert post(f"{BRANCHES}/two/rename", name="three").json["warehouse"] == "lake@three"
         assert post(f"{BRANCHES}/one/rename", name="two").json["metadata-schema"].endswith("@one")
         assert [count(f"lake@{name}") for name in ("one", "two", "three")] == [404, "21", "22"]
+        key = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+        renamed = [server.ask("POST", f"{BRANCHES}/two/rename", key, b'{"name": "four"}') for _ in range(2)]
+        # The repetition is answered, although the branch is not called `two` any more.
+        assert [(each.status, each.json["name"]) for each in renamed] == [(200, "four")] * 2
+        assert server.ask("POST", f"{BRANCHES}/two/rename", key, b'{"name": "five"}').status == 422
+        assert post(f"{BRANCHES}/four/rename", name="two").json["name"] == "two"
         assert post(f"{BRANCHES}/two/reset").json["from"] == "main"
         assert [count(f"lake@{name}") for name in ("two", "three")] == ["20", "22"]
         path, headers = f"{BRANCHES}/three/reset", {"Idempotency-Key": str(uuid4())}
