@@ -1,7 +1,7 @@
 """Sessions: the rights of a token's principal, and the cache of verified tokens. In memory only.
 
-The authentication layer of `rest` builds the session of each request on the event loop; handlers read rights on worker threads.
-`TokenCache`, `Bearer.bound` and `Session.decided` are changed on the event loop only.
+The authentication layer of `rest` builds the session of each request on the event loop; handlers read rights there and on worker threads.
+`TokenCache`, `Bearer.bound`, `Bearer.bound_routes` and `Session.decided` are changed on the event loop only.
 """
 
 import hashlib

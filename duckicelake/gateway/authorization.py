@@ -1,7 +1,8 @@
 """Authentication at the upstream of a route: an Authorization header, or the signature of AWS, for each request.
 
-Runs on the event loop. Tokens are requested once and shared by all requests until a minute before they expire; the tokens of an exchange
-are kept by a hash of the caller's token.
+`upstream` calls this on the event loop, for each request that it sends. Tokens are requested over the network, once, and shared by all
+requests until a minute before they expire; the tokens of an exchange are kept by a hash of the caller's token. Keys of AWS' default chain
+(environment, files, network) are found in a thread.
 """
 
 import asyncio

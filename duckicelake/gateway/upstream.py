@@ -2,7 +2,7 @@
 
 The client sends requests to the upstream, once or twice, and knows whether a failed one may have arrived. After several failures in a row,
 requests are refused at once for a while. `rest.layers.forwarding` sends the requests of clients, and `rest.routes.server` and `duckicelake
-check` ask if a route can be used. Everything runs on the event loop.
+check` ask if a route can be used. All requests are sent on the event loop: that of the server, or of the command.
 
 Law: a request that was not sent fails with `RouteUnavailable`, and may be repeated. A change that was sent and not answered fails with
 `RouteStateUnknown`, never with an error by which a client would delete its files.

@@ -1,6 +1,6 @@
 """Requests to the webhook of events: CloudEvents over HTTP, signed as Standard Webhooks say.
 
-The thread of `catalog.events` calls this.
+The thread of `catalog.events` calls `send`, while it holds its transaction in Postgres; `app` decodes the secret at the start.
 Source: CloudEvents HTTP protocol binding 1.0.2 (structured and batched content mode); Standard Webhooks 1.0.0 (headers, signature).
 """
 

@@ -1,7 +1,8 @@
 """The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only.
 
-Postgres is asked on worker threads: for the branch, with each request that names one, and for those that are gone. To show a lake snapshot
-without a tag, `catalog.repositories` makes a tag for it, which the last server that shows it deletes.
+The layers of `rest` open and find branches here, and a task of `app` closes them. Postgres is asked on worker threads: for the branch, with
+each request that names one, and for those that are gone. To show a lake snapshot without a tag, `catalog.repositories` makes a tag for it,
+which the last server that shows it deletes; meanwhile each server notes in Postgres every minute that it shows it.
 """
 
 import asyncio

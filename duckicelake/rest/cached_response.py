@@ -1,7 +1,7 @@
 """Complete responses to table loads: bytes, headers and ETag, built once and sent many times from an LRU cache.
 
-Threads that run catalog operations build and store responses; `layers.fast_paths` reads them on the event loop. An ETag is a hash of the
-body, so two bodies never share one.
+Threads that run catalog operations build and store responses; `layers.fast_paths` reads them on the event loop, and the thread of the
+object monitor drops those of a table. In memory only. An ETag is a hash of the body, so two bodies never share one.
 """
 
 import gzip

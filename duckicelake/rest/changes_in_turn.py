@@ -1,7 +1,8 @@
 """Changes of tables and views that are done in the turns of those, on a thread: `rest.routes` calls this on the event loop.
 
 Commits to one table are not among them: `rest.routes.table_commits` prepares those before their turn, and groups them. Commits to several
-tables are.
+tables are. The thread reads the request's idempotency key from Postgres first, and writes it if the change is refused
+(`catalog.idempotency`); `catalog` opens the transaction of the change itself.
 """
 
 from collections.abc import Callable, Sequence

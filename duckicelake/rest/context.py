@@ -1,7 +1,8 @@
 """State that all requests of a server share: the open lakes with their caches, the issuers of tokens, the counters.
 
 `app.py` builds one `ServerContext` per process; routes and layers receive it as a parameter. Watches and policy caches are used on the
-event loop only; a `Warehouse` is used by the threads that run catalog operations.
+event loop only; a `Warehouse` is used by the threads that run catalog operations. To get a policy or to find a branch may read Postgres, on
+a worker thread.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The Prometheus metrics of a server, of one process or of several workers.
 
-Layers and routes of `rest` count on the event loop; only `count_report` is called on worker threads. Scrapes run on the event loop.
+Layers and routes of `rest` count on the event loop; `count_report` and `observe_commit_wait` are also called on worker threads. Scrapes run
+on the event loop and read /proc.
 
 With several workers, any worker answers a scrape with the sums over all of them: each writes its numbers to its own files in one folder
 (prometheus_client's multiprocess mode), and a scrape adds them up. Counter files of ended workers stay until the server stops, because a

@@ -1,4 +1,4 @@
-"""JSON schemas of request bodies, for the OpenAPI page only: the parsers in `iceberg.requests` and `request_bodies` decide.
+"""JSON schemas of request bodies, for the OpenAPI page only: the parsers in `iceberg.requests`, `request_bodies` and the routes decide.
 
 Tests compare both. Columns of nested types are shown one level deep. Keys that are not shown are ignored, as the specification says.
 """

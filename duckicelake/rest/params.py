@@ -1,4 +1,7 @@
-"""Path and query parameters: namespaces, names and pages, decoded strictly. FastAPI calls the `read_` functions on the event loop."""
+"""Path and query parameters: namespaces, names and pages, decoded strictly.
+
+FastAPI and `CommitFastPath` call the async functions on the event loop; layers and handlers call the others, on any thread. No I/O.
+"""
 
 import base64
 import binascii

@@ -1,7 +1,8 @@
 """Turns: changes of one table follow each other in the order in which they came, and wait on the event loop without a thread.
 
-Turns only save work: a change that takes none is as correct, because the lake's lock decides. Every route that changes tables or views
-takes turns: commits to one table in `rest.routes.table_commits`, all others by `run`. Each worker process has its own.
+Turns only save work: a change that takes none is as correct, because the lake's lock decides. Routes that change tables or views by their
+names take turns: commits to one table in `rest.routes.table_commits`, all others by `run`. Merges, reverts and undrops of namespaces take
+none. Each worker process has its own turns, in memory, and waits on its event loop.
 
 Law: a request that is refused for want of room has done nothing. A request whose turn does not come in time may have landed as a copy
 before, so its caller looks for that before it refuses.

@@ -1,7 +1,8 @@
 """Audit data of a request: principal, operation and object; the entries for denied requests, in the log and in the lakes; and reads.
 
 The layers and error handlers call it on the event loop, also for requests that never reach the router; handlers call `describe_request`
-and `note_answer` on worker threads. A thread of the audit log writes to Postgres.
+and `note_answer` there and on worker threads. Denials are logged at once; those and counted reads stay in memory until a thread of the
+audit log writes them to Postgres.
 """
 
 from dataclasses import replace

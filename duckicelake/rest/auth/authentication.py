@@ -1,7 +1,8 @@
 """The layer that authenticates requests. Only the few public paths pass without a token.
 
-It runs on the event loop. It receives the body, opens the branch that the path names, and gets the policy of the lake;
-branch and policy are read from Postgres on worker threads.
+It runs on the event loop. It receives the body, opens the branch that the path names, and gets the policy of the lake; branch and policy
+are read from Postgres on worker threads. To open a snapshot without a tag writes to Postgres (`rest.branch_lakes`), and an issuer's keys
+may be fetched (`auth.oidc`).
 """
 
 import math

@@ -1,7 +1,8 @@
 """Vended credentials and remote signing that clients request with X-Iceberg-Access-Delegation.
 
-`find_permitted_key` runs on the event loop, for the cache of table loads; the other functions run in the thread of the operation. A
-session's rights on a path are computed once and cached in the session.
+`find_permitted_key` runs on the event loop, for the cache of table loads, and so does `wants_credentials`; neither does I/O. The other
+functions run in the thread of the operation: `find_credentials` may read Postgres, publish the table and ask STS for keys, by
+`catalog.credentials`. A session's rights on a path are computed once and cached in the session.
 """
 
 import json

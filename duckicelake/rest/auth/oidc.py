@@ -1,7 +1,7 @@
 """Tokens of external OpenID issuers: their keys, fetched over HTTPS and cached, and the principal that such a token names.
 
-`auth.authentication` calls `TokenIssuers` on the event loop; fetching runs in a thread. The two documents of an issuer are fetched within
-`FETCH_S` or not at all.
+`app` fetches the keys when the server starts, and `auth.authentication` calls `TokenIssuers` on the event loop; fetching runs in a thread.
+The two documents of an issuer are fetched within `FETCH_S` or not at all.
 
 Law: regardless of what clients send, an issuer is requested at most every `MIN_INTERVAL_S`, once at a time. A token with an unknown key
 id is verified with the keys known then.

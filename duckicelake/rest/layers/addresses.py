@@ -1,8 +1,9 @@
 """The layers that find the branch of a request: where clients of lakeFS put it, in names like `t@dev`, and in the warehouse.
 
 The first two rewrite a request to the ordinary one before rights are decided and anything is looked up in a cache, so that everything
-behind them sees the branch as a warehouse of its own. `rest.branch_names` has the rules. The last one, behind authentication, opens the
-branch. They run on the event loop; whether a table `t@dev` or a branch exists is read from Postgres on worker threads.
+behind them sees the branch as a warehouse of its own. `rest.branch_names` has the rules. The last one, behind authentication, keeps the
+branch open for the request; it opens one that authentication has not opened. They run on the event loop; whether a table `t@dev` or a
+branch exists is read from Postgres on worker threads, and large bodies are decoded there.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The layer that limits request bodies: their size, their time of arrival, and the number of large ones in progress.
 
-It runs on the event loop, behind authentication. Large compressed bodies are unpacked in a thread.
+It runs on the event loop, behind the check of the token, if there is one. Bodies are in memory only; large compressed ones are unpacked in
+a thread.
 """
 
 import asyncio

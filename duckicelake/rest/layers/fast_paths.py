@@ -1,5 +1,8 @@
 """Layers that handle cached table loads and commits to one table without FastAPI's routing. They run on the event loop.
 
+`LoadFastPath` asks `lake.watch`, which checks Postgres for all requests that wait, and looks for the metadata file of a lake on the local
+disk. `CommitFastPath` calls the handler `update_table` and the checks before it, with arguments by position.
+
 Law of `LoadFastPath`: a cached response is sent only after a check for changes that began after the request arrived. So it shows every
 commit that was acknowledged before.
 Law of `CommitFastPath`: the response equals that of FastAPI's own route, which stays for the OpenAPI page. The same functions read the

@@ -1,7 +1,8 @@
 """The layer that forwards requests to other catalogs, by the routes of the settings. Runs on the event loop.
 
-A request whose prefix or warehouse is the name of a route never reaches the routes of the lakes. Permissions are decided here, before
-anything is sent; `gateway` decides what is sent, and what clients get of the answer.
+A request whose prefix or warehouse is the name of a route never reaches the routes of the lakes. Permissions are decided here, before the
+request is sent; the upstream's configuration may be requested before. `gateway` decides what is sent, and what clients get of the answer.
+The grants of the route's lake may be read from Postgres, on a worker thread; changes go to the audit log of that lake.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""Handlers of the operations, a module per kind of object. Each method handles one operation; FastAPI calls it in a thread."""
+"""Handlers of the operations, a module per kind of object. FastAPI calls a method in a thread, an async one on the event loop."""

@@ -1,7 +1,7 @@
 """Handlers for principals, roles and grants, and for what is recorded: events, reads and reports of clients.
 
-The former need `manage` on the warehouse; grants on an object need `manage` on the object. All run on worker threads. `catalog` reads and
-writes Postgres.
+All need `manage` on the warehouse, but grants on an object and reports of a table only `manage` on that. All run on worker threads.
+`catalog` reads Postgres, and writes each change with its audit line.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Handlers for manifests that a Spark job writes: the plan of a table's manifests, and their adoption. Called by `pipeline publish`.
 
-They run on worker threads. `catalog.manifest_import` begins the transactions.
+They run on worker threads. `catalog.manifest_import` begins the transactions, and reads the object store; an adoption publishes the table.
 """
 
 import re

@@ -1,6 +1,7 @@
 """Handlers of server-side scan planning.
 
-They run on worker threads. `catalog.scanning.scans` publishes the table, as a load does, and reads manifests from the object store.
+They run on worker threads. `catalog.scanning.scans` publishes the table, as a load does, and reads manifests from the object store. A plan
+may contain keys of STS.
 """
 
 import json

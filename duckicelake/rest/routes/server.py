@@ -1,6 +1,7 @@
 """Handlers for the server itself: index, health, readiness and metrics for operators, and the configuration for clients.
 
-They run on the event loop. Checks of lakes run on worker threads.
+They run on the event loop. Checks of lakes run on worker threads: they read Postgres and ask for the bucket of each lake. Required routes
+are asked for their configuration over the network. `getConfig` reads Postgres if keys are vended.
 """
 
 import asyncio

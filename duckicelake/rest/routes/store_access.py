@@ -1,6 +1,7 @@
 """Handlers that give access to the store: remote signing, and read-only credentials for DuckDB users of the DuckLake itself.
 
-They run on worker threads; `catalog.credentials` reads Postgres, sends requests to STS, and creates the Postgres role of a DuckDB user.
+They run on worker threads; `catalog.credentials` reads Postgres, that of the server's other lakes too, publishes a table whose requests are
+signed, sends requests to STS, and creates the Postgres role of a DuckDB user.
 Only `sign_anywhere` runs on the event loop: it looks its table up in a thread, then awaits the policy, then signs in a thread.
 """
 

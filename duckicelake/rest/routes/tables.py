@@ -1,7 +1,8 @@
 """Handlers of the table operations: reads in `TableRoutes`, writes in `TableChangeRoutes`, and the encoding of their responses.
 
-Reads run on worker threads. Writes wait on the event loop for the turns of their tables, and are then done on a worker thread.
-A load publishes a state that is not published yet, so a read may write to Postgres and the object store.
+Reads run on worker threads. Writes wait on the event loop for the turns of their tables, and are then done on a worker thread. A load
+publishes a state that is not published yet, so a read may write to Postgres and the object store. Loads and creates may get keys of STS. A
+report of metrics is queued in memory, for the audit log's thread. A purge deletes objects, also when the same drop is asked for again.
 """
 
 import json

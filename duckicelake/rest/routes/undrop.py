@@ -1,6 +1,6 @@
 """Handlers of `listDropped` and `undrop`. `catalog.dropped.undrop` opens the transactions on worker threads.
 
-An undrop first waits on the event loop for the turns of the tables that it names.
+The undrop of a table first waits on the event loop for the turns of the names that it has and gets; that of a namespace waits for none.
 """
 
 import re

@@ -1,6 +1,7 @@
 """Handlers of the operations on views, and on functions, which only DuckDB changes.
 
-Reads run on worker threads. Changes of views wait on the event loop for their turns, and are then done on a worker thread.
+Reads run on worker threads. Changes of views wait on the event loop for their turns, and are then done on a worker thread. A load of a view
+that DuckDB changed writes a note to Postgres and a metadata file; a load of a function starts a process (`catalog.function_binder`).
 """
 
 import json
