@@ -1,4 +1,7 @@
-"""The command `duckicelake`: parses the arguments, calls a function of `commands`, and turns errors into a message and an exit status."""
+"""The command `duckicelake`: parses the arguments, calls a function of `commands`, and turns errors into a message and an exit status.
+
+It prints what the functions return. Modules that take long to import are imported by the command that needs them.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The commands `duckicelake branch` and `duckicelake tag`: parses their arguments and calls functions of `commands`."""
+"""The commands `duckicelake branch` and `duckicelake tag`: parses their arguments and calls functions of `commands`. `cli` adds them."""
 
 from enum import StrEnum
 from typing import Annotated, Any

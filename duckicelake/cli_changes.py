@@ -1,4 +1,7 @@
-"""The commands of `duckicelake` for what was changed, dropped and read, and for functions: parses their arguments and calls `commands`."""
+"""The commands of `duckicelake` for what was changed, dropped and read, and for functions: parses their arguments and calls `commands`.
+
+`cli` adds them.
+"""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
 """The commands of `duckicelake pipeline`: parses their arguments and calls `commands.jobs.start`.
 
-Also the options that `cli`, `cli_branches` and `cli_changes` share.
+`cli` adds them. Also the options that `cli`, `cli_branches` and `cli_changes` share.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The errors of the catalog, named after Iceberg's error types.
 
 Each message says what is wrong, which object it concerns and what to do. Nothing here depends on HTTP: `rest/errors.py` maps a class to
-its status and Iceberg error type.
+its status and Iceberg error type. Every package raises them; the command line prints the message.
 """
 
 from collections.abc import Sequence

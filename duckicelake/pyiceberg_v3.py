@@ -1,8 +1,8 @@
 """A patch that lets PyIceberg 0.12 write format version 3, which it can only read. `install()` applies it to the current process.
 
-It runs in the client's process, never in the server's. Appended rows get row ids, and deleted rows become deletion vectors: `delete`,
-`overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids. Files that hold variants
-can be read without them.
+Users import it: it runs in the client's process, never in the server's. Appended rows get row ids, and deleted rows become deletion
+vectors: `delete`, `overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids. Files
+that hold variants can be read without them.
 """
 
 # PyIceberg has no public hooks, so this fits the releases in KNOWN_VERSIONS. Pyright does not see the aliases of its models.

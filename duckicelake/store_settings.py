@@ -1,4 +1,4 @@
-"""The settings of a lake's object store and token service, made from the lake's settings, for servers and commands."""
+"""The settings of a lake's object store and token service, made from the lake's settings, for servers and commands. Pure."""
 
 from duckicelake.config import LakeSettings
 from duckicelake.store.s3 import StoreSettings

@@ -1,7 +1,8 @@
 """The rows by which two members of a repository differ, read by DuckDB for `duckicelake branch diff --rows`.
 
 `commands.branches` calls it. Both members are attached read-only to a DuckDB of this process, each at the snapshot that the difference
-was read at. Only files that differ are read, with all their rows: rows that both sides have cancel each other.
+was read at; it reads Postgres, and the store with the lake's own keys. Only files that differ are read, with all their rows: rows that both
+sides have cancel each other.
 """
 
 import json

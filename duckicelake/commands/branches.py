@@ -1,9 +1,9 @@
-"""`duckicelake branch`: branches of a whole lake, their log and difference, merges and reverts, straight in the lake's Postgres.
+"""`duckicelake branch` and `tag`: branches of a whole lake, their log and difference, merges and reverts, straight in the lake's Postgres.
 
 `cli_branches` calls it, on a connection with autocommit: `lake.branches` begins the transactions. The log is read with autocommit, a
 difference in one read-only transaction. A merge is planned without locks, and is then one transaction under the locks of both sides; a
 revert is one transaction under one lock, and a dry run of it is rolled back. A running server serves a new branch at once. The object
-store is not touched.
+store is only read, for the rows of a difference (`branch_rows`). `fill_defaults` uses `connecting`.
 """
 
 import json

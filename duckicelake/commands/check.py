@@ -1,8 +1,10 @@
 """`duckicelake check`: findings about a lake, each with a remedy, the repairs of `--repair`, and one request to each route's catalog.
 
-The command line calls it. Each table is checked in its own savepoint of a read-only REPEATABLE READ transaction. Warnings about readers
-leave the exit status as it is. Repairs do not take the lake's lock. The Spark job `maintain` calls `remove_orphans` and
-`repair_lake` too. `check --storage` tries in the lake's own bucket that vended credentials open one table and no other object.
+The command line calls it. A check writes nothing: it reads Postgres and the store, and each table in its own savepoint of a read-only
+REPEATABLE READ transaction. Warnings about readers leave the exit status as it is. Repairs do not take the lake's lock: they delete
+objects, abort uploads, publish tables, drop expired Postgres roles of DuckDB users and make servers drop their caches. The Spark job
+`maintain` calls `remove_orphans` and `repair_lake` too, on its driver. `check --storage` tries that vended credentials open one table and
+no other object, on objects that it writes in the lake's own bucket and deletes.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """The embedded Postgres and S3 of a command: settings completed with their addresses and keys, and `duckicelake backends up|down|run`.
 
-The command line calls this on the main thread, and stops what it started at its end, except after `backends up`. `format_command` returns
-the command line that messages recommend.
+The command line, `serve` and `management` call this on the main thread; what a command started is stopped at its end, except after
+`backends up`. It reads the home's files of keys and ports, and `backends run` also prepares the lakes. `format_command` returns the command
+line that messages recommend, on any thread.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Connection facts of a lake: addresses, paths and keys for `connect`, `smoke` and the Spark jobs, and the account of a command.
 
-The command line and `commands` call this in the command's process. It reads versions, paths and branches from Postgres. `serve` writes its
-address to the home with it, and deletes that address when it stops.
+The command line and `commands` call this in the command's process. It reads versions, paths and branches from Postgres, and `check_answers`
+connects to the server. `serve` writes its address to the home with it, and deletes that address when it stops.
 The account's credential comes from the environment or a file, never from the command's arguments, which every user of the machine sees.
 """
 

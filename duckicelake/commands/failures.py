@@ -1,4 +1,7 @@
-"""Messages for unexpected errors of a command. `cli.main` imports this module only when one is raised."""
+"""Messages for unexpected errors of a command. `cli.main` imports this module only when one is raised.
+
+The traceback of a fault of this program goes to a new file in the temporary folder, without passwords.
+"""
 
 import tempfile
 import traceback

@@ -1,7 +1,7 @@
 """`duckicelake fill-defaults`: write a column's default into the files that are older than the column; called by the command line.
 
-Readers that know no defaults of format version 3 read NULL from those files. A DuckDB session of this process writes, with the lake's own
-keys; Postgres is only read here, with autocommit.
+Readers that know no defaults of format version 3 read NULL from those files. A DuckDB session of this process writes files and commits rows
+to Postgres, with the lake's own keys, as DuckDB always does; else Postgres is only read here, with autocommit.
 """
 
 from collections.abc import Sequence

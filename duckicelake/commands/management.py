@@ -1,7 +1,8 @@
 """Principals, roles, grants, dropped objects, records and functions from the command line: in the lake's Postgres, without the REST API.
 
-Anyone who may write to the lake's Postgres may use these commands, and who may read it `events tail`. Each change and its audit entry are
-one transaction. `events tail` prints one CloudEvent as JSON a line; a cursor goes to the caller after each page.
+The command line calls this. Anyone who may write to the lake's Postgres may use these commands, and who may read it the lists and `events
+tail`. Each change and its audit entry are one transaction. The object store is only read, by `undrop`. `events tail` prints one CloudEvent
+as JSON a line; functions are bound in a process of their own.
 """
 
 import json

@@ -1,7 +1,9 @@
 """Preparation of a lake for serving: create it if it is missing, add our `iceberg_*` tables and triggers, and migrate it to DuckLake 1.1.
 
-`init`, `serve` and `backends` prepare a lake before it is opened, which changes none of DuckLake's own tables; `duckicelake lake migrate`
-and `lake nest` do, or only print what they would do. Each preparation also writes, reads and deletes an object under ICEBERG_PATH.
+`init`, `serve` and `backends` prepare a lake before it is opened, which changes no row of DuckLake's own tables, unless there is no lake
+yet; `duckicelake lake migrate` and `lake nest` do, or only print what they would do. Each preparation also writes, reads and deletes an
+object under ICEBERG_PATH, and reads the paths of other lakes in the same database. Other commands connect to Postgres and read a lake's
+paths with this module.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """`duckicelake serve`: the embedded stack, the lakes, the HTTP server with its workers, and logging.
 
-The command line calls `serve`. The server is uvicorn in this process, or several worker processes that end with it. `Connection` runs on
-the event loop of a worker.
+The command line calls `serve` on the main thread. The server is uvicorn in this process, or several worker processes that end with it.
+`Connection` runs on the event loop of a worker. The home gets the token key, the workers' metrics and, by a thread that waits until the
+server responds, its address.
 
 Law of `Connection`: what a client can occupy before its request is complete is limited in bytes, in time and in number.
 """

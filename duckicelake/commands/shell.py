@@ -1,4 +1,7 @@
-"""`duckicelake duckdb`: DuckDB with the lake attached, for statements given or typed; called by the command line."""
+"""`duckicelake duckdb`: DuckDB with the lake attached, for statements given or typed; called by the command line.
+
+Statements may write to the lake: DuckDB runs in this process, with the lake's own Postgres address and the store's own keys.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """The texts of `duckicelake connect`: code and statements that connect each client and data tool to a lake.
 
-Python tools open the catalog with PyIceberg first. `TABLE` stands for a table of the user's. `cli` and `serve` print the texts. Only
-`format_reader` sends requests: it gets credentials from the running server.
+Python tools open the catalog with PyIceberg first. `TABLE` stands for a table of the user's. `cli` and `serve` print the texts, and `smoke`
+uses the settings of DuckDB and PyIceberg. Only `format_reader` sends requests: it gets credentials from the running server.
 Source: docs/clients.md says which versions were tried with such configurations, and what each tool cannot do.
 """
 

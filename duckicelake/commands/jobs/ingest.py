@@ -1,6 +1,7 @@
 """`duckicelake pipeline ingest`: one run of the job, or a service that follows a source.
 
-`start` imports it if PySpark is installed, and calls it on the main thread of the command, which is Spark's driver.
+`start` imports it if PySpark is installed, and calls it on the main thread of the command, which is Spark's driver. The job reads the
+source, writes over REST, and has no connection to the lake's Postgres. This module writes the report file.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
 """`duckicelake pipeline maintain`: one run with its plan or report, or a service that repeats it.
 
-It runs on the main thread, and passes the job functions that open the REST catalog, Postgres, sessions of DuckDB that may write, and Spark.
+`start` calls it on the main thread. It passes the job functions that open the REST catalog, Postgres, sessions of DuckDB that may write,
+and Spark, and one that deletes objects which nothing names (`commands.check`). It writes the report file.
 """
 
 from collections.abc import Container, Mapping

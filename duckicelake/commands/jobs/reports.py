@@ -1,7 +1,8 @@
 """The end of a job command: a signal's request to stop, the exit status, error messages, and the report as JSON or as Prometheus metrics.
 
-After Ctrl-C or SIGTERM a run ends before its next step, and its report lists what is done. Signals arrive on the main thread;
-`session.cancelled_by_stops` cancels Spark's jobs from another thread. Metrics are for the folder of node_exporter's textfile collector.
+`start` and the modules of the jobs call this on the main thread. After Ctrl-C or SIGTERM a run ends before its next step, and its report
+lists what is done. Signals arrive on the main thread; `session.cancelled_by_stops` cancels Spark's jobs from another thread. Metrics are
+for the folder of node_exporter's textfile collector.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Resources of the job commands: Spark session, scratch folder, DuckDB session, catalog, and progress on the terminal.
 
-Each job's module calls it on the main thread. Spark's scratch folders of killed runs are removed by the next run.
+Each job's module calls it on the main thread. Jars are downloaded to a folder in `~/.cache`; a run has a scratch folder in the temporary
+folder, and removes those of killed runs. DuckDB and Spark get the lake's own keys, or Spark those that the catalog vends to an account.
 """
 
 import fcntl

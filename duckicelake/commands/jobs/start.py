@@ -1,6 +1,7 @@
 """Start of the job commands. PySpark is an extra, so a job's module is imported only when its command runs.
 
-`cli_pipeline` calls the `start_` functions. Errors in the arguments are reported before Spark is started.
+`cli_pipeline` calls the `start_` functions on the main thread. Errors in the arguments are reported before Spark is started, and an earlier
+report of that name is deleted.
 """
 
 from collections.abc import Callable, Mapping

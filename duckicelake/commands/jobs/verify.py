@@ -1,7 +1,7 @@
 """`duckicelake pipeline verify`: compare the tables that DuckDB reads as DuckLake with those that Spark reads as Iceberg.
 
 `start` calls it on the main thread. DuckDB attaches the lake read-only, with the lake's own Postgres address. The job changes nothing in
-the lake.
+the lake; a load may publish a table. This module writes the report file.
 """
 
 from collections.abc import Mapping
