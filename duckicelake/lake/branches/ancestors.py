@@ -1,7 +1,7 @@
 """The members of a repository that a branch was made from, and where they keep files of a table that the branch reads.
 
 `catalog.credentials` calls it on a branch's connection, in its read transaction. `catalog.commits.prepare` calls only `list_used_folders`,
-for branches and the lake, in a read transaction for each call.
+for branches and the lake, in a read transaction for each call. It only reads; `in_schema` changes the connection's search path for a while.
 """
 
 from collections.abc import Generator, Sequence

@@ -1,7 +1,7 @@
 """The changes of a branch and of its lake since the branch's fork point, read for a merge or a rebase; `merge_rules` decides by them.
 
-`merge` calls it twice: in a transaction without locks, and, if anything moved since, again under the locks of both. `reset` calls it under
-these locks.
+`merge` calls it twice: without locks, for REST in a read transaction and for commands in none, and, if anything moved since, again under
+the locks of both. `reset` calls it under these locks.
 
 A version of a row of DuckLake's versioned tables is known by its key and its `begin_snapshot`: what was live at the fork point is compared
 with what is live on either side. The branch's own files begin after the fork point, or, if a compaction has put them into the past, have

@@ -1,7 +1,7 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
 
 `catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. Nothing is removed from the object store
-here.
+here. Servers also note here, on worker threads, which automatic tags they show.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """The difference between the newest states of two members of a repository: what the second has that the first has not, and the reverse.
 
-`catalog.repositories` and `commands.branches` call it, in one read transaction of theirs. Ids of members are disjoint, so a table,
-view or file is the same on both sides if its id is.
+`catalog.repositories` and `commands.branches` call it in a read transaction of theirs; after the command has read rows, it compares the
+files again in a second one. Ids of members are disjoint, so a table, view or file is the same on both sides if its id is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,8 +2,9 @@
 
 A merge of the lake (`main`) into a branch is decided in the same way, and written into the branch: see `rebase`.
 
-`catalog.repositories` and `commands.branches` call it. `plan_merge` takes no lock. `merge_locked` runs in the caller's
-transaction, takes the locks of both, and decides again unless both are as they were planned.
+`catalog.repositories` and `commands.branches` call it. `plan_merge` takes no lock; REST calls it in a read transaction, a command in none.
+`merge_locked` runs in the caller's transaction, for REST under the lake's lock already, takes the locks of both, and decides again unless
+both are as they were planned.
 
 The entries of `changes_made` for its lake snapshot make open transactions of DuckDB conflict where they must: an entry for an insert and
 one for a delete together also conflict with inlined deletes, which neither of them does by itself.
