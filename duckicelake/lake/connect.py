@@ -1,8 +1,10 @@
-"""Connections to a lake's Postgres: one pool, transactions to read and to write, and the mapping from SQLSTATE to `CatalogError`.
+"""Connections to a lake's Postgres: a pool, and one for all branches, transactions to read and to write, and the mapping from SQLSTATE to
+`CatalogError`.
 
-Operations of `catalog` open these transactions, in a server on threads of Starlette's pool, else in a command. Of `lake` only
-`access_rules`, `notes`, `readers`, `watch` and `writing.transaction` do; the others take the connection. The threads of the audit log and
-of the webhook use connections outside the pool.
+Operations of `catalog` open these transactions, in a server on threads of Starlette's pool or of the object checks, else in a command,
+which may open them itself. Of `lake` only `access_rules`, `notes`, `readers`, `watch` and `writing.transaction` do; the others take the
+connection. The threads of the audit log and of the webhook, and some operations of `catalog.repositories`, use connections outside the
+pools.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Queries for DuckLake's rows that several modules share.
 
 Modules of `catalog` and `lake` call them in their own transactions: read transactions, commits under the lake's lock, and those of staged
-creates without it; a load's first look at its table is one statement without a transaction. `check` and `fill-defaults` call some of them
-on a connection with autocommit.
+creates without it; a load's first look at its table is one statement without a transaction. `check` calls some of them in read
+transactions, `fill-defaults` one on a connection with autocommit.
 """
 
 from collections.abc import Callable, Mapping, Sequence

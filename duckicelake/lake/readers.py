@@ -195,7 +195,7 @@ def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
 
 
 def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
-    """Create the readers' schema, on a connection of its own that commits by itself. Locks use NOWAIT, so writers are not blocked.
+    """Create the readers' schema, on a connection that is in no transaction. Locks use NOWAIT, so writers are not blocked.
 
     Raises: NotServed: our role lacks a right. ServiceUnavailable: the lake is never idle
     """

@@ -18,7 +18,7 @@ RESTORED_MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The state of a lake that a transaction saw. Ordered by commit: a later read never returns a lower position."""
+    """The state of a lake that a transaction or a statement saw. Ordered by commit: a later read never returns a lower position."""
 
     lake_snapshot_id: int
     change_id: int
@@ -372,7 +372,7 @@ class TableNotes:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One table as one transaction saw it, without the details of its data files.
+    """One table as one transaction saw it, or as a commit leaves it, without the details of its data files.
 
     Files, deletes, inlined rows and snapshots are only those that changed after the lake snapshot `since`: every file that
     began or ended, and everything that decides which rows of the files with changed deletes are visible. `aliases` are

@@ -4,7 +4,7 @@ The row at a position of a file is visible at lake snapshot n when `born <= n < 
 while their file is live are the deleted positions of that snapshot. Delete files, inlined deletes, deleted inlined rows
 and files rewritten from several snapshots are all converted to this form. `build_history` compares it between lake snapshots.
 
-`catalog.row_files` builds it from rows and delete files of a load; `catalog.snapshot_building` reads the history. No I/O.
+`catalog.row_files` builds it from rows and delete files of a load or commit; `catalog.snapshot_building` reads the history. No I/O.
 `born` and `died` are lake snapshot ids; FOREVER means still visible.
 """
 

@@ -1,4 +1,7 @@
-"""Execution of a commit's steps: each step becomes one lake snapshot. Called by `catalog` in the commit's transaction."""
+"""Execution of a commit's steps: each step becomes one lake snapshot.
+
+`catalog` calls it in the commit's transaction, under the lake's lock. It only writes to Postgres; it may create tables of inlined rows.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace

@@ -127,7 +127,7 @@ class Keeper:
         yield from self._keep(name, StepKind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
     def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[StepResult]:
-        """Expire snapshots and remove files that no snapshot needs; `conn` holds the lake's lock.
+        """Expire snapshots and remove files that no snapshot needs; `conn` is the run's, which shares the lake unless the run only plans.
 
         Not `may_lose`: some table has another policy than was meant, so what is there stays.
         """
