@@ -1,8 +1,10 @@
-"""The fixtures that every room's tests stand on."""
+"""The fixtures that the tests of every package use."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.lakes import FreshLake
 
@@ -30,6 +32,7 @@ def test_a_local_lake_writes_below_its_folder(local_lake: FreshLake, tmp_path: P
     assert len(list((tmp_path / "data").rglob("*.parquet"))) == 1
 
 
+@pytest.mark.whole
 def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     """What takes a server of its own is started once, however many processes share the tests."""
     marked = "import pytest\n@pytest.mark.xdist_group('one')\n@pytest.mark.parametrize('i', range(8))\ndef test_in(i, worker_id):\n"

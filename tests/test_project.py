@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tiers import whole_but
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path for folder in ("scripts", ".ci") for path in (ROOT / folder).iterdir())
 TASKS: dict[str, str] = tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
@@ -43,7 +45,7 @@ def test_pixi_has_the_promised_tasks() -> None:
     assert set(TASKS) == PROMISED_TASKS
 
 
-@pytest.mark.parametrize("task", sorted(TASKS))
+@pytest.mark.parametrize("task", whole_but(sorted(TASKS), "serve"))
 def test_a_tasks_command_runs_without_pixi(task: str) -> None:
     """It is a command of the installed package, a script of this checkout, or a module of it."""
     first, *arguments = shlex.split(TASKS[task])

@@ -69,6 +69,7 @@ def test_partitions_of_one_snapshot(lake: FreshLake, warehouse: Warehouse) -> No
     check_every_snapshot(lake, conn, load(warehouse))
 
 
+@pytest.mark.whole
 def test_a_table_whose_past_has_expired(lake: FreshLake, warehouse: Warehouse) -> None:
     """What is left of many files is counted in the totals of the first snapshot."""
     conn = lake.duckdb()

@@ -65,6 +65,7 @@ def test_servers_agree_on_what_expiry_left(lake: FreshLake, open_server: Opener)
     assert load(open_server(lake)).metadata == after.metadata
 
 
+@pytest.mark.whole
 def test_a_server_that_loses_every_race_publishes_in_the_end(lake: FreshLake, open_server: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it is about to number its state, another server has numbered a newer one, as long as it lets itself be overtaken."""
     conn, watcher = lake.duckdb(), lake.psycopg()

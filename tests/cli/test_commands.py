@@ -244,6 +244,7 @@ def test_help_and_version_are_those_of_other_commands() -> None:
     assert shown[2].startswith("duckicelake ")
 
 
+@pytest.mark.whole
 def test_version_names_what_runs(tmp_path: Path) -> None:
     """Ours and the pinned servers'."""
     done = run(tmp_path, "version")

@@ -73,6 +73,7 @@ def fail(failure: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     return ended.value.code, told.err
 
 
+@pytest.mark.whole
 def test_smoke_on_a_store_that_refuses(lake: FreshLake, tmp_path: Path) -> None:
     """A wrong secret key is one message that names what the store said."""
     wrong = settings_for(lake, s3_secret_access_key="wrong", port=str(find_port()))

@@ -128,6 +128,7 @@ def test_the_welcome_names_ports_and_commands_that_can_be_called() -> None:
     assert f"{wrapper} connect --show-secrets" in welcome
 
 
+@pytest.mark.whole
 def test_the_wrapper_calls_the_command_from_any_folder(tmp_path: Path) -> None:
     """With a PATH that has no `duckicelake`."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -134,6 +134,7 @@ def test_a_flush_of_duckdb_outlives_a_deadlock(lake: FreshLake, servers: list[Ru
     flush.commit()
 
 
+@pytest.mark.whole
 def test_a_commit_whose_first_read_meets_a_deadlock_reads_again(lake: FreshLake, servers: list[Running]) -> None:
     """The lake is not locked by then, so nobody is sent away. The server knows nothing of the table yet, so it has to look."""
     client, late = open_client(servers[0].server, lake), open_client(servers[1].server, lake)

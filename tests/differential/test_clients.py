@@ -104,7 +104,6 @@ def row(key: int, name: str | None = "a") -> Cells:
             ),
         ],
         "rolled back",
-        "a branch overwritten",
     ),
 )
 def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations: tuple[Operation, ...]) -> None:

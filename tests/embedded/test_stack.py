@@ -254,6 +254,7 @@ def test_a_second_stack_on_one_home_is_refused(running: Stack) -> None:
     assert count_rows(running) == 1
 
 
+@pytest.mark.whole
 def test_a_killed_postgres_comes_back(running: Stack, reports: list[str]) -> None:
     """kill -9 loses nothing that was committed."""
     before = get_pid(running, "postgres")

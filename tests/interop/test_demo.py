@@ -92,6 +92,7 @@ def test_a_difference_is_shown_and_fails(served: Served, other_lake: FreshLake, 
     assert re.search(r"42 of 42 comparisons differ", done.out)
 
 
+@pytest.mark.whole
 def test_a_catalog_that_does_not_answer_is_named(lake: FreshLake, tmp_path: Path) -> None:
     """Nothing is loaded then."""
     done = run_demo(name_settings(lake, tmp_path), "--uri", "http://127.0.0.1:1")

@@ -200,6 +200,7 @@ def test_head_without_postgres_has_no_body(settings: Settings, postgres: Wire) -
             assert (answer.status, answer.body, answer.headers["retry-after"]) == (503, b"", "1")
 
 
+@pytest.mark.whole
 def test_outages_are_counted(settings: Settings, postgres: Wire) -> None:
     """/metrics works without Postgres and counts what was refused."""
     with serve(settings) as server:

@@ -22,7 +22,8 @@ from tests.support.readers import Served
 
 IDENT = ("sales", "europe", "orders")
 STEPS = 12
-SEEDS = [pytest.param(seed, id=f"seed {seed}", marks=() if seed < 2 else pytest.mark.long) for seed in range(300)]
+TIERS = {0: (pytest.mark.whole,), 1: ()}
+SEEDS = [pytest.param(seed, id=f"seed {seed}", marks=TIERS.get(seed, (pytest.mark.long,))) for seed in range(300)]
 
 
 @dataclass(slots=True)

@@ -149,6 +149,7 @@ def test_both_migrations_make_the_same_tables(served: Served) -> None:
     assert read_columns(served.lake.psycopg()) == mine
 
 
+@pytest.mark.whole
 def test_a_commit_that_waits_for_a_migration_writes_the_new_shape(served: Served) -> None:
     """The version is read under the lock: it was the old one when the commit was prepared."""
     conn = served.lake.psycopg()

@@ -34,6 +34,7 @@ def test_pyiceberg_goes_on_with_keys_that_it_is_told_to_ask_for(stack: SharedSta
         assert given.living == 1
 
 
+@pytest.mark.whole
 def test_duckdb_goes_on_by_itself(stack: SharedStack, lake: FreshLake) -> None:
     """A query and a write whose keys are over load the table once more and go on; those of a table in the making are not to be had."""
     with guard_with_dead_keys(stack, lake) as (guarded, given):

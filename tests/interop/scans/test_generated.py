@@ -203,6 +203,7 @@ def test_the_table_is_as_mixed_as_it_should_be(mixed: Mixed) -> None:
     assert math.isnan(mixed.conn.execute("SELECT x FROM seen_rows WHERE isnan(x)").fetchall()[0][0])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("count", [pytest.param(60, id="some"), pytest.param(5000, id="thousands", marks=pytest.mark.long)])
 def test_a_plan_has_the_rows_that_fit_and_asks_for_no_others(mixed: Mixed, count: int) -> None:
     """What fits lies in files of the plan; what is left to ask of a file's rows finds just those; their deletes are all there."""

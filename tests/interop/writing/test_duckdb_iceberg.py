@@ -73,6 +73,7 @@ def test_tables_are_made_from_queries_and_dropped(pair: Pair) -> None:
     assert pair.lake.execute("SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake'").fetchall() == [("main",)]
 
 
+@pytest.mark.whole
 def test_a_table_made_in_duckdb_is_written_over_rest(pair: Pair) -> None:
     """Narrow types and JSON become wide enough for what Iceberg clients may write; DuckDB's own rows stay."""
     pair.lake.execute("CREATE TABLE lake.ns.t (a TINYINT, b UTINYINT, c JSON, d TIMESTAMP)")

@@ -86,6 +86,7 @@ def both(world: World, table: Table) -> list[Any]:
     return mine
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_a_tables_rows_history_and_refs_come_along(world: World, version: str) -> None:
     """Under their own ids; nothing is copied, and everything goes on: writes of both sides, time travel."""
@@ -199,6 +200,7 @@ def test_files_without_field_ids_are_read_by_their_names(world: World) -> None:
     check_going_on(world.served, ("ns", "t"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("folder", "is_taken"), [("id=7", True), ("id=8", False), ("elsewhere", False)])
 def test_columns_in_names_of_folders_come_along(world: World, folder: str, is_taken: bool) -> None:
     """Where they say what the partition says."""
@@ -235,6 +237,7 @@ def test_a_table_without_rows_comes_along(world: World, packed: bool) -> None:
     assert [row["id"] for row in both(world, table)] == [1, 2]
 
 
+@pytest.mark.whole
 def test_the_past_stays_when_ducklake_forgets_it(world: World) -> None:
     """Maintenance removes what it may; snapshots from before the registration and its ref are read as ever."""
     there = world.there.create_table("ns.t", SCHEMA)

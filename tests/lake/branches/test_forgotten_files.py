@@ -39,6 +39,7 @@ def test_a_merged_file_stays_that_the_lake_replaced_and_another_member_reads(lak
     assert read_rows(dev, "t") == read_rows(lake, "t") == lake_rows
 
 
+@pytest.mark.whole
 def test_a_file_stays_that_the_branch_of_a_deleted_branch_reads(lake: FreshLake) -> None:
     """It is found through the grandchild's own rows, and goes when the grandchild has gone."""
     dev = _make_filled(lake)

@@ -331,6 +331,7 @@ def test_a_deletion_lets_the_lake_go_on_beside_a_reader(lake: FreshLake) -> None
     assert make_branch(lake, "dev").metadata_schema == dev.metadata_schema
 
 
+@pytest.mark.whole
 def test_a_transaction_of_duckdb_goes_on_across_a_claim(lake: FreshLake) -> None:
     """What it commits afterwards is the lake's alone."""
     main = lake.duckdb()

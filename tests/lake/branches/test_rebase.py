@@ -19,6 +19,7 @@ from tests.support.tiers import long_but
 REBASE = MergeRequest("main", "dev")
 
 
+@pytest.mark.whole
 def test_a_branch_gets_the_lakes_news(lake: FreshLake) -> None:
     """Appends, deletes, inlined rows, new tables and changed columns of both sides; then it is rebased again, and merged."""
     with closing(lake.duckdb()) as main:

@@ -100,6 +100,7 @@ def test_what_is_named_in_the_last_moment_stays(served: Served, monkeypatch: pyt
     assert table.scan(snapshot_id=head).to_arrow()["id"].to_pylist() == [7, 1]
 
 
+@pytest.mark.whole
 def test_who_writes_all_the_time_does_not_keep_snapshots(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others commit between each look at the table and the request that rests on it: it is asked again, until they pause."""
     begin(served, "staged")
@@ -117,8 +118,10 @@ def test_who_writes_all_the_time_does_not_keep_snapshots(served: Served, monkeyp
     assert (done.verdict, done.removed, done.attempts) == (Verdict.done, 1, OVERTAKEN + 1)
 
 
-@pytest.mark.parametrize("change", ["DROP TABLE raw.trips", "ALTER TABLE raw.trips RENAME TO others"], ids=["drop", "rename"])
-@pytest.mark.parametrize("kind", [StepKind.branches, StepKind.flush, StepKind.forget])
+@pytest.mark.parametrize(
+    "change", whole_after(1, ["DROP TABLE raw.trips", "ALTER TABLE raw.trips RENAME TO others"]), ids=["drop", "rename"]
+)
+@pytest.mark.parametrize("kind", whole_after(1, [StepKind.forget, StepKind.branches, StepKind.flush]))
 def test_a_table_that_goes_meanwhile_is_passed_over(served: Served, kind: StepKind, change: str) -> None:
     """When a step has been told, and before it has an effect: nothing has failed, and nothing is said to be done."""
     begin(served, "staged")

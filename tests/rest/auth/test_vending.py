@@ -70,6 +70,7 @@ def test_among_several_kinds_keys_are_chosen(vending: Guarded) -> None:
     assert set(answer["config"]) >= KEYS
 
 
+@pytest.mark.whole
 def test_who_takes_signatures_too_gets_them_where_no_key_opens_all_files(each_stack: SharedStack, stack: SharedStack) -> None:
     """Files that lie in a folder beside another table's are named one by one, and a key has room for about fifteen of them.
 
@@ -240,6 +241,7 @@ def test_policies_name_the_partition_of_the_role(lake: FreshLake) -> None:
         assert policy.count("arn:aws-cn:s3:::lake") == policy.count("arn:") > 0
 
 
+@pytest.mark.whole
 def test_keys_end(stack: SharedStack, lake: FreshLake) -> None:
     """What was opened with a key is closed when its time is over; who asks then gets another, never a 304 for the old one."""
     ends_s = [int(time.time()) + 3, int(time.time()) + 600]

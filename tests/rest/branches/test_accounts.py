@@ -123,6 +123,7 @@ def open_keys(field: Field, who: str) -> Any:
 WHO = pytest.mark.parametrize("who", ["reader", "writer"])
 
 
+@pytest.mark.whole
 @WHO
 def test_keys_read_what_the_branch_and_its_lake_have_of_the_table(field: Field, who: str) -> None:
     """However many files the lake has; keys to write do so at the branch's own location."""

@@ -100,6 +100,7 @@ def test_a_commit_that_is_sent_again_after_a_merge_has_landed(lake: FreshLake, r
         assert client.post(path, body).status == (200 if request_.name == "dev" else 409)
 
 
+@pytest.mark.whole
 def test_a_commit_is_known_after_its_branch_was_rebased_on_a_younger_one(lake: FreshLake) -> None:
     """The branch's fork point is above its own ids then: the clients' snapshot ids reach the branch and the lake all the same."""
     lake.duckdb().execute("CREATE TABLE t (id BIGINT, name VARCHAR)")

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from uuid import uuid4
 
+import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from tests.lake.branches.repository import make_branch, read_head
@@ -88,6 +89,7 @@ def test_a_merge_over_rest_lands_once(lake: FreshLake) -> None:
         assert read_ids(main, ("ns", "fresh")) == list(range(10, 30))
 
 
+@pytest.mark.whole
 def test_the_lake_is_merged_into_a_branch_over_rest(lake: FreshLake) -> None:
     """Clients of the branch read both; its tables keep uuid and location, and no metadata file is written twice."""
     with serve(make_settings(lake)) as server:

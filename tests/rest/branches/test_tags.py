@@ -376,6 +376,7 @@ def test_branches_are_closed_when_they_are_gone_or_idle(lake: FreshLake) -> None
     asyncio.run(read())
 
 
+@pytest.mark.whole
 def test_a_snapshot_that_waits_for_the_lake_holds_up_no_branch(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch is opened meanwhile; and the snapshot is given up soon, to be asked for again."""
     lake.duckdb().execute("CREATE TABLE t (id INTEGER)")

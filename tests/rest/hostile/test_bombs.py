@@ -44,6 +44,7 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: st
     assert told["mib"] < MOST_MIB
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("bomb", long_after(1, ["zeros", "list of zeros"]))
 def test_two_gigabytes_of_zeros_are_not_read(tmp_path: Path, bomb: str) -> None:
     """A manifest, or a list of them, is refused by its size: the process that is told to read it hardly grows."""

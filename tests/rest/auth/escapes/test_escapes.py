@@ -66,6 +66,7 @@ def open_as_duckdb(guarded: Guarded) -> Any:
 WHO = ["reader", "writer", "duckdb"]
 
 
+@pytest.mark.whole
 @pytest.mark.core
 def test_own_objects_are_open(field: Field) -> None:
     """The positive control: whoever reads may read and list, whoever writes may write, copy and delete at the location."""

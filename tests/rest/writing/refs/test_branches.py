@@ -94,6 +94,7 @@ def test_a_branch_and_main_go_their_own_ways(client: Client, catalog: RestCatalo
     assert metadata["last-sequence-number"] == shown[-1]["sequence-number"]
 
 
+@pytest.mark.whole
 def test_a_branch_survives_whatever_duckdb_removes(
     client: Client, catalog: RestCatalog, session: DuckDBPyConnection, lake: FreshLake
 ) -> None:
