@@ -63,7 +63,7 @@ class MetadataDraft:
 class PublishContext:
     """One state of a lake, read on `conn`; `turn` is the transaction that holds the numbering lock, if any.
 
-    `end_reading` returns `conn` to the pool: `publish` calls it before it writes to the store, which may be slow.
+    `end_reading` returns `conn` to the pool: `publish` calls it before it waits for the store, which may be slow.
     """
 
     warehouse: Warehouse

@@ -55,7 +55,7 @@ class HeldObject:
 class UploadQueue:
     """Collect objects and write those that the store does not have yet, one batch after the other in a thread of its own.
 
-    Adding never waits for the store: batches that are full before the one before them is written lie in a temporary file until `flush`.
+    Adding does not wait for the store: batches that are full before the one before them is written lie in a temporary file until `flush`.
     So a store that is slow does not keep the transaction open in which the objects are made. Where no temporary file can be written, adding
     does wait for the store.
     `known_uris` grows with every batch that is written. `held` are objects that nothing visible to clients names. They stay in memory
@@ -291,7 +291,7 @@ class CachedTable:
 class FileCache:
     """Facts about the files and objects of a table at one location, which are true of all its states. Used under the table's lock.
 
-    `known_uris` are objects that are in the store, None before they were listed.
+    `known_uris` are objects that are in the store, None before they were listed; the object monitor copies them without the lock.
     """
 
     location: str | None = None
@@ -477,13 +477,9 @@ class TableCaches:
         return len(self._by_table)
 
     def items(self) -> list[tuple[int, TableCache]]:
-        """Return the caches by table id, without counting them as used."""
+        """Return the caches by table id, the least recently used one first, without counting them as used."""
         with self._lock:
             return list(self._by_table.items())
-
-    def table_ids(self) -> list[int]:
-        """Return the ids of the cached tables, the least recently used one first."""
-        return list(self._by_table)
 
     @property
     def size_bytes(self) -> int:

@@ -69,10 +69,6 @@ class Breaker:
             return "closed"
         return "open" if now_s < self.open_until_s or self.is_probing else "probing"
 
-    def retry_after_s(self, now_s: float) -> float:
-        """Return how long requests are refused."""
-        return max(self.open_until_s - now_s, 1.0)
-
     def begin_probe(self) -> None:
         """Let one request probe the upstream; others are refused until it ends."""
         self.is_probing = True

@@ -1,7 +1,8 @@
 """Names of branches in the places where lakeFS has them: in front of the namespaces. No I/O.
 
-`rest.layers.addresses` rewrites requests by these functions: to the ordinary path of the lake or branch, with the ordinary names, and back
-in the answer. Everything behind that layer knows branches by their warehouse (`lake@dev`) alone.
+`rest.layers.addresses` rewrites requests by these functions, on the event loop, or on a worker thread if the body is large: to the ordinary
+path of the lake or branch, with the ordinary names, and back in the answer. Everything behind that layer knows branches by their warehouse
+(`lake@dev`) alone.
 
 Shape: `/v1/lakefs/namespaces/dev%1Fns/tables/t` is `/v1/lake%40dev/namespaces/ns/tables/t`. The first level may be the lake, if a client
        sends `lake.dev.ns`, as lakeFS's own documentation does; of several lakes it has to be.

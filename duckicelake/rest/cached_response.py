@@ -153,7 +153,7 @@ class CachedLoad:
 
 
 class ResponseCache:
-    """LRU cache of table loads, bounded in bytes. Threads fill it, the event loop reads it."""
+    """LRU cache of table loads, bounded in bytes. Worker threads fill it, the event loop reads it. Safe to share."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

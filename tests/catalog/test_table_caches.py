@@ -44,7 +44,7 @@ def test_a_refusal_is_remembered_until_the_table_changes(lake: FreshLake, wareho
     conn.execute("CREATE TABLE u (i INTEGER)")
     with pytest.raises(Unsupported, match="full name") as refused:
         load(warehouse)
-    table_id = next(iter(warehouse.caches.table_ids()))
+    table_id = warehouse.caches.items()[0][0]
     remembered = warehouse.caches.of(table_id).table.refusal
     assert remembered is not None
     conn.execute("INSERT INTO u VALUES (1)")

@@ -38,7 +38,7 @@ class ScanCache:
     _lock: Lock = field(default_factory=Lock)
 
     def get(self, key: Hashable, make: Callable[[], tuple[Cached, int]]) -> Cached:
-        """Return the cached value of a key, else the value that `make` returns with its approximate size. Two threads may call it."""
+        """Return the cached value of a key, else the value that `make` returns with its size. Two threads may call `make` at once."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:

@@ -2,7 +2,7 @@
 
 The forwarding layer calls it on the event loop: before it sends a request, and to filter lists and credentials out of answers.
 `rest/routes/server.py` lists the routes that a caller sees. Reading policies may query Postgres on a worker thread.
-A principal with every right on a route is not checked here.
+Of a principal with every right on a route only changes are checked, if the route is read only.
 Law: the names that are checked are those that the upstream reads. So a JSON key that occurs twice is refused, and a path that servers read
 in different ways must be permitted in each of them.
 """

@@ -3,7 +3,8 @@
 These need `manage` on the warehouse; for a merge, `write` on `branch:` and the name that it changes is enough. Branches are listed for
 every account with any right, and changed with a right on branches of that name.
 
-All of them run on worker threads. `catalog.repositories` begins the transactions.
+All of them run on worker threads. `catalog.repositories` begins the transactions in Postgres, where branches are schemas; the object store
+is not touched.
 """
 
 from collections.abc import Callable, Mapping

@@ -257,7 +257,7 @@ def test_a_large_commit_leaves_the_cache_of_its_table_to_loads_while_its_rows_ar
 ) -> None:
     """The rows of many files take seconds, and whoever waits for the cache waits in a thread."""
     write_steps: Callable[..., Any] = write.write_steps
-    [table_id] = loaded.caches.table_ids()
+    [(table_id, _)] = loaded.caches.items()
     is_locked: list[bool] = []
 
     def note(*parts: Any) -> Any:
