@@ -1,10 +1,10 @@
 """A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
 
-`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made and deleted on a
-connection outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a
-merge, a revert and a reset are one transaction, and a repeated request with the same key gets the same answer. Their line of the audit log
-is in it; that of the other changes is written after them. `commands.branches` calls `lake.branches` itself, without lines. The store is
-not touched.
+`rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made and deleted on a connection
+outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a merge, a
+revert, a reset and a rename are one transaction, and a repeated request with the same key gets the same answer. Their line of the audit log
+is in it; that of the other changes is written after them. `commands.branches` calls `lake.branches` itself, without lines. The store is not
+touched.
 """
 
 import json
