@@ -1,6 +1,7 @@
 """Child processes: start one so that it dies with its parent, find it again after a crash, restart it, stop it.
 
-`stack` runs a `Supervisor` for each child, which has a thread of its own. `commands` uses only `find_process` and `read_log_tail`.
+`stack` runs a `Supervisor` for each child, which has a thread of its own. It writes pid files and logs into the home. `commands`
+uses only `find_process` and `read_log_tail`.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""The complete read of one table into a `TableState`; loads and commits of `catalog`, and `duckicelake check`, call it in one transaction
-each. It only reads."""
+"""The complete read of one table into a `TableState`.
+
+Loads and commits of `catalog`, and `duckicelake check`, call it in one transaction each. It only reads.
+"""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -2,8 +2,8 @@
 
 A role has a password and an expiry, is listed in `iceberg_reader` and dropped when expired. `catalog.credentials.ducklake` creates one on a
 worker thread, in a transaction of its own, which also writes the audit line, and drops expired roles and ends their sessions; before the
-first, the schema is created on a connection outside of the pool. Only `duckicelake check --repair` drops them otherwise, and
-`duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
+first, the schema is created on a connection outside of the pool. Only a repair drops them otherwise (`duckicelake check --repair`, and the
+job `maintain` after it removed objects), and `duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """Objects by URI on S3 and on the local disk: read, write once, compare and swap, list, delete.
 
 `catalog` shares one `Objects` between all threads of a warehouse; `commands` and the jobs `import` and `export` open their own. Parallel
-methods use a thread pool of the `Objects`. Some calls are made while a transaction of the caller is open.
+methods use a thread pool of the `Objects`. `prove` writes and deletes an object. Some calls are made while a transaction of the caller is
+open.
 """
 
 import fcntl

@@ -1,6 +1,7 @@
 """Remote signing: parse the S3 request that a client wants signed, and sign it (Signature Version 4) with the server's credentials.
 
-`catalog` checks between the two that the client may access every object that the request names. The credentials stay here.
+`catalog` checks between the two that the client may access every object that the request names. The credentials, from the settings or as
+boto3 finds them, stay here.
 `catalog.credentials.table_access` calls both on worker threads. A store other than AWS is probed once, before the first signature, to see
 if it obeys unsigned headers. `duckicelake check --storage` only probes.
 Law: a request names an object by every spelling that a server could read in it, and all of them must belong to the table; a

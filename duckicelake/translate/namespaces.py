@@ -1,7 +1,7 @@
 """Namespaces as DuckLake schemas: names, folders, case folding as in DuckDB, and the steps that create, change and drop schemas. No I/O.
 
-`catalog` writes the steps under the lake's lock. `to_schema_name`, `to_levels` and `fold_name` are used in the whole package, also by
-jobs of `pipeline` and by commands.
+`catalog` writes the steps under the lake's lock; new schemas get random uuids here. `to_schema_name`, `to_levels` and `fold_name` are used
+in the whole package, also by jobs of `pipeline` and by commands.
 """
 
 import re

@@ -4,7 +4,7 @@ Queries are translated only within the subset of SQL that means the same in Spar
 Left out on purpose: division and subtraction (other result types), casts and functions (other corner cases),
 LIKE and backslashes (other escapes), USING and NATURAL (another order of columns), LIMIT (another order of rows).
 `catalog.views` calls this on worker threads, for some changes in their transaction; `catalog.functions` translates macros for Spark.
-DuckDB only parses the texts; nothing is read.
+DuckDB only parses the texts; nothing is read. A translation silences the logger of `sqlglot` for the whole process.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Decoders of manifests and manifest lists of any writer.
 
 A file is read by field id, so names and additional fields do not matter; absent fields get the defaults of the specification.
-The schema of a file is checked once, so every value has its type; then each entry is checked by itself.
+The schema of a file is checked once (a cache of the process keeps it), so every value has its type; then each entry is checked by itself.
 `requests.manifest_checks` checks whether a manifest fits its table.
 No I/O. `catalog` calls this for commits, registrations, scans and checks of objects; jobs of `pipeline` call it in their
 drivers, `verify` also in Spark executors.

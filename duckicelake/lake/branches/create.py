@@ -2,7 +2,8 @@
 
 `commands.branches` calls it, and `catalog.repositories` on a worker thread of the server, both on a connection that is in no transaction.
 The server also creates a tag when a client reads a lake snapshot by its id. The lock is given up and taken again if it is not granted in
-time, so main's commits do not wait for it. `commands.prepare` calls `remove_repository` for `duckicelake init --remove`, which takes away
+time, so main's commits do not wait for it. Before, transactions of their own add what branches need to the lake's schema, if it is missing,
+and drop the schemas of deleted branches. `commands.prepare` calls `remove_repository` for `duckicelake init --remove`, which takes away
 what the first branch added to the lake.
 """
 

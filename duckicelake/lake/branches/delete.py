@@ -1,7 +1,8 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
 
-`catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. Nothing is removed from the object store
-here. Servers also note here, on worker threads, which automatic tags they show.
+`catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. The branch's audit lines move to the lake,
+and its schema is dropped afterwards, when no session uses it. Nothing is removed from the object store here. Servers also note here, on
+worker threads, which automatic tags they show.
 """
 
 from dataclasses import replace

@@ -3,7 +3,8 @@
 In a rebase it gets rows of its own again afterwards. `merge` and `reset` call it in their transaction, under the locks of both. After a
 merge the lake goes on with the ids of the branch's old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id
 taken, and conflict with what the lake changed, with what the branch forgets, and with names that are taken by now: the branch's first
-lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH.
+lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH; those that the branch
+forgets are scheduled for deletion on the lake, and nothing is removed from the object store.
 """
 
 from collections.abc import Mapping, Sequence, Set

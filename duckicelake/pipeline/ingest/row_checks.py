@@ -3,7 +3,7 @@
 The quarantine has bad rows as they were, the reason, and the file, row and, in text, line they come from.
 
 `ingest.job` and `writing` call this in the driver; executors compute the reasons and counts. Bad rows are written to the run's branch of
-the quarantine table.
+the quarantine table, which is made if it is missing.
 """
 
 from collections.abc import Mapping, Sequence

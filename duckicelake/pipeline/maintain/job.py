@@ -3,7 +3,8 @@
 `commands.jobs.maintain` calls `maintain` on the main thread. The facts of a table are read from Postgres in one read-only transaction.
 Tables are changed over REST, by Spark or by requests; DuckDB flushes inlined rows, expires lake snapshots and deletes files.
 `MaintainContext.sweep`, a function of the command, deletes unreferenced objects in the tables' locations, what purges and staged creates
-left, with its notes in Postgres, and stale uploads; then every server drops its caches.
+left, with its notes in Postgres, and stale uploads; then it repairs as `duckicelake check --repair` does: every server drops its caches,
+lost published objects are written again, and expired roles of DuckDB's readers dropped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

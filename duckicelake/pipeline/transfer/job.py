@@ -1,7 +1,7 @@
 """The job: each table of the source is published in the target at once, or not at all. A table that fails is reported; the others go on.
 
 `commands.jobs.transfer` calls `transfer` on the main thread. Spark is started when a table needs it. Objects of copies are written to the
-target's store before the commit that publishes a table.
+target's store before the commit that publishes a table; unfinished copies of earlier runs are deleted there.
 """
 
 from collections import Counter
