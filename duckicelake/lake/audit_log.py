@@ -1,8 +1,8 @@
 """Records of requests in the lake: lines of the audit log (`iceberg_audit`, and the server's log), reads, and reports of clients.
 
-A committed change writes its line in its own transaction; the making, renaming and deleting of a branch writes it afterwards. The thread
-of `catalog.audit_log` writes lines of denied requests and of changes in catalogs behind routes, reads and reports in batches, and deletes
-old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
+A committed change writes its line in its own transaction; the making and deleting of branches, and their garbage collection, write it
+afterwards. The thread of `catalog.audit_log` writes lines of denied requests and of changes in catalogs behind routes, reads and reports in
+batches, and deletes old ones, in transactions of its own. `catalog.records` lists reads and reports in read transactions.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Outcomes of keys are kept for an hour, a little longer than clients are promised.
 
-`lake.writing.transaction`, `catalog.commits.write` and `catalog.repositories` write outcomes in the commit's transaction, so the outcome
-and the change are committed together. `catalog.idempotency` writes refusals in transactions of its own. `catalog` reads outcomes before,
+`lake.writing.transaction`, `catalog.commits.write` and `catalog.repositories` write outcomes in the transaction of the change, so both are
+committed together. `catalog.idempotency` writes refusals in transactions of its own. `catalog` reads outcomes before,
 in and after a commit.
 """
 
