@@ -92,7 +92,10 @@ UPDATE ducklake_column c
 
 UPDATE_FILE_BOUNDS = """
 UPDATE ducklake_file_column_stats s SET min_value = NULL, max_value = NULL
-  FROM (SELECT table_id, column_id FROM ducklake_column GROUP BY 1, 2 HAVING count(DISTINCT lower(column_type)) > 1) c
+  FROM (SELECT table_id, column_id FROM ducklake_column GROUP BY 1, 2
+        HAVING count(DISTINCT lower(column_type)) > 1
+           -- Whole numbers have the same text in all their types, and bounds prove that a former UINTEGER held no number above 2^31.
+           AND NOT bool_and(lower(column_type) ~ '^u?int(8|16|32|64|128)$')) c
  -- The texts may be of the type that the column had before.
  WHERE s.table_id = c.table_id AND s.column_id = c.column_id
 """
