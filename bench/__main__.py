@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.branches import measure_claims, measure_members, measure_merges
+from bench.branches import measure_claims, measure_depth, measure_guard, measure_members, measure_merges
 from bench.cached import measure_cached, measure_foreign, measure_guarded
 from bench.commits.big import measure_deletes, measure_many_files
 from bench.commits.contention import measure_contention
@@ -50,6 +50,8 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "branches": measure_members,
     "merges": measure_merges,
     "claims": measure_claims,
+    "depth": measure_depth,
+    "guard": measure_guard,
 }
 WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {
     "publish": measure_publish,

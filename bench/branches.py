@@ -21,6 +21,7 @@ from duckicelake.embedded.home import open_home
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
+from duckicelake.lake.branches.spare import prepare_spare
 
 CLAIMS, INSERTS, ATTACHES = 5, 15, 5
 COLUMN_COUNT = 10
@@ -94,15 +95,86 @@ def measure_claims(stand: Stand, scale: Scale) -> Result:
         takes: list[float] = []
         with committing(stand) as beside:
             for number in range(CLAIMS):
-                began = time.perf_counter()
-                create_branch(conn, stand.lake.metadata_schema, BranchRequest(f"claim-{number}"))
-                takes.append(1000 * (time.perf_counter() - began))
+                takes.append(time_claim(stand, BranchRequest(f"claim-{number}"))[0])
         for number in range(CLAIMS):
             delete_branch(conn, stand.lake.metadata_schema, f"claim-{number}")
         figures = {"create_p50_ms": median(takes), "create_max_ms": max(takes)}
         figures |= {"commit_p50_ms": median(beside), "commit_max_ms": max(beside), "commit_max_ms_alone": max(alone)}
         rows.append({"files": count, "tables": tables, **figures})
     return Result(f"Branches made while the lake commits, {tables} tables of {COLUMN_COUNT} columns", rows)
+
+
+def time_claim(stand: Stand, request: BranchRequest) -> tuple[float, float]:
+    """Return how many milliseconds a branch takes to make, and Postgres' CPU time; its relations are prepared before, as by a server."""
+    prepare_spare(stand.postgres, stand.lake.metadata_schema)
+    before, began = stand.meter.read_cpu_ms()["postgres"], time.perf_counter()
+    create_branch(stand.postgres, stand.lake.metadata_schema, request)
+    return 1000 * (time.perf_counter() - began), stand.meter.read_cpu_ms()["postgres"] - before
+
+
+def measure_depth(stand: Stand, scale: Scale) -> Result:
+    """Return what a branch of a branch costs to make by its depth, with the lake of the claims; each parent has rows of its own."""
+    prepare(stand)
+    stand.duckdb.execute("CREATE TABLE IF NOT EXISTS merged (id BIGINT)")
+    rows: list[dict[str, Cell]] = []
+    names: list[str] = []
+    parent = "main"
+    for depth in range(1, scale.branch_depth + 1):
+        takes: list[float] = []
+        spent: list[float] = []
+        for number in range(CLAIMS):
+            names.append(f"depth-{depth}-{number}")
+            took_ms, cpu_ms = time_claim(stand, BranchRequest(names[-1], parent))
+            takes.append(took_ms)
+            spent.append(cpu_ms)
+        parent = names[-1]
+        add_files(stand.postgres, f"{stand.lake.metadata_schema}@{parent}", CLAIMS)
+        rows.append({"depth": depth, "create_p50_ms": median(takes), "create_max_ms": max(takes), "postgres_cpu_ms": sum(spent) / CLAIMS})
+    for name in reversed(names):
+        delete_branch(stand.postgres, stand.lake.metadata_schema, name)
+    return Result("Branches of branches by their depth", rows)
+
+
+SCHEDULE = """
+INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+SELECT data_file_id, path, true, now() FROM ducklake_data_file ORDER BY data_file_id DESC LIMIT %(files)s
+"""
+
+
+def measure_guard(stand: Stand, scale: Scale) -> Result:
+    """Return what the look-up before a clean-up costs by the number of branches, for files that all of them read, and for others."""
+    conn, schema = stand.postgres, stand.lake.metadata_schema
+    prepare(stand)
+    stand.duckdb.execute("CREATE TABLE IF NOT EXISTS merged (id BIGINT)")
+    add_files(conn, schema, scale.guarded_files)
+    rows: list[dict[str, Cell]] = []
+    made = 0
+    for count in scale.branches:
+        for number in range(made, count):
+            create_branch(conn, schema, BranchRequest(f"member-{number}"))
+        made = count
+        conn.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
+        row: dict[str, Cell] = {"branches": count, "files": scale.guarded_files}
+        for name, is_read in (("read_by_all_cpu_ms", True), ("read_by_none_cpu_ms", False)):
+            row[name] = time_guard(stand, scale.guarded_files, is_read=is_read) / scale.guarded_files
+        rows.append(row)
+    for number in range(made):
+        delete_branch(conn, schema, f"member-{number}")
+    return Result("The look-up before a clean-up: Postgres' CPU time for each file", rows)
+
+
+def time_guard(stand: Stand, count: int, *, is_read: bool) -> float:
+    """Return the CPU time, in milliseconds, by which the look-up for the members makes it dearer to schedule files."""
+    statement = SCHEDULE if is_read else SCHEDULE.replace("data_file_id, path, true", "data_file_id + 900000000, 'none-' || path, true")
+    spent: list[float] = []
+    for is_on in (False, True):
+        with stand.postgres.transaction(force_rollback=True):
+            if not is_on:
+                stand.postgres.execute("ALTER TABLE ducklake_files_scheduled_for_deletion DISABLE TRIGGER iceberg_keep_for_members")
+            before = stand.meter.read_cpu_ms()["postgres"]
+            stand.postgres.execute(statement.encode(), {"files": count})
+            spent.append(stand.meter.read_cpu_ms()["postgres"] - before)
+    return spent[1] - spent[0]
 
 
 def measure_members(stand: Stand, scale: Scale) -> Result:

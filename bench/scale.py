@@ -28,6 +28,8 @@ class Scale:
     wide_tables: int
     branch_tables: int
     branch_files: tuple[int, ...]
+    branch_depth: int
+    guarded_files: int
     branches: tuple[int, ...]
     merged_files: tuple[int, ...]
     young_transactions: int
@@ -55,6 +57,8 @@ SMALL = Scale(
     wide_tables=20,
     branch_tables=20,
     branch_files=(10, 100),
+    branch_depth=2,
+    guarded_files=20,
     branches=(0, 1),
     merged_files=(10,),
     young_transactions=12,
@@ -81,7 +85,9 @@ USUAL = Scale(
     wide_tables=2000,
     branch_tables=1000,
     branch_files=(10, 1000, 100_000),
-    branches=(0, 1, 10, 50),
+    branch_depth=6,
+    guarded_files=1000,
+    branches=(0, 1, 3, 10, 50),
     merged_files=(100, 1000, 10_000),
     young_transactions=200,
 )

@@ -42,6 +42,8 @@ from duckicelake.lake.branches.registry import (
 from duckicelake.lake.branches.reset import reset_locked
 from duckicelake.lake.branches.revert import RevertRequest, describe_revert, revert_locked
 from duckicelake.lake.branches.revert import preview_revert as try_revert
+from duckicelake.lake.branches.spare import prepare_spare as make_spare
+from duckicelake.lake.branches.spare import remove_spare as drop_spare
 from duckicelake.lake.connect import connecting, reading, writing
 from duckicelake.lake.install import LOCK_PAUSE_S
 from duckicelake.lake.writing.idempotency import claim_key, find_outcome, note_answer
@@ -93,6 +95,18 @@ def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditConte
         branch = create_branch(conn, warehouse.lake.metadata_schema, request)
         _write_audit_line(conn, audit_context, branch.name)
     return branch
+
+
+def prepare_spare(warehouse: Warehouse) -> None:
+    """Make relations ahead for the next branch of the lake, unless there are some."""
+    with connecting(warehouse.lake) as conn:
+        make_spare(conn, warehouse.lake.metadata_schema)
+
+
+def remove_spare(warehouse: Warehouse, idle_s: float = 0.0) -> bool:
+    """Remove the relations that were made ahead if no branch has claimed them for so long. Return True if the lake has none now."""
+    with connecting(warehouse.lake) as conn:
+        return drop_spare(conn, warehouse.lake.metadata_schema, idle_s)
 
 
 def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_tag: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only.
+"""The branches that a server has opened, each as a lake of its own under the prefix `lake@branch`. Used on the event loop only, except
+`note_made`.
 
 The layers of `rest` open and find branches here, and a task of `app` closes them. Postgres is asked on worker threads: for the branch, with
 each request that names one, and for those that are gone. To show a lake snapshot without a tag, `catalog.repositories` makes a tag for it,
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.catalog.repositories import close_snapshot, list_names, note_shown, open_snapshot
+from duckicelake.catalog.repositories import close_snapshot, list_names, note_shown, open_snapshot, prepare_spare, remove_spare
 from duckicelake.catalog.warehouse import Branch, find_served_branch, has_served_snapshot, is_snapshot_id
 from duckicelake.errors import CatalogError, NoSuchWarehouse, ServiceUnavailable
 from duckicelake.rest.context import OpenLake
@@ -26,6 +27,8 @@ MAX_SNAPSHOTS = 8
 """How many snapshots without a tag a server shows at a time: each is a schema of views in Postgres, and keeps the snapshot from expiry."""
 IDLE_S, ROUND_S = 600.0, 60.0
 """After how long without a request a branch or such a snapshot is closed, and how often the server looks."""
+SPARE_DELAY_S, SPARE_IDLE_S = 1.0, 3600.0
+"""How long after a branch was made the server prepares the relations of the next one, and how long it keeps them for it."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,10 @@ class BranchLakes:
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
         # The lake's lock is waited for within it, so other branches are opened without it.
         self._opening_snapshot = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spares: dict[str, OpenLake] = {}
+        self._preparing: dict[str, asyncio.Task[None]] = {}
 
     def find(self, prefix: str) -> OpenLake | None:
         """Return the branch if `check` has opened it."""
@@ -147,6 +154,7 @@ class BranchLakes:
         if idle == []:
             raise ServiceUnavailable(f"Other snapshots without a tag are read, {MAX_SNAPSHOTS} at most: try again, or make a tag.")
         branch = await run_in_threadpool(open_snapshot, parent.warehouse, snapshot_id)
+        self._begin_spare(parent)
         # Nothing was closed for a snapshot that is not shown; and requests may have begun meanwhile.
         idle = self._list_idle(prefix)
         if branch is not None and idle:
@@ -160,6 +168,33 @@ class BranchLakes:
             return None
         idle = [name for name, each in shown.items() if each.request_count == 0]
         return sorted(idle, key=lambda name: shown[name].used_at_s)
+
+    def note_made(self, parent: OpenLake) -> None:
+        """Note, on any thread, that a branch of a lake was made, so that the next one finds its relations prepared."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_spare, parent)
+
+    def _begin_spare(self, parent: OpenLake) -> None:
+        preparing = self._preparing.get(parent.prefix)
+        if preparing is None or preparing.done():
+            self._preparing[parent.prefix] = asyncio.create_task(self._prepare_spare(parent))
+
+    async def _prepare_spare(self, parent: OpenLake) -> None:
+        # What the clients of the new branch ask for goes first.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), SPARE_DELAY_S)
+        if not self._closing.is_set():
+            self._spares[parent.prefix] = parent
+            # Without a spare the next branch makes its relations itself.
+            with suppress(CatalogError):
+                await run_in_threadpool(prepare_spare, parent.warehouse)
+
+    async def remove_spares(self, idle_s: float) -> None:
+        """Remove the spares of this server's lakes that no branch has claimed for so long."""
+        for prefix, parent in list(self._spares.items()):
+            with suppress(CatalogError):
+                if await run_in_threadpool(remove_spare, parent.warehouse, idle_s):
+                    self._spares.pop(prefix, None)
 
     async def close_idle(self, idle_s: float) -> None:
         """Close branches and snapshots that no request has named for so long, and those that have been deleted or renamed."""
@@ -181,10 +216,12 @@ class BranchLakes:
 
     async def watch(self) -> None:
         """Close what is idle or gone until the task is cancelled."""
+        self._loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(ROUND_S)
             await self.close_idle(IDLE_S)
             await self.note_shown()
+            await self.remove_spares(SPARE_IDLE_S)
 
     async def note_shown(self) -> None:
         """Note for the other servers which snapshots without a tag this one shows."""
@@ -193,7 +230,10 @@ class BranchLakes:
                 await run_in_threadpool(note_shown, each.parent.warehouse, each.branch, self._server)
 
     async def close(self) -> None:
-        """Close all branches, and delete the schemas of snapshots without a tag."""
+        """Close all branches, and delete the schemas of snapshots without a tag, and the spares."""
+        self._closing.set()
+        await asyncio.gather(*self._preparing.values())
+        await self.remove_spares(0.0)
         async with self._opening_snapshot:
             for prefix in list(self._opened):
                 await self._opened.pop(prefix).closing.aclose()

@@ -175,7 +175,7 @@ class OpenLake:
 
 
 class OpenBranches(Protocol):
-    """The branches that are open (`rest.branch_lakes`). Used on the event loop only."""
+    """The branches that are open (`rest.branch_lakes`). Used on the event loop only, except `note_made`."""
 
     async def check(self, parent: OpenLake, prefix: str, *, opens_snapshots: bool = True) -> None:
         """Open the branch that a prefix names, unless it is open; a snapshot without a tag only with `opens_snapshots`.
@@ -186,6 +186,10 @@ class OpenBranches(Protocol):
 
     def find(self, prefix: str) -> OpenLake | None:
         """Return the branch of that prefix, or None."""
+        ...
+
+    def note_made(self, parent: OpenLake) -> None:
+        """Note, on any thread, that a branch of a lake was made, so that the next one finds its relations prepared."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Creation of a branch: one transaction that makes its relations, and then takes the lake's lock for the short time of the claim.
+"""Creation of a branch: one transaction that takes a spare or makes its relations, and then takes the lake's lock to fill them.
 
 `commands.branches` calls it, and `catalog.repositories` on a worker thread of the server, both on a connection that is in no transaction.
 The server also creates a tag when a client reads a lake snapshot by its id. The lock is given up and taken again if it is not granted in
@@ -19,8 +19,8 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.layout import PREFIX, VIEWED, Schemas, build_moved_path, create_relations, read_columns
-from duckicelake.lake.branches.notes import copy_notes, install_notes
+from duckicelake.lake.branches.layout import VIEWED, Schemas, build_moved_path, read_columns
+from duckicelake.lake.branches.notes import COPY_OWN_FILE_NOTES, copy_notes
 from duckicelake.lake.branches.registry import (
     MAIN,
     Branch,
@@ -32,30 +32,12 @@ from duckicelake.lake.branches.registry import (
     list_branches,
     lock_branch,
 )
+from duckicelake.lake.branches.spare import catch_up, claim_spare, copy_large, create_schema, drop_spare, empty_large
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_objects, format_search_path, lock_tables, with_slash
 from duckicelake.lake.lake_format import V1_0, get_format
 
 STRIDE_BITS, ROW_ID_BITS = 32, 40
 """Branch number k gives ids of snapshots, tables and files from k·2³² on, and row ids from k·2⁴⁰ on."""
-
-COPIED: Mapping[str, str | None] = {
-    "snapshot": "snapshot_id",
-    "snapshot_changes": "snapshot_id",
-    "metadata": None,
-    "schema": "schema_id",
-    "macro": None,
-    "macro_impl": None,
-    "macro_parameters": None,
-    "sort_info": None,
-    "sort_expression": None,
-    "column_mapping": None,
-    "name_mapping": None,
-    "table_stats": None,
-    "table_column_stats": None,
-    "inlined_data_tables": None,
-    "files_scheduled_for_deletion": None,
-}
-"""The tables of DuckLake that a branch has as tables, with their primary keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +158,8 @@ SELECT (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS
 INSERT_FORK = sql.SQL("""
 INSERT INTO {branch}.branch_fork (fork_snapshot_id, next_file_id, next_catalog_id, lake_data_path, data_path, lake_iceberg_path,
                                   iceberg_path)
-VALUES (-1, 0, 0, {lake_data_path}, {data_path}, {lake_iceberg_path}, {iceberg_path})
+VALUES (-1, 0, 0, {lake_data_path}, {data_path}, {lake_iceberg_path}, {iceberg_path});
+INSERT INTO {branch}.iceberg_setting (key, value) VALUES ('iceberg_path', {iceberg_path})
 """)
 
 SELECT_FORK = sql.SQL("""
@@ -194,13 +177,17 @@ SELECT EXISTS (SELECT FROM {source}.ducklake_data_file WHERE begin_snapshot <= {
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A branch whose relations exist in the open transaction; `source` is the parent's schema."""
+    """A branch whose relations exist in the open transaction; `source` is the parent's schema.
+
+    `unchanged_before`: from a spare that has copies of the lake's rows, the first transaction whose changes it may lack; else None.
+    """
 
     schemas: Schemas
     source: str
     number: int
     request: BranchRequest
     paths: Mapping[str, str]
+    unchanged_before: str | None
 
     @classmethod
     def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
@@ -218,13 +205,12 @@ class _Claim:
         own = {"data_path": paths["data_path"], "iceberg_path": paths["iceberg_path"]}
         own["is_tag"] = request.is_tag
         conn.execute(INSERT_BRANCH, {"number": number, "name": request.name, "schema": schemas.branch, "parent": source, **own})
-        conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schemas.branch)))
-        create_relations(conn, schemas, number)
-        _create_copied(conn, schemas)
-        install_notes(conn, schemas, paths["iceberg_path"])
+        unchanged_before = claim_spare(conn, schemas, number)
+        if unchanged_before is None:
+            create_schema(conn, schemas, number)
         literals = {name: sql.Literal(path) for name, path in paths.items()}
         conn.execute(INSERT_FORK.format(branch=sql.Identifier(schemas.branch), **literals))
-        return cls(schemas, source, number, request, paths)
+        return cls(schemas, source, number, request, paths, unchanged_before)
 
     @property
     def base(self) -> int:
@@ -256,27 +242,6 @@ def build_branch_path(path: str, number: int) -> str:
     if not folder.partition("://")[2].partition("/")[2] if "://" in folder and not folder.startswith("file:") else not folder:
         raise BadRequest(f"The lake's folder {path!r} is a whole bucket, so a branch has no place next to it. Copy the lake into a folder.")
     return with_slash(f"{folder}-branch-{number}")
-
-
-CREATE_GUARD = sql.SQL("""
-CREATE TRIGGER iceberg_keep_tagged
-    BEFORE DELETE ON {branch}.ducklake_snapshot FOR EACH ROW EXECUTE FUNCTION {repository}.iceberg_keep_tagged({name});
-CREATE TRIGGER iceberg_keep_tagged
-    BEFORE DELETE ON {branch}.ducklake_snapshot_changes FOR EACH ROW EXECUTE FUNCTION {repository}.iceberg_keep_tagged({name});
-CREATE TRIGGER iceberg_keep_for_members
-    AFTER INSERT ON {branch}.ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
-    FOR EACH STATEMENT EXECUTE FUNCTION {repository}.iceberg_keep_for_members({name})
-""")
-
-
-def _create_copied(conn: psycopg.Connection, schemas: Schemas) -> None:
-    for name, key in COPIED.items():
-        table, base = sql.Identifier(schemas.branch, PREFIX + name), sql.Identifier(schemas.repository, PREFIX + name)
-        conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(table, base))
-        if key is not None:
-            conn.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(table, sql.Identifier(key)))
-    repository, branch = sql.Identifier(schemas.repository), sql.Identifier(schemas.branch)
-    conn.execute(CREATE_GUARD.format(repository=repository, branch=branch, name=sql.Literal(schemas.repository)))
 
 
 def _claim_in_turn(conn: psycopg.Connection, claim: _Claim, tries: int) -> Branch:
@@ -337,9 +302,13 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     conn.execute((SHOW_LAKE if is_of_main else SHOW_BRANCH).format(**names))
     if not is_of_main:
         _copy_own_rows(conn, claim, names)
+    if is_of_main and fork.is_head:
+        catch_up(conn, claim.unchanged_before, names)
+    else:
+        if claim.unchanged_before is not None:
+            empty_large(conn, names)
+        copy_large(conn, names, with_bounds=fork.is_head)
     conn.execute(COPY_TABLES.format(**names))
-    if fork.is_head:
-        conn.execute(COPY_BOUNDS.format(**names))
     _copy_inlined(conn, claim, names)
     copy_notes(conn, names)
     if claim.request.is_tag:
@@ -416,6 +385,7 @@ def _copy_own_rows(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, 
     """Copy what the parent has of its own and what it hides of the lake. Relative paths of files become full ones."""
     removed, removed_of_source = (sql.Identifier(schema, "branch_removed") for schema in (claim.schemas.branch, claim.source))
     conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(removed, removed_of_source))
+    conn.execute(COPY_OWN_FILE_NOTES.format(**names))
     resolved: Mapping[str, LiteralString] = {
         "path": "CASE WHEN coalesce(f.path_is_relative, true) THEN r.root || f.path ELSE f.path END",
         "path_is_relative": "false",
@@ -447,15 +417,9 @@ INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
 SELECT DISTINCT 'auto_compact', 'false', 'table', table_id FROM {branch}.ducklake_partition_info;
 
 INSERT INTO {branch}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
-SELECT snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id
-  FROM {source}.ducklake_snapshot WHERE snapshot_id <= {fork};
-INSERT INTO {branch}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
 SELECT n.id, greatest(clock_timestamp(), s.snapshot_time + n.place * interval '1 microsecond'), {schema_version}, {base}, {base}
   FROM {source}.ducklake_snapshot s, (VALUES ({fork} + 1, 1), ({base}, 2)) AS n(id, place) WHERE s.snapshot_id = {fork};
 
-INSERT INTO {branch}.ducklake_snapshot_changes (snapshot_id, changes_made, author, commit_message, commit_extra_info)
-SELECT snapshot_id, changes_made, author, commit_message, commit_extra_info
-  FROM {source}.ducklake_snapshot_changes WHERE snapshot_id <= {fork};
 INSERT INTO {branch}.ducklake_snapshot_changes (snapshot_id, author, commit_message)
 VALUES ({fork} + 1, 'duckicelake', {message}), ({base}, 'duckicelake', {message});
 
@@ -488,9 +452,6 @@ INSERT INTO {branch}.ducklake_table_stats (table_id, record_count, next_row_id, 
 SELECT t.table_id, 0, {row_base}, 0 FROM {branch}.ducklake_table t
  WHERE t.end_snapshot IS NULL AND NOT EXISTS (SELECT FROM {branch}.ducklake_table_stats s WHERE s.table_id = t.table_id)
 """)
-
-# Bounds of the parent's newest rows may be exact for these and not for an older snapshot; without bounds DuckDB reads the files'.
-COPY_BOUNDS = sql.SQL("INSERT INTO {branch}.ducklake_table_column_stats SELECT * FROM {source}.ducklake_table_column_stats")
 
 SELECT_INLINED = """
 SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') IS NOT NULL AS has_deletes
@@ -574,6 +535,7 @@ def remove_repository(conn: psycopg.Connection, lake_schema: str, tries: int = L
         try:
             with conn.transaction():
                 lock_tables(conn, read_repository_script(), "ACCESS EXCLUSIVE")
+                drop_spare(conn, lake_schema)
                 drop_objects(conn, read_repository_script())
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest
 from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, find_branch_in, has_repository, list_branches, lock_branch
+from duckicelake.lake.branches.spare import remove_spare
 from duckicelake.lake.install import format_search_path
 
 UPDATE_DELETED = sql.SQL("""
@@ -112,6 +113,8 @@ def collect_garbage(conn: psycopg.Connection, lake_schema: str) -> int:
     if not has_repository(conn):
         return 0
     drop_deleted(conn, lake_schema)
+    # A server that was killed has left it.
+    remove_spare(conn, lake_schema, LEFT_OVER.total_seconds())
     branches = [branch.schema_name for branch in list_branches(conn) if not branch.is_tag]
     count = _release(conn, lake_schema) + sum(_release_branch(conn, lake_schema, branch) for branch in branches)
     conn.execute(format_search_path(lake_schema))

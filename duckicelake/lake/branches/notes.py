@@ -24,7 +24,7 @@ FINDS_BY_PATH = re.compile(r"JOIN %1\$I\.ducklake_(data_file|delete_file) d ON d
 """The look-up of files by path before a clean-up. What the lake names is found by the repository's own trigger."""
 
 UPSERT_SETTINGS = """
-INSERT INTO iceberg_setting (key, value) VALUES ('iceberg_path', %(iceberg_path)s), ('open_branches', '1'), ('made_by', %(maker)s)
+INSERT INTO iceberg_setting (key, value) VALUES ('open_branches', '1'), ('made_by', %(maker)s)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """
 
@@ -40,35 +40,35 @@ SELECT n.table_id,
        n.format_version, n.sequence_base, n.metadata_version, -1, -1, '', n.updated_ms, n.last_column_id, n.last_partition_id,
        n.is_native, -1, n.numbered_until
   FROM {source}.iceberg_table n
-  JOIN (SELECT DISTINCT table_id, table_uuid FROM {branch}.ducklake_table) t ON t.table_id = n.table_id;
-
-INSERT INTO {branch}.iceberg_schema (table_id, schema_id, json, is_removed)
-SELECT table_id, schema_id, json, is_removed FROM {source}.iceberg_schema;
-
-INSERT INTO {branch}.iceberg_spec (table_id, spec_id, json, is_removed)
-SELECT table_id, spec_id, json, is_removed FROM {source}.iceberg_spec;
-
-INSERT INTO {branch}.iceberg_sort_order (table_id, order_id, json)
-SELECT table_id, order_id, json FROM {source}.iceberg_sort_order;
-
-INSERT INTO {branch}.iceberg_shape (table_id, lake_snapshot_id, schema_id, spec_id, order_id)
-SELECT table_id, lake_snapshot_id, schema_id, spec_id, order_id FROM {source}.iceberg_shape WHERE lake_snapshot_id <= {fork};
-
-INSERT INTO {branch}.iceberg_snapshot (table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
-SELECT table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary
-  FROM {source}.iceberg_snapshot WHERE commit_snapshot_id <= {fork};
-
-INSERT INTO {branch}.iceberg_file (data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number)
-SELECT data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number
-  FROM {source}.iceberg_file WHERE data_file_id < {next_file_id};
-
-INSERT INTO {branch}.iceberg_root (table_id, lake_snapshot_id)
-SELECT table_id, lake_snapshot_id FROM {source}.iceberg_root WHERE lake_snapshot_id <= {fork};
-
-INSERT INTO {branch}.iceberg_hidden (table_id, snapshot_id)
-SELECT table_id, snapshot_id FROM {source}.iceberg_hidden
+  JOIN (SELECT DISTINCT table_id, table_uuid FROM {branch}.ducklake_table) t ON t.table_id = n.table_id
 """)
 
+
+# Clients' notes about data files are as many as the files. They are never changed or deleted after the commit that wrote them.
+SHOW_FILE_NOTES = sql.SQL("""
+ALTER TABLE {branch}.iceberg_file RENAME TO own_iceberg_file;
+CREATE VIEW {branch}.iceberg_file AS
+SELECT {columns} FROM {repository}.iceberg_file f WHERE f.data_file_id < (SELECT k.next_file_id FROM {branch}.branch_fork k)
+UNION ALL
+SELECT {columns} FROM {branch}.own_iceberg_file;
+CREATE FUNCTION {branch}.branch_write_iceberg_file() RETURNS trigger LANGUAGE plpgsql AS $write$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO {branch}.own_iceberg_file ({columns}) VALUES ({new});
+    ELSE
+        UPDATE {branch}.own_iceberg_file SET ({columns}) = ROW ({new}) WHERE data_file_id = OLD.data_file_id;
+    END IF;
+    RETURN NEW;
+END
+$write$;
+CREATE TRIGGER branch_write INSTEAD OF INSERT OR UPDATE ON {branch}.iceberg_file
+    FOR EACH ROW EXECUTE FUNCTION {branch}.branch_write_iceberg_file()
+""")
+FILE_NOTES = ("data_file_id", "table_id", "spec_id", "partition", "sort_order_id", "split_offsets", "sequence_number")
+COPY_OWN_FILE_NOTES = sql.SQL("""
+INSERT INTO {branch}.own_iceberg_file (data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number)
+SELECT data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number FROM {source}.own_iceberg_file
+""")
 
 RIGHTS = ("principal", "member", "grant")
 
@@ -76,7 +76,7 @@ SHOW_RIGHTS = sql.SQL("DROP TABLE {branch}.{name}; CREATE VIEW {branch}.{name} A
 """Accounts, roles and grants are the repository's. Grants go by uuid, so they hold for the same objects on each branch."""
 
 
-def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str) -> None:
+def install_notes(conn: psycopg.Connection, schemas: Schemas) -> None:
     """Create the tables, functions, triggers and indexes of the notes in a branch. What is for rows stands on the branch's own rows."""
     script = read_script().decode()
     script = ON_VIEWED.sub(r" ON own_\1", script)
@@ -84,9 +84,12 @@ def install_notes(conn: psycopg.Connection, schemas: Schemas, iceberg_path: str)
     script = FINDS_BY_PATH.sub(r"JOIN %1$I.own_\1 d ON d.path = x.tail", script)
     conn.execute(format_search_path(schemas.branch))
     conn.execute(script.encode())
-    conn.execute(UPSERT_SETTINGS, {"iceberg_path": iceberg_path, "maker": compute_maker()})
+    conn.execute(UPSERT_SETTINGS, {"maker": compute_maker()})
     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
     repository, branch = sql.Identifier(schemas.repository), sql.Identifier(schemas.branch)
+    columns = sql.SQL(", ").join(map(sql.Identifier, FILE_NOTES))
+    new = sql.SQL(", ").join(sql.SQL("NEW.{}").format(sql.Identifier(name)) for name in FILE_NOTES)
+    conn.execute(SHOW_FILE_NOTES.format(repository=repository, branch=branch, columns=columns, new=new))
     for name in RIGHTS:
         conn.execute(SHOW_RIGHTS.format(repository=repository, branch=branch, name=sql.Identifier(f"iceberg_{name}")))
 

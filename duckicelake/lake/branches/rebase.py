@@ -11,11 +11,12 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.changes import MergePoint, get_table_id
-from duckicelake.lake.branches.create import COPIED, SELECT_INLINED
+from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.layout import PREFIX, VIEWED, read_columns
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
+from duckicelake.lake.branches.spare import COPIED
 
 NOT_NEEDED = ("snapshot", "snapshot_changes", "files_scheduled_for_deletion", "table_column_stats")
 FILE_TABLES = ("data_file", "delete_file")

@@ -16,8 +16,6 @@ from psycopg import sql
 from duckicelake.lake.branches.changes import MergePoint
 from duckicelake.lake.branches.create import (
     CHANGE_SETTINGS,
-    COPIED,
-    COPY_BOUNDS,
     COPY_TABLES,
     FOLDER,
     ROW_ID_BITS,
@@ -34,6 +32,7 @@ from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_p
 from duckicelake.lake.branches.merge_write import Head
 from duckicelake.lake.branches.notes import COPY_NOTES
 from duckicelake.lake.branches.registry import Branch, list_branches
+from duckicelake.lake.branches.spare import COPIED, copy_large
 from duckicelake.lake.changes import Change, format_changes, quote_names
 
 Version = tuple[int, int]
@@ -78,7 +77,7 @@ def _read_live(conn: psycopg.Connection, branch: str) -> Mapping[Version, Change
 
 
 NOTES = (
-    *("table", "schema", "spec", "sort_order", "shape", "snapshot", "file", "root", "hidden", "ref", "kept", "kept_file", "move"),
+    *("table", "schema", "spec", "sort_order", "shape", "snapshot", "root", "hidden", "ref", "kept", "kept_file", "move"),
     *("merged_file", "merged_column_stats", "location", "metadata_log", "statistics", "registered", "view", "manifest", "staged"),
 )
 """The notes that are the parent's again."""
@@ -218,8 +217,8 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart:
     _empty(conn, point, kept=("location",) if restart.keeps_files else ())
     conn.execute(MOVE_OBJECTS.format(**names))
     conn.execute(SHOW_LAKE.format(**names))
+    copy_large(conn, names, with_bounds=True)
     conn.execute(COPY_TABLES.format(**names))
-    conn.execute(COPY_BOUNDS.format(**names))
     _copy_inlined(conn, point, names)
     conn.execute(COPY_NOTES.format(**names))
     conn.execute(RAISE_VERSIONS.format(**names))
@@ -299,7 +298,7 @@ def _empty(conn: psycopg.Connection, point: MergePoint, kept: Sequence[str]) -> 
     # Notes first: the triggers on rows keep files that notes name.
     names = [f"iceberg_{name}" for name in NOTES if name not in kept]
     names += [f"{prefix}_{table.name}" for table in VIEWED for prefix in ("own", "gone")]
-    names += ["branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
+    names += ["own_iceberg_file", "branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
     conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.branch, "iceberg_setting")))
     # The views show nothing meanwhile: a trigger keeps the schemas that rows of tables name.
     fork = sql.Identifier(point.branch, "branch_fork")

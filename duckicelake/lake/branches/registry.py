@@ -244,16 +244,12 @@ def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
 
 
 SELECT_MADE_BY = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'made_by'")
-LAYOUT = 1
+LAYOUT = 2
 """The number of what a branch has: its relations, triggers and copied rows. Raise it when a branch with the former ones is no longer right.
 
 `tests/lake/branches/test_statements.py` compares the statements that make a branch with the recorded ones.
 """
 WHOLE_LINE_COMMENT = re.compile(rb"^ *--.*\n", re.MULTILINE)
-UNNUMBERED = {
-    "67c6d08e5bd5c06772b97d8fa817fad13fba96bfdb57b9ad36d0d8c3393c14e3": "1:025964ef1e9ee1752565b9894b8920f11e0404080881270c11807843aa90401d"
-}
-"""What the last version that gave branches no number wrote instead, and what it stands for."""
 
 
 @cache
@@ -269,7 +265,7 @@ def compute_maker() -> str:
 def is_installed(conn: psycopg.Connection, branch: Branch) -> bool:
     """Return True if a version of DuckIceLake made the branch that gives branches the same relations as this one."""
     row = conn.execute(SELECT_MADE_BY.format(sql.Identifier(branch.schema_name))).fetchone()
-    return row is not None and UNNUMBERED.get(row[0], row[0]) == compute_maker()
+    return row is not None and row[0] == compute_maker()
 
 
 def check_installed(conn: psycopg.Connection, branch: Branch) -> None:

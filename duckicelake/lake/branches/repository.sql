@@ -32,6 +32,18 @@ CREATE TABLE IF NOT EXISTS iceberg_branch_copy (
     PRIMARY KEY (number, table_name, operation)
 );
 
+-- The schema that was made ahead for the next branch, if there is one: what made it, and the version of DuckLake that it is for. It has
+-- copies of the lake's rows: transactions from `unchanged_before` on may have changed the originals since. `made_in` is the transaction
+-- that wrote this row, so that a row from a dump, which another one wrote, is known by that.
+CREATE TABLE IF NOT EXISTS iceberg_spare (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    made_by text NOT NULL,
+    lake_version text NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    made_in xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    unchanged_before xid8 NOT NULL DEFAULT pg_snapshot_xmin(pg_current_snapshot())
+);
+
 -- The servers that show the tag which one of them made for a snapshot. Each writes its row anew every minute.
 CREATE TABLE IF NOT EXISTS iceberg_branch_reader (
     number bigint NOT NULL,
@@ -115,18 +127,21 @@ DECLARE
     more_ids bigint[];
     found text[];
     named text[] := '{}';
+    -- OFFSET and LIMIT let Postgres look each path and each id up by an index, whatever it knows of the tables: it would scan a large one.
     by_path text := '
         SELECT array_agg(n.path), array_agg(n.id) FROM (
-            SELECT t.path, d.data_file_id AS id FROM unnest($1, $2) AS t(path, tail) JOIN %1$I.%2$I d ON d.path = t.tail
+            SELECT t.path, d.id FROM unnest($1, $2) AS t(path, tail)
+             CROSS JOIN LATERAL (SELECT f.data_file_id AS id FROM %1$I.%2$I f WHERE f.path = t.tail OFFSET 0) d
              UNION ALL
-            SELECT t.path, d.delete_file_id FROM unnest($1, $2) AS t(path, tail) JOIN %1$I.%3$I d ON d.path = t.tail
+            SELECT t.path, d.id FROM unnest($1, $2) AS t(path, tail)
+             CROSS JOIN LATERAL (SELECT f.delete_file_id AS id FROM %1$I.%3$I f WHERE f.path = t.tail OFFSET 0) d
         ) n';
 BEGIN
     EXECUTE format('SELECT %I.iceberg_hold_branches($1)', repository) USING repository;
     -- a path is stored whole, in one of its spellings, or relative to any of its folders
     EXECUTE format('
         SELECT array_agg(x.path), array_agg(x.tail) FROM (
-            SELECT w.path, unnest(ARRAY(SELECT array_to_string(w.parts[n:], ''/'') FROM generate_subscripts(w.parts, 1) n)
+            SELECT DISTINCT w.path, unnest(ARRAY(SELECT array_to_string(w.parts[n:], ''/'') FROM generate_subscripts(w.parts, 1) n)
                                   || (''file://'' || w.whole) || regexp_replace(w.whole, ''^s3[an]?://'', ''s3://'')
                                   || regexp_replace(w.whole, ''^s3[an]?://'', ''s3a://'')
                                   || regexp_replace(w.whole, ''^s3[an]?://'', ''s3n://'')) AS tail
@@ -150,10 +165,14 @@ BEGIN
             EXECUTE format(by_path, member, 'own_data_file', 'own_delete_file') INTO more_paths, more_ids USING spelled_paths, tails;
         END IF;
         EXECUTE format('
-            SELECT array_agg(DISTINCT n.path) FROM unnest($1, $2) AS n(path, id)
-             WHERE n.id = ANY(ARRAY(SELECT d.data_file_id FROM %1$I.ducklake_data_file d WHERE d.data_file_id = ANY($2)))
-                OR n.id = ANY(ARRAY(SELECT d.delete_file_id FROM %1$I.ducklake_delete_file d
-                                     WHERE d.delete_file_id = ANY($2) AND d.data_file_id <> 9223372036854775807))', member)
+            SELECT array_agg(DISTINCT n.path) FROM (
+                SELECT t.path FROM unnest($1, $2) AS t(path, id)
+                 CROSS JOIN LATERAL (SELECT FROM %1$I.ducklake_data_file f WHERE f.data_file_id = t.id LIMIT 1) d
+                 UNION ALL
+                SELECT t.path FROM unnest($1, $2) AS t(path, id)
+                 CROSS JOIN LATERAL (SELECT FROM %1$I.ducklake_delete_file f
+                                      WHERE f.delete_file_id = t.id AND f.data_file_id <> 9223372036854775807 LIMIT 1) d
+            ) n', member)
           INTO found USING paths || coalesce(more_paths, '{}'), ids || coalesce(more_ids, '{}');
         named := named || coalesce(found, '{}');
     END LOOP;

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.lake.branches.registry import list_branches
+from duckicelake.lake.branches.spare import drop_spare
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 from duckicelake.lake.lake_format import V1_0, V1_1, get_format
 from duckicelake.lake.note_rows import NewView
@@ -190,6 +191,7 @@ def migrate(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TR
                 if plan.obstacles:
                     raise BadRequest("The lake cannot be migrated yet. " + " ".join(plan.obstacles))
                 if not plan.is_done:
+                    drop_spare(conn, metadata_schema)
                     _migrate(conn, plan)
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)

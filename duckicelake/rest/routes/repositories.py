@@ -213,6 +213,8 @@ class BranchRoutes:
             # Older snapshots are shown by the grants of today: what was moved out of a namespace since is in it again there.
             check_manages_warehouse(target.session)
         made = repositories.make(lake.warehouse, BranchRequest(name, parent, at, is_tag), describe_request(request.scope))
+        if self._context.branches is not None:
+            self._context.branches.note_made(lake)
         return describe_branch(lake, made, parent)
 
     def _delete(self, request: Request, target: Target, name: str, *, is_tag: bool) -> Response:

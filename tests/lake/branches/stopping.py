@@ -1,8 +1,8 @@
-"""A process that makes, merges, rebases or deletes a branch, or collects what none needs, and stops at a named step, to be killed there.
+"""A process that makes, merges, rebases or deletes a branch or its spare, or collects what none needs, and stops at a named step.
 
-`python -m … dsn schema create|merge|rebase|delete|gc name step`
+It is killed there. `python -m … dsn schema create|merge|rebase|delete|gc|spare|remove name step`
 
-A step is a function of `create`, `merge` or `delete`: the process stops before it, or after it if the name ends in `+`.
+A step is a function of `create`, `merge`, `delete` or `spare`: the process stops before it, or after it if the name ends in `+`.
 """
 
 import sys
@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 
-from duckicelake.lake.branches import create, delete, merge
+from duckicelake.lake.branches import create, delete, merge, spare
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 
-MODULES = {"create": create, "merge": merge, "rebase": merge, "delete": delete, "gc": delete}
+MODULES = {"create": create, "merge": merge, "rebase": merge, "delete": delete, "gc": delete, "spare": spare, "remove": spare}
 REACHED = "reached"
 
 
@@ -45,6 +45,10 @@ def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
             merge_branch(conn, schema, MergeRequest(name))
         elif action == "rebase":
             merge_branch(conn, schema, MergeRequest("main", name))
+        elif action == "spare":
+            spare.prepare_spare(conn, schema)
+        elif action == "remove":
+            spare.remove_spare(conn, schema)
         elif action == "gc":
             collect_garbage(conn, schema)
         else:

@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from tests.lake.branches.repository import Rows, fill, maintain, make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
 
@@ -194,3 +195,26 @@ def test_small_inserts_into_a_renamed_column_are_read_after_another_change(lake:
     assert read_rows(dev, "t", head) == read_rows(lake, "t") == []
     maintain(dev)
     assert read_rows(dev, "u") == rows
+
+
+def test_notes_about_files_are_those_of_the_files_that_are_shown(lake: FreshLake) -> None:
+    """They are not copied, however many there are: a branch shows the lake's of then, and its own, which a branch of it has too."""
+    columns = "data_file_id, table_id, spec_id, partition"
+    noting = f"INSERT INTO iceberg_file ({columns}) SELECT max(data_file_id), 1, %s, '[]' FROM ducklake_data_file".encode()
+    select = "SELECT spec_id FROM iceberg_file ORDER BY 1"
+    main = lake.duckdb()
+    main.execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    lake.psycopg().execute(noting, (1,))
+    dev = make_branch(lake, "dev")
+    main.execute("INSERT INTO t FROM range(100, 200)")
+    lake.psycopg().execute(noting, (2,))
+    dev.duckdb().execute("INSERT INTO t FROM range(200, 300)")
+    dev.psycopg().execute(noting, (3,))
+    dev.psycopg().execute("UPDATE iceberg_file SET spec_id = 4 WHERE spec_id = 3")
+    child = make_branch(lake, BranchRequest("child", "dev"))
+    for member, specs in ((lake, [(1,), (2,)]), (dev, [(1,), (4,)]), (child, [(1,), (4,)])):
+        assert member.psycopg().execute(select).fetchall() == specs
+    merge_branch(lake.psycopg(), lake.metadata_schema, MergeRequest("child"))
+    for member in (lake, child):
+        assert (1,) in member.psycopg().execute(select).fetchall() and (2,) in member.psycopg().execute(select).fetchall()
+    assert dev.psycopg().execute("SELECT count(*) FROM own_iceberg_file").fetchone() == (1,)

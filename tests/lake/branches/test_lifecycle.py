@@ -16,10 +16,8 @@ from duckicelake.lake.branches.create import BranchRequest, build_branch_path, c
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.registry import (
-    UNNUMBERED,
     check_name,
     choose_schema,
-    compute_maker,
     list_branches,
     list_children,
     rename_branch,
@@ -198,17 +196,6 @@ def test_a_branch_of_another_version_is_neither_merged_nor_reset(lake: FreshLake
     assert delete_branch(conn, schema, "dev")
 
 
-def test_a_branch_that_was_made_before_layouts_had_numbers_is_merged(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its relations are those of the first number."""
-    monkeypatch.setitem(UNNUMBERED, "former", compute_maker())
-    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")
-    dev = make_branch(lake, "dev")
-    dev.duckdb().execute("INSERT INTO t VALUES (100)")
-    conn = lake.psycopg()
-    conn.execute(f"""UPDATE "{dev.metadata_schema}".iceberg_setting SET value = 'former' WHERE key = 'made_by'""".encode())
-    assert merge_branch(conn, lake.metadata_schema, MergeRequest("dev")).snapshot_id is not None
-
-
 @pytest.mark.parametrize("table", ["iceberg_branch", "iceberg_branch_copy"])
 def test_a_role_that_may_insert_everywhere_gives_the_owner_no_statements(lake: FreshLake, table: str) -> None:
     """Triggers run what these tables say with the rights of their owner."""
@@ -383,7 +370,7 @@ def kill_at(lake: FreshLake, action: str, step: str) -> None:
             process.kill()
 
 
-CREATION_STEPS = ["_create_copied", "install_notes", "_claim_in_turn", "_read_fork", "_copy_inlined+", "copy_notes+"]
+CREATION_STEPS = ["create_schema", "create_schema+", "_claim_in_turn", "_read_fork", "_copy_inlined+", "copy_notes+"]
 
 
 @pytest.mark.parametrize("step", long_but(CREATION_STEPS, "copy_notes+"))

@@ -1,5 +1,6 @@
 """`warehouse=lake@dev`: a branch behind the REST catalog, with PyIceberg and DuckDB on both sides."""
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -207,3 +208,20 @@ def test_branches_have_no_connections_of_their_own(lake: FreshLake) -> None:
             session.execute("INSERT INTO t VALUES (100)")
         now = {name: server.get(f"/v1/lake@{name}/namespaces/main/tables/t").headers["etag"] for name in names[:2]}
         assert now[names[0]] != etags[names[0]] and now[names[1]] == etags[names[1]]
+
+
+def test_the_next_branch_finds_its_relations_prepared(lake: FreshLake) -> None:
+    """The server makes them after a branch was made, lists them nowhere, and removes them when it stops."""
+    conn, path = lake.psycopg(), "/management/v1/repositories/lake/branches"
+    find_schema = "SELECT oid FROM pg_namespace WHERE nspname = %s"
+    prepared: list[tuple[object, ...] | None] = []
+    with serve(make_settings(lake)) as server:
+        for name in ("dev", "next"):
+            assert server.ask("POST", path, body=json.dumps({"name": name}).encode()).status == 200
+            while conn.execute("SELECT count(*) FROM iceberg_spare").fetchone() != (1,):
+                pass
+            prepared.append(conn.execute(find_schema, ("lake@+",)).fetchone())
+        assert conn.execute(find_schema, ("lake@next",)).fetchone() == prepared[0] != prepared[1]
+        assert [branch["name"] for branch in server.get(path).json["branches"]] == ["dev", "next"]
+    assert conn.execute("SELECT count(*) FROM iceberg_spare").fetchone() == (0,)
+    assert conn.execute(find_schema, ("lake@+",)).fetchone() is None
