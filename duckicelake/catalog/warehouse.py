@@ -70,8 +70,8 @@ class Warehouse:
     """One DuckLake as one REST prefix. `client_properties` are sent to every client.
 
     `roots` are where clients may put files, in addition to ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
-    `signer` None: nothing is signed. `repository`: the metadata schema of the lake if this is a branch of it. `neighbours`: the other
-    lakes that are served, in whose DATA_PATH no folder is a table's alone.
+    `signer` None: nothing is signed. `repository`: the metadata schema of the lake if this is a branch of it, `repository_lake` that lake.
+    `neighbours`: the other lakes that are served, in whose DATA_PATH no folder is a table's alone.
     `server_roots`: `roots`, also for principals that may not choose a location: where namespaces may have theirs.
     `purge_grace_hours`: how long the files of a table that was dropped with them stay.
     """
@@ -85,6 +85,7 @@ class Warehouse:
     vendor: Vendor | None = None
     signer: RequestSigner | None = None
     repository: str | None = None
+    repository_lake: Lake | None = None
     neighbours: OtherDataPaths = field(default_factory=lambda: OtherDataPaths(tuple))
     readers: ReaderPool = field(default_factory=ReaderPool)
     scans: ScanCache = field(default_factory=ScanCache)
@@ -108,7 +109,7 @@ def open_branch_warehouse(parent: Warehouse, branch: Branch, store: StoreSetting
     lake = open_branch(parent.lake, name, branch.schema_name)
     scans = ScanCache(limits.memory_bytes // SCAN_CACHE_SHARE)
     opened = Warehouse(name, lake, open_objects(store), to_client_properties(store), TableCaches(limits), scans=scans)
-    return replace(opened, repository=parent.lake.metadata_schema, neighbours=parent.neighbours)
+    return replace(opened, repository=parent.lake.metadata_schema, repository_lake=parent.lake, neighbours=parent.neighbours)
 
 
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:

@@ -37,13 +37,13 @@ from duckicelake.gateway.upstream import Gateway
 from duckicelake.lake import inspect
 from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.connect import mapped_errors, writing
-from duckicelake.lake.inspect import LakeFinding
+from duckicelake.lake.inspect import LakeFinding, list_public_findings
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.lake_format import FORMATS
 from duckicelake.lake.locations import StagedLocation
 from duckicelake.lake.notes import delete_imported_manifests, delete_versions, write_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
-from duckicelake.lake.readers import drop_expired_roles, list_public_findings
+from duckicelake.lake.readers import drop_expired_roles
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.registration import list_purges
 from duckicelake.store.isolation_check import (

@@ -10,6 +10,7 @@ from typing import Literal, LiteralString
 import psycopg
 from psycopg import sql
 
+from duckicelake.lake.install import has_settings
 from duckicelake.lake.lake_format import FORMATS, NAMED_SCHEMA, get_format
 from duckicelake.lake.notes import METADATA_LOG_MAX
 from duckicelake.lake.read import fetch_rows
@@ -418,3 +419,24 @@ def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[
     """Return a finding for every file that the lake lists and the store does not have."""
     remedy = "Restore the object from a backup, or end the file in Postgres; its rows are lost then."
     return [LakeFinding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]
+
+
+SELECT_FOR_PUBLIC = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND has_database_privilege('public', current_database(), 'TEMPORARY'),
+       EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND to_regnamespace('public') IS NOT NULL
+       AND has_schema_privilege('public', 'public', 'CREATE')
+"""
+
+
+def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
+    """Return findings about objects that PUBLIC, and so every reader, may create in the database."""
+    row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
+    temporary, public = (False, False) if row is None else row
+    findings: list[LakeFinding] = []
+    if temporary:
+        remedy = "This shows them no additional data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create temporary tables and functions, as PUBLIC", remedy))
+    if public:
+        remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
+        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create tables in the schema public, as PUBLIC", remedy))
+    return findings

@@ -1,9 +1,9 @@
 """The views that readers attach as a DuckLake, as SQL; `lake.readers` creates them.
 
 Law: every view shows only rows that `session_user`, a reader's role, may read at that moment; other roles see none.
-Placeholders: `{lake}` is the lake's schema, `{own}` the readers' one, `{lake_text}` and `{own_text}` the same as texts; the others
-are the constants below. The digest of these statements decides if a lake's readers' schema is replaced, so even a changed comment
-in them replaces it.
+Placeholders: `{lake}` is the schema of the lake or of a branch, `{repository}` that of the lake, which has the readers and the accounts,
+`{own}` the readers' one, `{lake_text}` and `{own_text}` the same as texts; the others are the constants below. The digest of these
+statements decides if a lake's readers' schema is replaced, so even a changed comment in them replaces it.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ INNER: Sequence[tuple[LiteralString, LiteralString]] = (
         "iceberg_me",
         """
 SELECT r.spaces, r.scope, r.roles,
-       (SELECT p.principal_id FROM {lake}.iceberg_principal p WHERE NOT p.is_role AND p.name = r.principal) AS principal_id
-  FROM {lake}.iceberg_reader r
+       (SELECT p.principal_id FROM {repository}.iceberg_principal p WHERE NOT p.is_role AND p.name = r.principal) AS principal_id
+  FROM {repository}.iceberg_reader r
   -- roles are the whole cluster's, and a copied database has copied rows
  WHERE r.role_name = session_user AND r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
    AND CASE WHEN r.expires_at > clock_timestamp()
-             AND (r.principal_id IS NULL OR EXISTS (SELECT FROM {lake}.iceberg_principal p
+             AND (r.principal_id IS NULL OR EXISTS (SELECT FROM {repository}.iceberg_principal p
                                                      WHERE p.principal_id = r.principal_id AND p.secret_number = r.secret_number))
              -- a sequence is the same for old transactions too: theirs may not have seen the last revoke
-             AND (SELECT n.last_value FROM {lake}.iceberg_revocation n)
-                 <= (SELECT s.value::bigint FROM {lake}.iceberg_setting s WHERE s.key = 'revocation')
+             AND (SELECT n.last_value FROM {repository}.iceberg_revocation n)
+                 <= (SELECT s.value::bigint FROM {repository}.iceberg_setting s WHERE s.key = 'revocation')
             THEN true ELSE {own}.iceberg_refuse() END
 """,
     ),
@@ -36,11 +36,12 @@ SELECT r.spaces, r.scope, r.roles,
         "iceberg_privilege",
         """
 SELECT g.kind, g.object_uuid
-  FROM {own}.iceberg_me m JOIN {lake}.iceberg_grant g ON g.privilege = 'read'
+  FROM {own}.iceberg_me m JOIN {repository}.iceberg_grant g ON g.privilege = 'read'
    AND (g.principal_id = m.principal_id
-        OR g.principal_id IN (SELECT b.role_id FROM {lake}.iceberg_member b JOIN {lake}.iceberg_principal r ON r.principal_id = b.role_id
+        OR g.principal_id IN (SELECT b.role_id FROM {repository}.iceberg_member b
+                                JOIN {repository}.iceberg_principal r ON r.principal_id = b.role_id
                                WHERE b.principal_id = m.principal_id AND r.is_role)
-        OR g.principal_id IN (SELECT r.principal_id FROM {lake}.iceberg_principal r WHERE r.is_role AND r.name = ANY(m.roles)))
+        OR g.principal_id IN (SELECT r.principal_id FROM {repository}.iceberg_principal r WHERE r.is_role AND r.name = ANY(m.roles)))
 """,
     ),
     (

@@ -2,8 +2,9 @@
 
 A role has a password and an expiry, is listed in `iceberg_reader` and dropped when expired. `catalog.credentials.ducklake` creates one on a
 worker thread, in a transaction of its own, which also writes the audit line, and drops expired roles and ends their sessions; before the
-first, the schema is created on a connection outside of the pool. Only a repair drops them otherwise (`duckicelake check --repair`, and the
-job `maintain` after it removed objects), and `duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
+first, the schema is created on a connection outside of the pool. A branch has a readers' schema of its own for the lake's roles, which
+`lake.branches` drops with the branch. Only a repair drops roles otherwise (`duckicelake check --repair`, and the job `maintain` after it
+removed objects), and `duckicelake init --remove` drops all, with the schema. `reader_views` has the schema's views.
 """
 
 import contextlib
@@ -21,7 +22,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
-from duckicelake.lake.inspect import LakeFinding
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
 from duckicelake.lake.lake_format import SCHEMA_NAME, V1_1, LakeFormat, get_format
 from duckicelake.lake.reader_views import (
@@ -111,12 +111,6 @@ SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
  LIMIT %(most)s
 """
 
-SELECT_FOR_PUBLIC = """
-SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND has_database_privilege('public', current_database(), 'TEMPORARY'),
-       EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND to_regnamespace('public') IS NOT NULL
-       AND has_schema_privilege('public', 'public', 'CREATE')
-"""
-
 LOCK_FOR_INSTALL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
 )
@@ -137,13 +131,37 @@ OPEN_SCHEMA = (
 def format_schema_name(metadata_schema: str) -> str:
     """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
     name = metadata_schema + SUFFIX
-    if len(name.encode()) > LONGEST_NAME_BYTES:
+    if not can_have_readers(metadata_schema):
         raise NotServed(f"The name of the lake's metadata schema is too long: {name!r} has more than 63 bytes.")
     return name
 
 
-def _build_names(metadata_schema: str) -> dict[str, str]:
-    return {"lake": metadata_schema, "own": format_schema_name(metadata_schema), "mark": f"duckicelake readers of {metadata_schema}"}
+def can_have_readers(metadata_schema: str) -> bool:
+    """Return True if there is room for the name of the readers' schema."""
+    return len((metadata_schema + SUFFIX).encode()) <= LONGEST_NAME_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMember:
+    """A lake, or a branch of it, that readers attach: its metadata schema, and that of the lake, which has the readers."""
+
+    metadata_schema: str
+    repository: str
+
+    def build_names(self) -> dict[str, str]:
+        """Return the schemas, and the comment by which the readers' one is known as ours."""
+        own = format_schema_name(self.metadata_schema)
+        return {
+            "lake": self.metadata_schema,
+            "repository": self.repository,
+            "own": own,
+            "mark": f"duckicelake readers of {self.metadata_schema}",
+        }
+
+
+def as_lake(metadata_schema: str) -> ReadMember:
+    """Return a lake itself."""
+    return ReadMember(metadata_schema, metadata_schema)
 
 
 def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
@@ -163,29 +181,15 @@ def check_may_issue(conn: psycopg.Connection) -> None:
         raise NotServed(OPEN_SCHEMA)
 
 
-def list_public_findings(conn: psycopg.Connection) -> list[LakeFinding]:
-    """Return findings about objects that PUBLIC, and so every reader, may create in the database."""
-    row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
-    temporary, public = (False, False) if row is None else row
-    findings: list[LakeFinding] = []
-    if temporary:
-        remedy = "This shows them no additional data, but uses disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC; grant it where needed."
-        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create temporary tables and functions, as PUBLIC", remedy))
-    if public:
-        remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
-        findings.append(LakeFinding("warning", "readers of DuckLake", "they may create tables in the schema public, as PUBLIC", remedy))
-    return findings
-
-
-def is_ready(conn: psycopg.Connection, metadata_schema: str) -> bool:
+def is_ready(conn: psycopg.Connection, member: ReadMember) -> bool:
     """Return True if the readers' schema of this version exists, with the triggers that maintain it."""
-    row = conn.execute(SELECT_IS_READY, {**_build_names(metadata_schema), "digest": compute_digest()}).fetchone()
+    row = conn.execute(SELECT_IS_READY, {**member.build_names(), "digest": compute_digest()}).fetchone()
     return row is not None and bool(row[0])
 
 
-def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
+def _check_own(conn: psycopg.Connection, member: ReadMember) -> None:
     """Raise NotServed if a schema with the name of the readers' schema is not ours to drop."""
-    names = _build_names(metadata_schema)
+    names = member.build_names()
     row = conn.execute(SELECT_MARK, names).fetchone()
     if row is not None and row[0] != names["mark"]:
         raise NotServed(
@@ -194,7 +198,7 @@ def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
         )
 
 
-def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
+def install_readers(conn: psycopg.Connection, member: ReadMember, tries: int = LOCK_TRIES) -> None:
     """Create the readers' schema, on a connection that is in no transaction. Locks use NOWAIT, so writers are not blocked.
 
     Raises: NotServed: our role lacks a right. ServiceUnavailable: the lake is never idle
@@ -203,11 +207,11 @@ def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int =
         try:
             with conn.transaction():
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
-                conn.execute(_compose(LOCK_FOR_INSTALL, metadata_schema))
-                if not is_ready(conn, metadata_schema):
-                    _check_own(conn, metadata_schema)
+                conn.execute(_compose(LOCK_FOR_INSTALL, member))
+                if not is_ready(conn, member):
+                    _check_own(conn, member)
                     row = conn.execute(SELECT_VERSION).fetchone()
-                    for statement in _list_statements(metadata_schema, get_format(None if row is None else row[0])):
+                    for statement in _list_statements(member, get_format(None if row is None else row[0])):
                         conn.execute(statement)
                     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
         except psycopg.errors.LockNotAvailable:
@@ -230,9 +234,9 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
                     return
                 drop_roles(conn)
                 if conn.execute(SELECT_INSTALLED).fetchone() is not None:
-                    _check_own(conn, metadata_schema)
-                    conn.execute(_compose(LOCK_FOR_REMOVAL, metadata_schema))
-                    conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", metadata_schema))
+                    _check_own(conn, as_lake(metadata_schema))
+                    conn.execute(_compose(LOCK_FOR_REMOVAL, as_lake(metadata_schema)))
+                    conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", as_lake(metadata_schema)))
                     conn.execute(DELETE_INSTALLED)
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)
@@ -241,20 +245,45 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
     raise ServiceUnavailable(NEVER_IDLE)
 
 
-def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
+def refresh_views(conn: psycopg.Connection, member: ReadMember) -> None:
     """Drop views of inlined tables that DuckDB has dropped, unless a reader uses one now; create the missing views."""
-    names = _build_names(metadata_schema)
+    names = member.build_names()
     for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
         with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
             conn.execute("SET LOCAL lock_timeout = '50ms'")
-            conn.execute(_compose("DROP VIEW {own}.{name}", metadata_schema, name))
+            conn.execute(_compose("DROP VIEW {own}.{name}", member, name))
             conn.execute("SET LOCAL lock_timeout = '10s'")
-    row = conn.execute(SELECT_MAY_SHOW, names).fetchone()
+    show_inlined(conn, member)
+
+
+def show_inlined(conn: psycopg.Connection, member: ReadMember) -> None:
+    """Create the missing views of inlined tables, if the readers' schema is there."""
+    row = conn.execute(SELECT_MAY_SHOW, member.build_names()).fetchone()
     for text in SHOW_ALL if row is not None and row[0] else ():
-        conn.execute(_compose(text, metadata_schema))
+        conn.execute(_compose(text, member))
 
 
-def _list_statements(metadata_schema: str, lake_format: LakeFormat) -> Iterator[sql.Composed]:
+def renew_inlined(conn: psycopg.Connection, member: ReadMember, replaced: Sequence[str]) -> None:
+    """Create the missing views of inlined tables, and again those of tables that have other columns now, unless a reader uses one."""
+    if not can_have_readers(member.metadata_schema):
+        return
+    for name in replaced:
+        with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
+            conn.execute(_compose("DROP VIEW IF EXISTS {own}.{name}", member, name))
+    show_inlined(conn, member)
+
+
+def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Drop the readers' schema of a deleted branch, if it has one that is ours, in the caller's transaction."""
+    if not can_have_readers(metadata_schema):
+        return
+    names = as_lake(metadata_schema).build_names()
+    row = conn.execute(SELECT_MARK, names).fetchone()
+    if row is not None and row[0] == names["mark"]:
+        conn.execute(_compose("DROP SCHEMA {own} CASCADE", as_lake(metadata_schema)))
+
+
+def _list_statements(member: ReadMember, lake_format: LakeFormat) -> Iterator[sql.Composed]:
     others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
     for text in (
         "DROP SCHEMA IF EXISTS {own} CASCADE",
@@ -262,38 +291,39 @@ def _list_statements(metadata_schema: str, lake_format: LakeFormat) -> Iterator[
         "COMMENT ON SCHEMA {own} IS {mark}",
         "GRANT USAGE ON SCHEMA {own} TO PUBLIC",
     ):
-        yield _compose(text, metadata_schema)
-    yield _compose(REFUSE, metadata_schema)
+        yield _compose(text, member)
+    yield _compose(REFUSE, member)
     for name, query in INNER:
-        yield _compose(CREATE_VIEW, metadata_schema, name, query)
-    yield _compose(IDS, metadata_schema)
+        yield _compose(CREATE_VIEW, member, name, query)
+    yield _compose(IDS, member)
     for name in OF_TABLES:
-        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=OF_TABLE)
+        yield _compose(CREATE_FILTERED_VIEW, member, name, condition=OF_TABLE)
     for name, condition in others:
-        yield _compose(CREATE_FILTERED_VIEW, metadata_schema, name, condition=condition)
+        yield _compose(CREATE_FILTERED_VIEW, member, name, condition=condition)
     for name, query in OWN:
-        yield _compose(CREATE_VIEW, metadata_schema, name, query)
+        yield _compose(CREATE_VIEW, member, name, query)
     for name in (*OF_TABLES, *dict(others), *dict(OWN)):
-        yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
+        yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", member, name)
     for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
-        yield _compose(text, metadata_schema)
+        yield _compose(text, member)
 
 
 def _compose(
-    text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
+    text: LiteralString, member: ReadMember, name: str = "", query: LiteralString = "", condition: LiteralString = ""
 ) -> sql.Composed:
     """Return a statement with all its placeholders filled in."""
-    names = _build_names(metadata_schema)
+    names = member.build_names()
     own = names["own"]
     parts: dict[str, sql.Composable] = {
-        "lake": sql.Identifier(metadata_schema),
+        "lake": sql.Identifier(member.metadata_schema),
+        "repository": sql.Identifier(member.repository),
         "own": sql.Identifier(own),
-        "lake_text": sql.Literal(metadata_schema),
+        "lake_text": sql.Literal(member.metadata_schema),
         "own_text": sql.Literal(own),
         "mark": sql.Literal(names["mark"]),
         "name": sql.Identifier(name),
         "covers": sql.SQL(COVERS),
-        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(metadata_schema))),
+        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(member.metadata_schema))),
     }
     parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
     parts["reads"] = sql.SQL(READS).format(**parts)
@@ -304,7 +334,7 @@ def _compose(
 
 def compute_digest() -> str:
     """Return the digest that identifies this version of the schema."""
-    statements = [statement.as_string() for statement in _list_statements("lake", V1_1)]
+    statements = [statement.as_string() for statement in _list_statements(as_lake("lake"), V1_1)]
     return hashlib.sha256("".join(statements).encode()).hexdigest()
 
 
@@ -432,11 +462,11 @@ def create_reader_role(lake: Lake, reader: LakeReader, public: str | None, times
     Units:  `times` are its expiry, and until when it may be issued again. `public`: the address at which readers reach Postgres
     Raises: NotServed: our Postgres role lacks a right; names it. TooManyRequests: the principal uses all the roles it may have
     """
-    _prepare(lake)
+    _prepare(lake, as_lake(lake.metadata_schema))
     name, password = ROLE_PREFIX + secrets.token_hex(8), secrets.token_urlsafe(32)
     with writing(lake) as conn:
         conn.execute(SELECT_LOCKED)
-        refresh_views(conn, lake.metadata_schema)
+        refresh_views(conn, as_lake(lake.metadata_schema))
         _drop_expired(conn, reader.principal)
         _check_role_count(conn, reader.principal)
         _create_role(conn, name, password, times[0])
@@ -454,7 +484,7 @@ def drop_expired_roles(conn: psycopg.Connection, metadata_schema: str) -> int:
     row = conn.execute(SELECT_HAS_READERS).fetchone()
     if row is None or not row[0]:
         return 0
-    refresh_views(conn, metadata_schema)
+    refresh_views(conn, as_lake(metadata_schema))
     return _drop_expired(conn, None)
 
 
@@ -464,14 +494,26 @@ def drop_all_roles(conn: psycopg.Connection) -> None:
         _drop_role(conn, name, is_ours=is_ours)
 
 
-def _prepare(lake: Lake) -> None:
+def prepare_branch(branch: Lake, repository: str) -> None:
+    """Create the readers' schema of a branch, and what it lacks. The lake's roles read it: they see in it what they may read.
+
+    Raises: NotServed: our role lacks a right. ServiceUnavailable: the branch is never idle
+    """
+    member = ReadMember(branch.metadata_schema, repository)
+    _prepare(branch, member)
+    with writing(branch) as conn:
+        conn.execute(SELECT_LOCKED)
+        refresh_views(conn, member)
+
+
+def _prepare(lake: Lake, member: ReadMember) -> None:
     with reading(lake) as conn:
         check_may_issue(conn)
-        is_installed = is_ready(conn, lake.metadata_schema)
+        is_installed = is_ready(conn, member)
     if not is_installed:
         with writing_on_new_connection(lake) as conn:
             conn.commit()
-            install_readers(conn, lake.metadata_schema)
+            install_readers(conn, member)
 
 
 def _to_row(name: str, reader: LakeReader, expires_at_s: float) -> dict[str, object]:

@@ -6,7 +6,7 @@ created in a transaction of its own, with its audit line, and given out again in
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from urllib.parse import urlsplit
@@ -17,10 +17,11 @@ from duckicelake.access.grants import Grants, Levels, Rights, fold_levels
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotAuthorized, NotServed, Unsupported
 from duckicelake.lake.audit_log import AuditContext
-from duckicelake.lake.connect import reading
+from duckicelake.lake.branches.ancestors import in_schema, is_always_in, list_ancestors, list_used_folders
+from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.locations import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.readers import LakeReader, ReaderRole, can_issue, create_reader_role, format_schema_name, is_live
+from duckicelake.lake.readers import LakeReader, ReaderRole, can_issue, create_reader_role, format_schema_name, is_live, prepare_branch
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.store.uris import parse_uri
 from duckicelake.store.vending import SessionCredentials, Vendor, split_reads
@@ -109,23 +110,27 @@ def get_ducklake_credentials(warehouse: Warehouse, roles: RoleCache, request: Du
     own = format_schema_name(warehouse.lake.metadata_schema)
     neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
-        uris = _list_readable_uris(conn, request.may_read, neighbours)
+        uris = _list_readable_uris(conn, warehouse, request.may_read, neighbours)
     keys = _get_scoped_credentials(vendor, uris, now_s)
-    role = _get_role(warehouse, roles, request, (vendor.lifetime_s, now_s))
+    # A branch has no roles of its own: grants, and so roles, are the lake's.
+    role = _get_role(warehouse.repository_lake or warehouse.lake, roles, request, (vendor.lifetime_s, now_s))
+    if warehouse.repository is not None:
+        prepare_branch(warehouse.lake, warehouse.repository)
     expires_at_ms = min([int(role.expires_at_s * 1000), *(each.keys.expires_at_ms for each in keys)])
     secrets = [_format_secret(vendor.store, each, f"{warehouse.name}_s3_{number}") for number, each in enumerate(keys, 1)]
     return DucklakeCredentials(role.dsn, own, secrets, format_attach(role.dsn, own, warehouse.name), keys, expires_at_ms)
 
 
-def _get_role(warehouse: Warehouse, roles: RoleCache, request: DucklakeRequest, lifetime: tuple[int, float]) -> ReaderRole:
+def _get_role(lake: Lake, roles: RoleCache, request: DucklakeRequest, lifetime: tuple[int, float]) -> ReaderRole:
     lifetime_s, now_s = lifetime
     reader = to_reader(request)
     kept = roles.find(reader, now_s)
-    if kept is not None and kept.expires_at_s <= request.until_s and is_live(warehouse.lake, kept):
+    if kept is not None and kept.expires_at_s <= request.until_s and is_live(lake, kept):
         return kept
     left_s = min(lifetime_s, request.until_s - now_s)
-    lake = replace(warehouse.lake, audit_context=request.audit_context)
-    made = create_reader_role(lake, reader, roles.public, (now_s + left_s, now_s + left_s / 2))
+    made = create_reader_role(
+        replace(lake, audit_context=request.audit_context), reader, roles.public, (now_s + left_s, now_s + left_s / 2)
+    )
     roles.keep(reader, made)
     return made
 
@@ -148,13 +153,13 @@ def list_readable_schemas(grants: Grants) -> tuple[str, ...]:
     return tuple(sorted(name for name, levels in readable.items() if not levels or to_levels(name) == fold_levels(levels)))
 
 
-def _list_readable_uris(conn: psycopg.Connection, may_read: MayRead, neighbours: Sequence[str]) -> list[str]:
+def _list_readable_uris(conn: psycopg.Connection, warehouse: Warehouse, may_read: MayRead, neighbours: Sequence[str]) -> list[str]:
     """Return the folders that belong to tables that may be read and to no others, and those tables' files elsewhere.
 
     Raises: Unsupported: there are too many
     """
     data_path, iceberg_path = read_data_path(conn), read_iceberg_path(conn)
-    mine = {live.table_id for live in list_live_table_names(conn) if _is_readable(live, may_read)}
+    mine = {live.table_id: live.schema_name for live in list_live_table_names(conn) if _is_readable(live, may_read)}
     places = list_table_locations(conn)
     own = [place for place in places if place.table_id in mine]
     wanted = dict.fromkeys(_resolve(place, data_path) for place in own)
@@ -164,9 +169,31 @@ def _list_readable_uris(conn: psycopg.Connection, may_read: MayRead, neighbours:
         [_resolve(place, data_path) for place in places if place.table_id not in mine] + theirs, (data_path, iceberg_path)
     )
     alone = [folder for folder in wanted if closed.allows(folder)]
+    alone += _list_base_folders(conn, warehouse, mine, theirs)
     files = dict.fromkeys(uri for place in own if place.folder is not None for uri in _list_files(conn, place, data_path, alone))
     _check_few(len(alone) + len(files))
     return [uri for uri in sorted([*alone, *files]) if parse_uri(uri).bucket]
+
+
+def _list_base_folders(conn: psycopg.Connection, warehouse: Warehouse, mine: Mapping[int, str], theirs: Sequence[str]) -> list[str]:
+    """Return the folders in which a branch reads files of the members that it was made from, as far as they are of no other tables there.
+
+    They hold what was written to the tables there since, too, so a table must have been in no other schema there.
+    """
+    if warehouse.repository is None:
+        return []
+    found: dict[int, list[str]] = {}
+    for schema in list_ancestors(conn, warehouse.repository, warehouse.lake.metadata_schema):
+        with in_schema(conn, schema, warehouse.lake.metadata_schema):
+            data_path, places = read_data_path(conn), list_table_locations(conn)
+            there = {table_id for table_id, name in mine.items() if is_always_in(conn, table_id, name)}
+            others = [_resolve(place, data_path) for place in places if place.table_id not in there]
+            closed = ForbiddenFolders([*others, *theirs], (data_path, read_iceberg_path(conn)))
+            for place in places:
+                if place.table_id in there and closed.allows(folder := _resolve(place, data_path)):
+                    found.setdefault(place.table_id, []).append(folder)
+    used = (list_used_folders(conn, table_id, list(dict.fromkeys(folders))) for table_id, folders in found.items())
+    return list(dict.fromkeys(folder for folders in used for folder in folders))
 
 
 def _is_readable(live: LiveTableName, may_read: MayRead) -> bool:

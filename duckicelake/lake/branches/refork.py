@@ -34,6 +34,7 @@ from duckicelake.lake.branches.notes import COPY_NOTES
 from duckicelake.lake.branches.registry import Branch, list_branches
 from duckicelake.lake.branches.spare import COPIED, copy_large
 from duckicelake.lake.changes import Change, format_changes, quote_names
+from duckicelake.lake.readers import ReadMember, renew_inlined
 
 Version = tuple[int, int]
 """The id of an object, and the `begin_snapshot` of its row."""
@@ -312,8 +313,10 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
     mine, theirs = (
         {row[0]: row[1] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()} for schema in (point.branch, point.main)
     )
+    replaced: list[str] = []
     for name in mine:
         is_same = name in theirs and _read_types(conn, point.branch, name) == _read_types(conn, point.main, name)
+        replaced += [] if is_same else [name]
         _clear(conn, point.relation(name, on_branch=True), drops=not is_same, must_drop=name in theirs and not is_same)
     needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
     for name, has_deletes in theirs.items():
@@ -329,6 +332,7 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
             )
             conn.execute(sql.SQL(registered).format(**point.names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
+    renew_inlined(conn, ReadMember(point.branch, point.main), replaced)
 
 
 def _clear(conn: psycopg.Connection, relation: sql.Identifier, *, drops: bool, must_drop: bool) -> None:

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
 from duckicelake.lake.install import format_search_path, read_script
+from duckicelake.lake.readers import drop_schema
 
 MAIN = "main"
 """The name of the lake itself among its branches."""
@@ -235,6 +236,7 @@ def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
             with conn.transaction():
                 conn.execute(DROP_TIMEOUT)
                 conn.execute(sql.SQL("SET LOCAL client_min_messages = error"))
+                drop_schema(conn, schema_name)
                 conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_name)))
                 conn.execute(sql.SQL("DELETE FROM iceberg_branch_copy WHERE number = {}").format(sql.Literal(number)))
                 conn.execute(sql.SQL("DELETE FROM iceberg_branch WHERE number = {}").format(sql.Literal(number)))

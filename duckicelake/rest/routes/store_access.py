@@ -98,8 +98,9 @@ class DucklakeRoutes:
         """Get credentials to attach the lake read-only in DuckDB: a Postgres role that sees readable tables, and keys for their files."""
         check_reads_anything(target.session)
         lake, session = self._context.get_lake(target.prefix), target.session
-        if lake.repository:
-            raise NotServed(f"DuckLake accounts do not reach branches. Ask on the lake {lake.repository!r}, or use the REST catalog.")
+        if lake.is_untagged:
+            # The schema would be open to other readers, who may not see what is shown by the grants of today.
+            raise NotServed(f"DuckLake accounts do not reach snapshots without a tag. Make a tag, or ask on the lake {lake.repository!r}.")
         bearer: Bearer = request.scope["bearer"]
 
         def may_read(levels: tuple[str, ...], name: str) -> bool:
@@ -109,7 +110,8 @@ class DucklakeRoutes:
         asking = DucklakeRequest(
             describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s
         )
-        found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
+        roles = self._context.lakes[lake.repository].roles if lake.repository else lake.roles
+        found = get_ducklake_credentials(lake.warehouse, roles, asking, time.time())
         note_answer(request.scope, ReadAnswer(keys="read"))
         return Response(json.dumps(encode_ducklake_credentials(found)).encode(), headers=NO_STORE, media_type="application/json")
 

@@ -41,7 +41,7 @@ def test_grants_hold_on_every_branch(lake: FreshLake) -> None:
 
 
 def test_what_belongs_to_the_lake_is_not_asked_of_a_branch(lake: FreshLake) -> None:
-    """Accounts are the lake's; DuckLake's readers have none on branches; and nothing is told without a token."""
+    """Accounts are the lake's; without keys there are no readers of DuckLake either; and nothing is told without a token."""
     with guard(lake) as guarded:
         managed = Managed(guarded)
         managed.add("ann")
