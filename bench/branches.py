@@ -104,9 +104,10 @@ def measure_claims(stand: Stand, scale: Scale) -> Result:
     return Result(f"Branches made while the lake commits, {tables} tables of {COLUMN_COUNT} columns", rows)
 
 
-def time_claim(stand: Stand, request: BranchRequest) -> tuple[float, float]:
-    """Return how many milliseconds a branch takes to make, and Postgres' CPU time; its relations are prepared before, as by a server."""
-    prepare_spare(stand.postgres, stand.lake.metadata_schema)
+def time_claim(stand: Stand, request: BranchRequest, *, is_prepared: bool = True) -> tuple[float, float]:
+    """Return how many milliseconds a branch takes to make, and Postgres' CPU time. `is_prepared`: as beside a server that made one."""
+    if is_prepared:
+        prepare_spare(stand.postgres, stand.lake.metadata_schema)
     before, began = stand.meter.read_cpu_ms()["postgres"], time.perf_counter()
     create_branch(stand.postgres, stand.lake.metadata_schema, request)
     return 1000 * (time.perf_counter() - began), stand.meter.read_cpu_ms()["postgres"] - before
@@ -119,17 +120,26 @@ def measure_depth(stand: Stand, scale: Scale) -> Result:
     rows: list[dict[str, Cell]] = []
     names: list[str] = []
     parent = "main"
-    for depth in range(1, scale.branch_depth + 1):
+    for depth, is_prepared in ((1, False), *((depth, True) for depth in range(1, scale.branch_depth + 1))):
         takes: list[float] = []
         spent: list[float] = []
         for number in range(CLAIMS):
-            names.append(f"depth-{depth}-{number}")
-            took_ms, cpu_ms = time_claim(stand, BranchRequest(names[-1], parent))
+            names.append(f"depth-{depth}-{number}" if is_prepared else f"unprepared-{number}")
+            took_ms, cpu_ms = time_claim(stand, BranchRequest(names[-1], parent if is_prepared else "main"), is_prepared=is_prepared)
             takes.append(took_ms)
             spent.append(cpu_ms)
-        parent = names[-1]
-        add_files(stand.postgres, f"{stand.lake.metadata_schema}@{parent}", CLAIMS)
-        rows.append({"depth": depth, "create_p50_ms": median(takes), "create_max_ms": max(takes), "postgres_cpu_ms": sum(spent) / CLAIMS})
+        if is_prepared:
+            parent = names[-1]
+            add_files(stand.postgres, f"{stand.lake.metadata_schema}@{parent}", CLAIMS)
+        rows.append(
+            {
+                "depth": depth,
+                "prepared": "yes" if is_prepared else "no",
+                "create_p50_ms": median(takes),
+                "create_max_ms": max(takes),
+                "postgres_cpu_ms": sum(spent) / CLAIMS,
+            }
+        )
     for name in reversed(names):
         delete_branch(stand.postgres, stand.lake.metadata_schema, name)
     return Result("Branches of branches by their depth", rows)

@@ -32,7 +32,7 @@ from duckicelake.lake.branches.registry import (
     list_branches,
     lock_branch,
 )
-from duckicelake.lake.branches.spare import catch_up, claim_spare, copy_large, create_schema, drop_spare, empty_large
+from duckicelake.lake.branches.spare import catch_up, claim_spare, copy_ahead, copy_large, create_schema, drop_spare, empty_large
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_objects, format_search_path, lock_tables, with_slash
 from duckicelake.lake.lake_format import V1_0, get_format
 
@@ -179,7 +179,7 @@ SELECT EXISTS (SELECT FROM {source}.ducklake_data_file WHERE begin_snapshot <= {
 class _Claim:
     """A branch whose relations exist in the open transaction; `source` is the parent's schema.
 
-    `unchanged_before`: from a spare that has copies of the lake's rows, the first transaction whose changes it may lack; else None.
+    `unchanged_before`: the first transaction whose changes its copies of the parent's rows may lack; None: it has no copies yet.
     """
 
     schemas: Schemas
@@ -208,14 +208,24 @@ class _Claim:
         unchanged_before = claim_spare(conn, schemas, number)
         if unchanged_before is None:
             create_schema(conn, schemas, number)
-        literals = {name: sql.Literal(path) for name, path in paths.items()}
-        conn.execute(INSERT_FORK.format(branch=sql.Identifier(schemas.branch), **literals))
+        names = {"branch": sql.Identifier(schemas.branch), "source": sql.Identifier(source)}
+        conn.execute(INSERT_FORK.format(**names, **{name: sql.Literal(path) for name, path in paths.items()}))
+        if unchanged_before is None or parent is not None or request.at is not None:
+            unchanged_before = _copy_ahead(conn, names, request, has_copies=unchanged_before is not None)
         return cls(schemas, source, number, request, paths, unchanged_before)
 
     @property
     def base(self) -> int:
         """The first id of the branch's own."""
         return self.number << STRIDE_BITS
+
+
+def _copy_ahead(conn: psycopg.Connection, names: Mapping[str, sql.Composable], request: BranchRequest, *, has_copies: bool) -> str | None:
+    """Copy what a branch at the newest snapshot has of its parent's large tables. `has_copies`: there are the lake's, from a spare."""
+    if has_copies:
+        empty_large(conn, names)
+    # Which snapshot a time means is only known under the lock.
+    return copy_ahead(conn, names) if request.at is None else None
 
 
 SELECT_NUMBER = """
@@ -302,11 +312,9 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     conn.execute((SHOW_LAKE if is_of_main else SHOW_BRANCH).format(**names))
     if not is_of_main:
         _copy_own_rows(conn, claim, names)
-    if is_of_main and fork.is_head:
+    if claim.unchanged_before is not None:
         catch_up(conn, claim.unchanged_before, names)
     else:
-        if claim.unchanged_before is not None:
-            empty_large(conn, names)
         copy_large(conn, names, with_bounds=fork.is_head)
     conn.execute(COPY_TABLES.format(**names))
     _copy_inlined(conn, claim, names)
@@ -331,8 +339,10 @@ def _read_fork(conn: psycopg.Connection, claim: _Claim) -> Fork:
     if row is None:
         raise BadRequest(f"The lake has no snapshot {at}: it has expired, or was never made.")
     fork = Fork(*row)
+    if fork.is_head:
+        return fork
     compacted = conn.execute(SELECT_IS_COMPACTED.format(source=source, fork=sql.Literal(fork.snapshot_id))).fetchone()
-    if not fork.is_head and compacted is not None and compacted[0]:
+    if compacted is not None and compacted[0]:
         raise BadRequest(
             f"Snapshot {fork.snapshot_id} lies in files that a flush or merge has put together with newer rows. "
             "Choose a newer snapshot, or branch at the newest one."

@@ -49,6 +49,11 @@ class LargeTable:
     columns: Sequence[str]
     until: str | None = None
 
+    @property
+    def is_history(self) -> bool:
+        """True for lake snapshots, whose rows are never changed; a DELETE of them would be noted as an expiry."""
+        return self.until == self.key
+
 
 BOUNDS = "ducklake_table_column_stats"
 LARGE = (
@@ -217,6 +222,19 @@ SELECT {name}, (SELECT count(*) FROM {copy}), count(*),
 """)
 
 
+SELECT_OLDEST_RUNNING = """
+SELECT pg_snapshot_xmin(pg_current_snapshot())::xid::text
+"""
+
+
+def copy_ahead(conn: psycopg.Connection, names: Mapping[str, sql.Composable]) -> str:
+    """Copy the newest rows of the parent, before its lock is taken, and return the first transaction whose changes they may lack."""
+    row = conn.execute(SELECT_OLDEST_RUNNING).fetchone()
+    assert row is not None
+    copy_large(conn, names, with_bounds=True)
+    return row[0]
+
+
 def copy_large(conn: psycopg.Connection, names: Mapping[str, sql.Composable], *, with_bounds: bool) -> None:
     """Copy the rows of the parent as of the fork point that a spare has copies of, into empty tables.
 
@@ -234,21 +252,18 @@ def empty_large(conn: psycopg.Connection, names: Mapping[str, sql.Composable]) -
     conn.execute(sql.SQL("TRUNCATE {}").format(tables))
 
 
-def catch_up(conn: psycopg.Connection, unchanged_before: str | None, names: Mapping[str, sql.Composable]) -> None:
-    """Let the copies that a claimed spare has be the lake's rows of its newest snapshot. The caller holds the lake's lock.
+def catch_up(conn: psycopg.Connection, unchanged_before: str, names: Mapping[str, sql.Composable]) -> None:
+    """Let the copies be the parent's rows of its newest snapshot. The caller holds the lock of the parent.
 
-    `unchanged_before`: what `claim_spare` has returned; None: there are no copies.
+    `unchanged_before`: what `claim_spare` or `copy_ahead` has returned.
     """
-    if unchanged_before is None:
-        copy_large(conn, names, with_bounds=True)
-        return
     compared = _compare(conn, unchanged_before, names)
     if all(copied == counted and not changed for _, copied, counted, changed in compared):
         return
     for table, _, _, changed in compared:
         if changed:
-            _copy_changed(conn, table, names, sql.SQL("s.{} = ANY({})").format(sql.Identifier(table.key), sql.Literal(changed)))
-    # Each row of the lake has a copy now. If there are more, the lake has deleted the originals.
+            _copy_changed(conn, table, names, changed)
+    # Each row of the parent has a copy now. If there are more, the parent has deleted the originals.
     for table, copied, counted, _ in _compare(conn, unchanged_before, names):
         if copied != counted:
             parts = _format_parts(table, names)
@@ -269,10 +284,13 @@ def _compare(
     return [(LARGE[number], copied, counted, changed) for number, copied, counted, changed in rows]
 
 
-def _copy_changed(conn: psycopg.Connection, table: LargeTable, names: Mapping[str, sql.Composable], condition: sql.Composable) -> None:
+def _copy_changed(conn: psycopg.Connection, table: LargeTable, names: Mapping[str, sql.Composable], changed: Sequence[int]) -> None:
     parts = _format_parts(table, names)
-    conn.execute(sql.SQL("DELETE FROM {copy} s WHERE {condition}").format(copy=parts["copy"], condition=condition))
-    conn.execute(COPY_LARGE.format(**{**parts, "condition": sql.SQL("{} AND {}").format(parts["condition"], condition)}))
+    condition = sql.SQL("s.{} = ANY({}::bigint[])").format(sql.Identifier(table.key), sql.Literal(changed))
+    if not table.is_history:
+        conn.execute(sql.SQL("DELETE FROM {copy} s WHERE {condition}").format(copy=parts["copy"], condition=condition))
+    copying = COPY_LARGE.format(**{**parts, "condition": sql.SQL("{} AND {}").format(parts["condition"], condition)})
+    conn.execute(copying + sql.SQL(" ON CONFLICT DO NOTHING") if table.is_history else copying)
 
 
 def _format_parts(table: LargeTable, names: Mapping[str, sql.Composable]) -> dict[str, sql.Composable]:

@@ -9,11 +9,11 @@ from psycopg import sql
 
 from duckicelake.lake.branches.create import BranchRequest, create_branch, remove_repository
 from duckicelake.lake.branches.delete import delete_branch
-from duckicelake.lake.branches.registry import is_shared, list_branches
+from duckicelake.lake.branches.registry import Branch, is_shared, list_branches
 from duckicelake.lake.branches.spare import LARGE, prepare_spare, remove_spare
 from duckicelake.lake.writing.migrate import migrate
 from tests.lake.bare import list_relations
-from tests.lake.branches.repository import fill, maintain, make_branch, read_rows
+from tests.lake.branches.repository import as_lake, fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import READ_STATE, kill_at
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_but
@@ -128,12 +128,57 @@ def test_a_claimed_spare_is_written_and_maintained_like_a_branch(lake: FreshLake
         maintain(side)
     assert read_rows(dev, "t") == rows
     assert prepare_spare(conn, lake.metadata_schema)
-    child = make_branch(lake, BranchRequest("child", "dev"))
+    child = create_branch(conn, lake.metadata_schema, BranchRequest("child", "dev"))
+    fork = child.fork_snapshot_id
+    assert read_large(conn, child.schema_name, fork) == read_large(conn, dev.metadata_schema, fork) != read_large(conn, "lake", fork)
+    child = as_lake(lake, child)
     assert not has_spare(conn)
     assert prepare_spare(conn, lake.metadata_schema)
     old = make_branch(lake, BranchRequest("old", at=max(row[0] for row in conn.execute("SELECT snapshot_id FROM ducklake_snapshot"))))
     assert not has_spare(conn)
     assert (read_rows(child, "t"), read_rows(old, "t"), len(before)) == (rows, read_rows(lake, "t"), len(before))
+
+
+def test_a_branch_has_what_its_parent_has_when_it_gets_the_lock(lake: FreshLake) -> None:
+    """Copies are made before; transactions that end while it waits for the lock are copied again."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
+    dev = make_branch(lake, "dev")
+    for parent, member in (("main", lake), ("dev", dev)):
+        made: list[Branch] = []
+        request = BranchRequest(f"of-{parent}", parent)
+        with closing(member.psycopg(autocommit=False)) as writer:
+            writer.execute("INSERT INTO iceberg_schema (table_id, schema_id, json) VALUES (900, 0, 'x')")
+            writer.execute("UPDATE ducklake_table_column_stats SET min_value = '-7'")
+            writer.execute(
+                "INSERT INTO ducklake_snapshot SELECT max(snapshot_id) + 1, now(), 1, 5000, max(next_file_id) FROM ducklake_snapshot"
+            )
+            claim = Thread(target=lambda request=request, made=made: made.append(make_in_thread(lake, request)))
+            claim.start()
+            wait_for_claims(lake, member, 1)
+            writer.execute(
+                "INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) SELECT max(snapshot_id), 'x' FROM ducklake_snapshot"
+            )
+            writer.commit()
+        claim.join()
+        fork = made[0].fork_snapshot_id
+        assert fork == read_head(member)
+        assert read_large(lake.psycopg(), made[0].schema_name, fork) == read_large(lake.psycopg(), member.metadata_schema, fork)
+        changes = "SELECT count(*) FROM iceberg_change WHERE kind = 'expire'"
+        assert as_lake(lake, made[0]).psycopg().execute(changes).fetchone() == (0,)
+
+
+def make_in_thread(lake: FreshLake, request: BranchRequest) -> Branch:
+    """Make a branch on a connection of its own."""
+    return create_branch(lake.psycopg(), lake.metadata_schema, request)
+
+
+def wait_for_claims(lake: FreshLake, member: FreshLake, count: int) -> None:
+    """Wait until so many claims have their relations and wait for a member."""
+    relation = f'"{member.metadata_schema}".ducklake_snapshot'
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+    conn = lake.psycopg()
+    while conn.execute(waiting, (relation,)).fetchone() != (count,):
+        pass
 
 
 def test_a_spare_is_no_branch(lake: FreshLake) -> None:
@@ -185,9 +230,7 @@ def test_two_claims_at_once_and_one_spare(lake: FreshLake) -> None:
         claims = [Thread(target=claim, args=(name,)) for name in ("one", "two")]
         for thread in claims:
             thread.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
-        while conn.execute(waiting).fetchone() != (2,):
-            pass
+        wait_for_claims(lake, lake, 2)
         assert not remove_spare(conn, lake.metadata_schema)
         holder.rollback()
     for thread in claims:
