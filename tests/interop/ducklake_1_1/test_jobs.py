@@ -15,12 +15,14 @@ from duckicelake.pipeline.maintain.lake_access import read_facts
 from duckicelake.pipeline.maintain.planning import StepKind
 from duckicelake.pipeline.maintain.policy import Policy
 from tests.pipeline.ingest.mill import Mill
-from tests.pipeline.maintain.keeper import Keeper
+from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 from tests.pipeline.profile.measurer import Measurer
+from tests.pipeline.transfer.ferry import check_compared, describe, open_ferry
 from tests.pipeline.verify.checker import Checker
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake, open_duckdb
 from tests.support.readers import Served
+from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 
 
@@ -53,7 +55,7 @@ def test_a_plan_of_maintenance_counts_the_same_after_the_migration(lake: FreshLa
 @pytest.mark.long
 @pytest.mark.xdist_group("pipeline")
 def test_jobs_work_or_say_why_not(served: Served, spark: Spark, tmp_path: Path) -> None:
-    """`ingest`, `profile` and the rewriting of `maintain` work; `maintain` passes over the flush, and `verify` needs a newer DuckDB."""
+    """`ingest`, `profile` and the rewriting of `maintain` work; the flush is passed over; expiry, orphans and `verify` need a newer DuckDB."""
     lake = served.lake
     fill(lake)
     migrate(lake.psycopg(), lake.metadata_schema)
@@ -73,7 +75,34 @@ def test_jobs_work_or_say_why_not(served: Served, spark: Spark, tmp_path: Path) 
     steps = {step.kind: step for step in Keeper(checker).run("main.t").steps}
     assert (steps[StepKind.flush].verdict, steps[StepKind.compact].verdict) == (Verdict.skipped, Verdict.done)
     assert "DuckDB attaches from version 2.0 on" in steps[StepKind.flush].message
+    report = Keeper(checker, open_lake=attach).run(**AT_ONCE)
+    failed = {step.kind: step.message for step in report.steps if step.verdict is Verdict.failed}
+    assert failed.keys() == {StepKind.expire, StepKind.orphans}
+    assert all("which has DuckLake 1.1: use a DuckDB from 2.0 on" in message for message in failed.values())
     with pytest.raises(EmbeddedError, match="which has DuckLake 1.1: use a DuckDB from 2.0 on"):
         checker.verify("main.t", open_lake=attach)
     with served.pyiceberg().catalog as catalog:
         assert [catalog.load_table(name).scan().count() for name in ("main.t", "raw.trips")] == [601, 2]
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.xdist_group("pipeline")
+def test_tables_are_exported_and_imported(stack: SharedStack, spark: Spark, tmp_path: Path) -> None:
+    """Out into a Hadoop warehouse with inlined rows and deletes, in again registered, and copied, partitioned as in the warehouse."""
+    with open_ferry(stack, spark, tmp_path) as ferry:
+        lake = ferry.served.lake
+        fill(lake)
+        migrate(lake.psycopg(), lake.metadata_schema)
+        exported = ferry.bring("export", str(ferry.folder), "main.t")
+        assert describe(exported) == [("main.t", "done", 601)], exported.describe()
+        registered = ferry.take("main.t", mode="register", into="again")
+        assert describe(registered) == [("again.main.t", "done", 601)], registered.describe()
+        ferry.run(
+            "CREATE TABLE {t}.shop.days (id bigint, at timestamp) USING iceberg PARTITIONED BY (hours(at))",
+            "INSERT INTO {t}.shop.days VALUES (1, timestamp'2026-01-01 10:00:00'), (2, NULL), (3, timestamp'1969-12-31 23:59:59')",
+        )
+        copied = ferry.take("shop.days")
+        assert describe(copied) == [("shop.days", "done", 3)], copied.describe()
+        check_compared(copied, "rows", "checksums")
+        assert lake.psycopg().execute("SELECT transform FROM ducklake_partition_column").fetchall() == [("epoch_hour",)]

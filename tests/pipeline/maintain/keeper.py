@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from duckdb import DuckDBPyConnection
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
@@ -65,10 +66,11 @@ def make_eager(desk: MaintainContext) -> MaintainContext:
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The lake and the job."""
+    """The lake and the job. `open_lake`: how DuckDB attaches the lake, if not as tests do."""
 
     checker: Checker
     told: list[str] = field(default_factory=list[str])
+    open_lake: Callable[[], DuckDBPyConnection] | None = None
 
     def run(self, *tables: str, dry_run: bool = False, tell: Progress | None = None, **default: Any) -> MaintainReport:
         """Run the job; `default` is the policy, with `_` for `-`."""
@@ -76,7 +78,7 @@ class Keeper:
         options = MaintainOptions(tuple(map(parse_ident, tables)), policies)
         session = self.checker.spark.session
         desk = replace(make_desk(self.checker.served, tell or self.told.append), open_spark=lambda: nullcontext(session))
-        desk = replace(desk, catalog=self.checker.catalog)
+        desk = replace(desk, catalog=self.checker.catalog, lake=DuckLake(self.open_lake or desk.lake.open_lake))
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
