@@ -55,7 +55,7 @@ def test_a_plan_of_maintenance_counts_the_same_after_the_migration(lake: FreshLa
 @pytest.mark.long
 @pytest.mark.xdist_group("pipeline")
 def test_jobs_work_or_say_why_not(served: Served, spark: Spark, tmp_path: Path) -> None:
-    """`ingest`, `profile` and the rewriting of `maintain` work; the flush is passed over; expiry, orphans and `verify` need a newer DuckDB."""
+    """`ingest`, `profile` and the rewriting of `maintain` work; the flush is passed over; the others need a newer DuckDB."""
     lake = served.lake
     fill(lake)
     migrate(lake.psycopg(), lake.metadata_schema)

@@ -1,19 +1,24 @@
 """Grants, scopes and readers of a lake of DuckLake 1.1: a nested namespace is not the one of that name at the top."""
 
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
+from duckicelake.catalog.namespace_changes import nest_schemas
+from duckicelake.lake.connect import close_lake, open_lake
 from duckicelake.lake.writing.migrate import migrate
-from tests.rest.auth.ducklake.readers import ask, ask_as
+from tests.rest.auth.ducklake.readers import OWN, ask, ask_as
 from tests.rest.auth.rules.managed import Managed
+from tests.support.ducklake_1_1 import open_ducklakepy
 
 COLUMNS: dict[str, Any] = {"type": "struct", "fields": [{"id": 1, "name": "i", "required": False, "type": "long"}]}
 NESTED, TOP, BELOW = "namespaces/b%1Fa", "namespaces/a", "namespaces/b%1Fa%1Fc"
 
 SELECT_SCHEMAS = "SELECT s.schema_name, s.parent_schema_id IS NOT NULL FROM ducklake_schema s ORDER BY s.schema_id"
-SELECT_TABLES = "SELECT t.table_name FROM ducklake_table t ORDER BY t.table_name"
+SELECT_TABLES = "SELECT t.table_name FROM ducklake_table t WHERE t.end_snapshot IS NULL ORDER BY t.table_name"
+SELECT_LIVE_SCHEMAS = SELECT_SCHEMAS.replace("ORDER", "WHERE s.end_snapshot IS NULL ORDER")
 
 
 @pytest.fixture
@@ -74,3 +79,27 @@ def test_a_grant_on_what_is_hidden_gives_nothing(managed: Managed) -> None:
     # a change by which servers read the rules again
     managed.add("three")
     assert [managed.statuses(name, f"{NESTED}/tables/t") for name in ("one", "two")] == [[404], [404]]
+
+
+def test_grants_and_access_hold_when_a_schema_is_nested(managed: Managed) -> None:
+    """On a namespace that was one schema with a name of two levels, and on a table in it; nobody gets more, DuckLake's readers included."""
+    lake = managed.guarded.lake
+    for name, on in (("one", "namespace:deep.er"), ("two", "table:deep.er.t"), ("three", "namespace:a")):
+        managed.add(name)
+        managed.give("read", on, name)
+    tables = "namespaces/deep%1Fer/tables/t", "namespaces/deep%1Fer/tables/other", f"{TOP}/tables/t"
+    before = [managed.statuses(name, *tables) for name in ("one", "two", "three")]
+    assert before == [[200, 200, 404], [200, 404, 404], [404, 404, 200]]
+    migrate(lake.psycopg(), lake.metadata_schema)
+    pool = open_lake("lake", lake.dsn, lake.metadata_schema, 1)
+    assert nest_schemas(pool, is_dry_run=False).nested == ["deep.er"]
+    close_lake(pool)
+    assert [managed.statuses(name, *tables) for name in ("one", "two", "three")] == before
+    conn = ask(managed.guarded, managed.token("two")).psycopg()
+    assert conn.execute(SELECT_LIVE_SCHEMAS).fetchall() == [("deep", False), ("er", True)]
+    assert conn.execute(SELECT_TABLES).fetchall() == [("t",)]
+    told = ask(managed.guarded, managed.token("one"))
+    with open_ducklakepy(replace(lake, dsn=told.answer["dsn"], metadata_schema=OWN)) as reader:
+        assert reader.list_namespaces() == ["deep", "deep.er"]
+        assert [ident.name for ident in reader.list_tables(("deep", "er"))] == ["t", "other"]
+        assert reader.load_table(("deep", "er", "t")).to_arrow()["i"].to_pylist() == list(range(10))
