@@ -1,7 +1,6 @@
 """The metadata file of an external table and everything that it names, read before any lock.
 
 `registration` calls this on a worker thread. It reads the object store, and writes the table's deletes there as DuckLake's delete files.
-A read transaction is open meanwhile, and nothing is read in it.
 """
 
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from duckicelake.catalog.incoming.client_manifests import ManifestReader
 from duckicelake.catalog.incoming.column_names import read_file_columns
 from duckicelake.catalog.incoming.delete_resolution import EqualityResolver, SequencedFile, list_sequenced, resolve_deletes
-from duckicelake.catalog.incoming.file_changes import DeleteWriter, FileChange, PreparedDeletes
+from duckicelake.catalog.incoming.file_changes import FileChange, PreparedDeletes, write_deletes
 from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NotFound, Unsupported
@@ -21,7 +20,6 @@ from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, get_current_schema, parse_metadata
 from duckicelake.iceberg.requests.manifest_checks import ReadManifest, check_manifest
-from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
 from duckicelake.translate.client_snapshots import without_aliases
 from duckicelake.translate.locations import to_uri
@@ -105,8 +103,7 @@ def prepare_external_table(warehouse: Warehouse, metadata: TableMetadata, *, wit
     names = _read_names(warehouse.objects, metadata, files)
     past = sorted(_list_past(reader, metadata) - files.keys()) if with_past else []
     change = FileChange([file.live.file for file in files.values()], {}, (), deleted)
-    with reading(warehouse.lake) as conn:
-        [prepared] = DeleteWriter(conn, warehouse.objects, allowed.locations, None, []).prepare([change])
+    [prepared] = write_deletes(warehouse, allowed.locations, None, [change], [])
     is_converted = any(delete.live.file.content == EQUALITY_DELETES for delete in deletes)
     versions = (HADOOP_NAME.fullmatch(uri.rpartition("/")[2]) for uri, _ in warehouse.objects.list_under(f"{metadata.location}/metadata"))
     last = max((int(match[1]) for match in versions if match), default=0)

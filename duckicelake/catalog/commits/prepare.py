@@ -3,8 +3,8 @@
 What the request needs is written to the store: delete files, copies of data files with row ids, copies of the manifests of branch
 snapshots, and a test object at a new location in another bucket. No lock is held, so the table may change at any time: `commits.lock`
 checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch and at each try, and to find out if a request
-has landed before. Postgres is read by single statements and in several read transactions; that of the delete files is open while they are
-written. A state that is not published yet is published first. Only `read_committed_ids` is also called under the lake's lock.
+has landed before. Postgres is read by single statements and in several read transactions. A state that is not published yet is published
+first. Only `read_committed_ids` is also called under the lake's lock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,6 @@ from duckicelake.catalog.incoming.client_manifests import ClientManifests, Manif
 from duckicelake.catalog.incoming.column_names import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.incoming.file_changes import (
     NO_DELETES,
-    DeleteWriter,
     FileChange,
     PreparedDeletes,
     SnapshotContext,
@@ -44,6 +43,7 @@ from duckicelake.catalog.incoming.file_changes import (
     compute_emptying,
     compute_move,
     list_client_written,
+    write_deletes,
 )
 from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, SnapshotChange, choose_new, list_waiting, with_file_copies
 from duckicelake.catalog.location_rules import (
@@ -332,7 +332,9 @@ def _write_files(
         branch_snapshots = {i: with_data_copies(reader, prepared, copies, numbers) for i, prepared in branch_snapshots.items()}
     lacks_ids = may_lack_field_ids(base.metadata, request.updates)
     footers = read_footers(warehouse, base.row, base.allowed, changes) if lacks_ids else dict[str, FileColumns]()
-    deletes = _write_deletes(warehouse, base, (changes, written))
+    has_deletes = any(change.deletes or change.returned for change in changes)
+    locations = base.allowed.locations
+    deletes = write_deletes(warehouse, locations, base.row, changes, written) if has_deletes else [NO_DELETES] * len(changes)
     return replace(files, changes=changes, branch_snapshots=branch_snapshots, footers=footers, deletes=deletes, written=written)
 
 
@@ -341,15 +343,6 @@ def remove_written(warehouse: Warehouse, written: Sequence[str]) -> None:
     if written:
         with suppress(CatalogError):
             warehouse.objects.delete_many(written)
-
-
-def _write_deletes(warehouse: Warehouse, base: BaseTable, found: tuple[Sequence[FileChange], list[str]]) -> Sequence[PreparedDeletes]:
-    """Write the delete files of the changes, and return what each of them deletes."""
-    changes, written = found
-    if not any(change.deletes or change.returned for change in changes):
-        return [NO_DELETES] * len(changes)
-    with reading(warehouse.lake) as conn:
-        return DeleteWriter(conn, warehouse.objects, base.allowed.locations, base.row, written).prepare(changes)
 
 
 def _write_row_ids(

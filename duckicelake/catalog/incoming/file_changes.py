@@ -1,8 +1,9 @@
 """The changes of a commit's snapshots to the table's files: their manifest lists are compared in order, and delete files written.
 
 `commits.prepare`, `branch_snapshots` and `external_metadata` call this on a worker thread, before the lake's lock. It reads manifests and
-delete files from the object store, and data files for equality deletes. Only `DeleteWriter` writes there, and reads Postgres, both in its
-caller's read transaction. `commits.apply` and `commits.plan` use `renumber_specs` and `take_files` under the lock; these are pure.
+delete files from the object store, and data files for equality deletes. Only `write_deletes` writes there, and reads Postgres, in
+a read transaction that ends before. `commits.apply` and `commits.plan` use `renumber_specs` and `take_files` under the lock; these are
+pure.
 """
 
 from collections import Counter
@@ -22,6 +23,7 @@ from duckicelake.catalog.incoming.client_manifests import (
 )
 from duckicelake.catalog.incoming.delete_resolution import EqualityResolver, compare_deletes, read_sequenced
 from duckicelake.catalog.row_files import decode_deletes
+from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -30,6 +32,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.manifest_checks import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.connect import reading
 from duckicelake.lake.note_rows import RefNotes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
@@ -384,26 +387,37 @@ class PreparedDeletes:
 NO_DELETES = PreparedDeletes((), ())
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteWriter:
-    """Writes the delete files of one commit below the last of the table's locations, next to the published ones.
+def write_deletes(
+    warehouse: Warehouse, locations: Sequence[str], table: TableRow | None, changes: Sequence[FileChange], written: list[str]
+) -> list[PreparedDeletes]:
+    """Write the delete files of one commit below the last of the table's locations, and return what each change deletes.
 
-    `written` has the paths of all files that this may have written. `folded` are the data files whose inlined deletes one of the
-    commit's snapshots has folded.
+    `table` None: the table is not in the lake yet. `written` gets the URIs of all files before the first of them is written.
+    Raises: BadRequest: positions outside of a file, or rows that would come back
+    """
+    with reading(warehouse.lake) as conn:
+        planner = _DeletePlanner(conn, warehouse.objects, locations, table)
+        prepared = planner.prepare(changes)
+    written += planner.contents
+    warehouse.objects.put_many_new(planner.contents.items())
+    return prepared
+
+
+@dataclass(frozen=True, slots=True)
+class _DeletePlanner:
+    """The delete files of one commit, by URI in `contents`, made in a read transaction and written after it.
+
+    `folded` are the data files whose inlined deletes one of the commit's snapshots has folded.
     """
 
     conn: psycopg.Connection
     objects: Objects
     locations: Sequence[str]
     table: TableRow | None
-    written: list[str]
+    contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
     folded: set[int] = field(default_factory=set[int])
 
     def prepare(self, changes: Sequence[FileChange]) -> list[PreparedDeletes]:
-        """Return the deletes of each change, with their files written.
-
-        Raises: BadRequest: positions outside of a file, or rows that would come back
-        """
         counts: dict[str, int] = {}
         prepared: list[PreparedDeletes] = []
         for change in changes:
@@ -431,7 +445,7 @@ class DeleteWriter:
             begin = self._find_inlined(path)
             if path in counts:
                 check_positions(path, positions, counts[path])
-                files.append(self._write(path, (), positions))
+                files.append(self._add(path, (), positions))
             elif begin is not None and self.table is not None:
                 inlined += self._end_rows(self.table.table_id, path, begin, positions)
             elif self.table is not None:
@@ -455,7 +469,7 @@ class DeleteWriter:
         folder = table_folder(read_data_path(self.conn), table)
         for found in list_files_by_path(self.conn, table.table_id, list_paths(folder, path)):
             check_positions(path, positions, found.record_count)
-            prepared = self._write(path, (found.data_file_id,), positions)
+            prepared = self._add(path, (found.data_file_id,), positions)
             inlined = read_inlined_deletes(self.conn, table.table_id, [found.data_file_id])
             # the request's first snapshot that deletes rows of the file has folded them for the others
             is_first = found.data_file_id not in self.folded
@@ -463,7 +477,7 @@ class DeleteWriter:
             yield replace(prepared, folded=self._fold(table, folder, path, inlined)) if inlined and is_first else prepared
 
     def _fold(self, table: TableRow, folder: str, path: str, inlined: Sequence[InlinedDeleteRow]) -> MergedDeletes:
-        """Write one delete file for what DuckLake knows in two places.
+        """Make one delete file for what DuckLake knows in two places.
 
         Its flush would give the inlined ones a file that begins before ours and never ends: two for one data file.
         """
@@ -474,17 +488,16 @@ class DeleteWriter:
             old = DeletedRows(row, *decode_deletes(row, self.objects.read(to_uri(old_path))))
         dated = date_deletes(old, inlined)
         content = encode_dated_deletes(path, dated.positions, dated.snapshot_ids)
-        uri = self._put(content)
+        uri = self._name(content)
         first, last = int(dated.snapshot_ids.min()), int(dated.snapshot_ids.max())
         return MergedDeletes(0, table.table_id, inlined[0].file_id, first, last, uri, len(dated.positions), len(content), old_path)
 
-    def _write(self, path: str, data_file_ids: Sequence[int], positions: Longs) -> PreparedDelete:
+    def _add(self, path: str, data_file_ids: Sequence[int], positions: Longs) -> PreparedDelete:
         content = encode_position_deletes(path, positions)
-        return PreparedDelete(path, data_file_ids, self._put(content), len(positions), len(content))
+        return PreparedDelete(path, data_file_ids, self._name(content), len(positions), len(content))
 
-    def _put(self, content: bytes) -> str:
+    def _name(self, content: bytes) -> str:
         # never shared between rows: DuckLake removes the file of a row whose lake snapshots have expired
         uri = f"{self.locations[-1]}/data/ducklake-{uuid4()}-delete.parquet"
-        self.written.append(uri)
-        self.objects.put_new(uri, content)
+        self.contents[uri] = content
         return uri

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
 from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
+from duckicelake.store.s3 import S3Bucket
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
@@ -52,6 +54,7 @@ HISTORY = [
     "INSERT INTO t SELECT i, NULL, NULL FROM range(30, 50) r(i)",
     "DELETE FROM t WHERE id IN (0, 31, 22)",
 ]
+COUNT_OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
 LEFT = sorted({*range(1, 22), *range(30, 50)} - {31})
 
 
@@ -84,6 +87,29 @@ def test_rows_that_equal_a_key_are_deleted(client: Client, lake: FreshLake, serv
     conn.execute("CALL ducklake_flush_inlined_data('lake')")
     conn.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
     assert ids_everywhere(lake, server) == sorted(set(LEFT) - gone)
+
+
+def test_no_transaction_waits_for_the_delete_files(
+    client: Client, lake: FreshLake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow store would otherwise use up the connections to Postgres."""
+    conn, put_new = lake.duckdb(), S3Bucket.put_new
+    for statement in HISTORY:
+        conn.execute(statement)
+    conn.close()
+    client.load()
+    open_: list[int] = []
+
+    def count_and_put(bucket: S3Bucket, key: str, content: bytes) -> bool:
+        if "/data/ducklake-" in key:
+            with psycopg.connect(lake.dsn, autocommit=True) as postgres:
+                [(count,)] = postgres.execute(COUNT_OPEN).fetchall()
+            open_.append(count)
+        return put_new(bucket, key, content)
+
+    monkeypatch.setattr(S3Bucket, "put_new", count_and_put)
+    done = delete(client, {1: pa.array([1, 20, 40])})
+    assert (done.status, set(open_)) == (200, {0}), done.json
 
 
 def test_the_summary_tells_of_the_positions_that_there_are(client: Client, lake: FreshLake) -> None:
