@@ -69,6 +69,9 @@ CREATE OR REPLACE TRIGGER iceberg_refuse_others
 CREATE OR REPLACE TRIGGER iceberg_refuse_others
     AFTER INSERT OR UPDATE OR DELETE ON iceberg_branch_copy FOR EACH STATEMENT EXECUTE FUNCTION iceberg_refuse_others();
 
+CREATE OR REPLACE TRIGGER iceberg_refuse_others
+    AFTER INSERT OR UPDATE OR DELETE ON iceberg_spare FOR EACH STATEMENT EXECUTE FUNCTION iceberg_refuse_others();
+
 -- Each new branch changes this setting: a transaction of DuckDB that began before, and so cannot see the branch, fails and is repeated.
 INSERT INTO iceberg_setting (key, value) VALUES ('branches', '0') ON CONFLICT (key) DO NOTHING;
 

@@ -196,9 +196,9 @@ def test_a_branch_of_another_version_is_neither_merged_nor_reset(lake: FreshLake
     assert delete_branch(conn, schema, "dev")
 
 
-@pytest.mark.parametrize("table", ["iceberg_branch", "iceberg_branch_copy"])
+@pytest.mark.parametrize("table", ["iceberg_branch", "iceberg_branch_copy", "iceberg_spare"])
 def test_a_role_that_may_insert_everywhere_gives_the_owner_no_statements(lake: FreshLake, table: str) -> None:
-    """Triggers run what these tables say with the rights of their owner."""
+    """Triggers and claims run what these tables say with the rights of their owner."""
     make_branch(lake, "dev")
     conn, role = lake.psycopg(), f"writer_{uuid4().hex}"
     with conn.transaction(force_rollback=True):
