@@ -25,7 +25,9 @@ _DEFAULT_TYPES = {
 _INLINED_STRUCT_LEAVES = ("boolean", "int8", "int16", "int32", "int64", "varchar", "float64")
 
 _IDENTITY_TYPES = {"boolean", "int8", "int16", "int32", "int64", "varchar", "date", "uuid", "decimal(9,2)", "timestamp", "timestamptz"}
-_BUCKET_TYPES = {"int32", "int64", "varchar", "date", "timestamp", "timestamptz", "blob", "uuid", "decimal(9,2)"}
+# No `uuid`, and nothing else that DuckLake hashes by its text: in DuckDB 1.5.5, an UPDATE or INSERT of filtered rows takes the buckets of
+# other rows, or crashes (docs/upstream.md#filters-that-miss-rows).
+_BUCKET_TYPES = {"int32", "int64", "varchar", "date", "timestamp", "timestamptz", "blob", "decimal(9,2)"}
 _CALENDARS = {
     "date": (("year",), ("month",), ("year", "month"), ("year", "month", "day"), ("day",)),
     "timestamp": (("year",), ("year", "month"), ("year", "month", "day"), ("year", "month", "day", "hour"), ("hour",)),
