@@ -1,8 +1,8 @@
 """A patch that lets PyIceberg 0.12 write format version 3, which it can only read. `install()` applies it to the current process.
 
 Users import it: it runs in the client's process, never in the server's. Appended rows get row ids, and deleted rows become deletion
-vectors: `delete`, `overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids. Files
-that hold variants can be read without them.
+vectors: `delete`, `overwrite`, `upsert` and `dynamic_partition_overwrite` never copy the remaining rows, so these keep their ids. Variants
+are read as JSON.
 """
 
 # PyIceberg has no public hooks, so this fits the releases in KNOWN_VERSIONS. Pyright does not see the aliases of its models.
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -21,11 +22,12 @@ import pyarrow
 import pyarrow as pa
 import pyiceberg
 from pyiceberg import manifest
+from pyiceberg import types as pyiceberg_types
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io import pyarrow as pyiceberg_arrow
-from pyiceberg.io.pyarrow import ArrowScan, _expression_to_complementary_pyarrow, _read_all_delete_files
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor, ArrowScan, _expression_to_complementary_pyarrow, _read_all_delete_files
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -57,9 +59,11 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update import snapshot as snapshot_update
 from pyiceberg.table.update.snapshot import _DeleteFiles, _SnapshotProducer
 from pyiceberg.typedef import TableVersion
+from pyiceberg.types import IcebergType, NestedField, StringType
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.puffin import encode_deletion_vectors
+from duckicelake.iceberg.variants import MISSING, assemble_variant, decode_names, format_json
 
 VERSION: Literal[3] = 3
 FETCH = ManifestFile.fetch_manifest_entry
@@ -368,13 +372,20 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 def pyarrow_to_schema(schema: Any, *args: Any, **options: Any) -> Schema:
-    """Return the Iceberg schema of a file without its variants, which DuckDB writes as columns of a table only.
+    """Return the Iceberg schema of a file with variants as columns of a table.
 
     The parts of a variant have no field ids. PyIceberg takes a file in which one id is missing for a file without ids, and refuses it.
     """
-    kept = [field for field in schema if not (_has_id(field) and _is_variant(field.type))]
-    shown = schema if len(kept) == len(schema) else pa.schema(kept, metadata=schema.metadata)
-    return PYARROW_TO_SCHEMA(shown, *args, **options)
+    variants = {int(field.metadata[FIELD_ID]) for field in schema if _has_id(field) and _is_variant(field.type)}
+    if not variants:
+        return PYARROW_TO_SCHEMA(schema, *args, **options)
+    plain = [field.with_type(pa.large_string()) if _has_id(field) and _is_variant(field.type) else field for field in schema]
+    found = PYARROW_TO_SCHEMA(pa.schema(plain, metadata=schema.metadata), *args, **options)
+    fields = [
+        NestedField(field.field_id, field.name, VariantType(), field.required) if field.field_id in variants else field
+        for field in found.fields
+    ]
+    return Schema(*fields, schema_id=found.schema_id, identifier_field_ids=found.identifier_field_ids)
 
 
 def _has_id(field: Any) -> bool:
@@ -385,6 +396,71 @@ def _is_variant(kind: Any) -> bool:
     """Return True if a type is the group of a variant. Source: Parquet's VariantEncoding.md"""
     children: list[Any] = list(kind) if pa.types.is_struct(kind) else []
     return {"metadata", "value"} <= {child.name for child in children} and not any(map(_has_id, children))
+
+
+class VariantType(StringType):
+    """The type `variant`: columns of it are read as JSON text, and cannot be written.
+
+    PyIceberg chooses by base classes how a type is read, so this one has that of a text.
+    """
+
+    root: Literal["variant"] = "variant"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def minimum_format_version(self) -> TableVersion:
+        """Return the version from which on tables may have the type."""
+        return VERSION
+
+
+PARSE_TYPE: Any = IcebergType.handle_primitive_type
+PARSE_CODE = PARSE_TYPE.__func__.__code__
+PARSE = FunctionType(PARSE_CODE, PARSE_TYPE.__func__.__globals__)
+
+
+def parse_type(cls: type[IcebergType], value: Any, handler: Any) -> IcebergType:
+    """Return a type from its JSON."""
+    return VariantType() if value == "variant" and cls is not VariantType else PARSE(cls, value, handler)
+
+
+def _call_parse_type(cls: Any, v: Any, handler: Any) -> Any:
+    return _parse_type(cls, v, handler)  # pyright: ignore  # noqa: F821 - a name in `pyiceberg.types`
+
+
+CAST_IF_NEEDED = ArrowProjectionVisitor._cast_if_needed
+
+
+def cast_if_needed(self: ArrowProjectionVisitor, field: NestedField, values: Any) -> Any:
+    """Return the values of a file's column in the type of the table's column; those of a variant are JSON."""
+    if isinstance(field.field_type, VariantType) and pa.types.is_struct(values.type):
+        return pa.array(map(_to_json, values.to_pylist()), pa.large_string())
+    return CAST_IF_NEEDED(self, field, values)
+
+
+def _to_json(row: dict[str, Any] | None) -> str | None:
+    """Return a variant by the parts that a file has of it. A row that has none is a NULL."""
+    value = MISSING if row is None else assemble_variant(decode_names(row["metadata"]), row.get("value"), row.get("typed_value"))
+    return None if value is MISSING else format_json(value)
+
+
+WRITE_FILE = pyiceberg_arrow.write_file
+
+
+def write_file(io: FileIO, table_metadata: TableMetadata, tasks: Any) -> Any:
+    """Write data files without the columns that are variants: such columns are NULL in them.
+
+    Raises: Unsupported: the rows have such a column
+    """
+    schema = table_metadata.schema()
+    shown = [field for field in schema.fields if not isinstance(field.field_type, VariantType)]
+    if len(shown) < len(schema.fields):
+        variants = {field.name for field in schema.fields} - {field.name for field in shown}
+        tasks = list(tasks)
+        given = variants.intersection(*(task.schema.column_names for task in tasks[:1]))
+        if tasks and given:
+            raise Unsupported(f"PyIceberg cannot write the variants of the column {min(given)!r}; leave the column out, or use Spark.")
+        plain = Schema(*shown, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+        schemas = [plain if each.schema_id == schema.schema_id else each for each in table_metadata.schemas]
+        table_metadata = table_metadata.model_copy(update={"schemas": schemas})
+    return WRITE_FILE(io, table_metadata, tasks)
 
 
 KNOWN_VERSIONS = frozenset({"0.12.0"})
@@ -399,6 +475,11 @@ PATCHES: tuple[tuple[Any, str, Any, Any], ...] = (
     (Transaction, "upgrade_table_version", UPGRADE, upgrade_table_version),
     (Transaction, "delete", DELETE, delete),
     (pyiceberg_arrow, "pyarrow_to_schema", PYARROW_TO_SCHEMA, pyarrow_to_schema),
+    (pyiceberg_arrow, "write_file", WRITE_FILE, write_file),
+    (ArrowProjectionVisitor, "_cast_if_needed", CAST_IF_NEEDED, cast_if_needed),
+    (pyiceberg_types, "_parse_type", PARSE, parse_type),
+    # Pydantic keeps the function itself, so that only its code can be replaced.
+    (PARSE_TYPE.__func__, "__code__", PARSE_CODE, _call_parse_type.__code__),
 )
 """For each patch: the owner, the name, PyIceberg's original and the replacement."""
 

@@ -8,15 +8,15 @@ files with a name mapping are read from the store. `manifest_import` calls `veri
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import psycopg
 
 from duckicelake.catalog.manifest_import.imported import ImportedManifests, Submission
-from duckicelake.catalog.row_files import FileDeriver
-from duckicelake.catalog.table_cache import NO_LIST, FileCache, NewestList
-from duckicelake.errors import BadRequest
+from duckicelake.catalog.row_files import FileDeriver, naming_file
+from duckicelake.catalog.table_cache import NO_LIST, FileCache, NewestList, UploadQueue
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, build_manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
@@ -25,16 +25,18 @@ from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedC
 from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
+from duckicelake.store.variants import MAX_REWRITTEN_BYTES, rewrite_variants
 from duckicelake.translate.bulk_files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk_manifests import ManifestBuilder, ParsedManifest, to_sequence_number
 from duckicelake.translate.client_snapshots import with_client_summary
 from duckicelake.translate.files import check_hive_columns
-from duckicelake.translate.locations import format_manifest_name, manifest_list_uri
+from duckicelake.translate.locations import format_manifest_name, manifest_list_uri, rewritten_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
-from duckicelake.translate.schemas import V3, Schemas
+from duckicelake.translate.schemas import V3, Schemas, has_variants
 from duckicelake.translate.summaries import FileTally, Totals, count_manifests, summarize
+from duckicelake.translate.types import HIDE, PROPERTY
 from duckicelake.translate.visibility import FileKey, SnapshotStep, Visibility
 
 SLICE = 4_000
@@ -52,6 +54,36 @@ class FetchedFiles:
     stats: Sequence[ColumnStatsRow]
     many: Sequence[DataFileRow]
     packed: PackedColumnStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRewriter:
+    """Makes the files that stand for DuckDB's data files with variants, in a table's location, unless they are there."""
+
+    location: str
+    objects: Objects
+    uploads: UploadQueue
+
+    def rewrite(self, file: DataFile, path: str) -> DataFile:
+        """Return the file that stands for a data file, which is itself if no variant is in it; `path` is DuckLake's.
+
+        Raises: Unsupported: the file's variants cannot be read, or it is too large
+        """
+        size_bytes = file.file_size_in_bytes
+        uri = rewritten_uri(self.location, path, size_bytes)
+        if uri in self.uploads.known_uris:
+            return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
+        if size_bytes > MAX_REWRITTEN_BYTES:
+            raise Unsupported(
+                f"Data file {path!r} has variants and {size_bytes} bytes, more than the {MAX_REWRITTEN_BYTES} that can be rewritten for "
+                f"Iceberg's readers. Write smaller files, or leave variants out with the table property {PROPERTY}={HIDE}."
+            )
+        with naming_file("Data file", path):
+            content = rewrite_variants(self.objects.read(file.file_path))
+        if content is None:
+            return file
+        self.uploads.add(uri, content)
+        return replace(file, file_path=uri, file_size_in_bytes=len(content))
 
 
 @dataclass(slots=True)
@@ -74,6 +106,7 @@ class DataFiles:
     breaks_vectors: bool = False
     prefetch: "tuple[Sequence[int], Future[list[FetchedFiles]]] | None" = None
     foreseen: PredictedState | None = None
+    rewriter: VariantRewriter | None = None
     maker: DataFileBuilder = field(init=False)
     is_split: bool = field(init=False)
 
@@ -171,7 +204,7 @@ class DataFiles:
 
     def _fetch_stats(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> FetchedFiles:
         plain = sorted((row for row in rows if row.data_file_id not in notes), key=lambda row: row.data_file_id)
-        many = plain if len(plain) > SINGLY_MAX else []
+        many = plain if len(plain) > SINGLY_MAX and not self._may_have_variants(rows[0]) else []
         few = [row for row in rows if row.data_file_id in notes] if many else rows
         stats = self._read_stats(few)
         packed = read_packed_column_stats(self.conn, self.table_id, [row.data_file_id for row in many]) if many else None
@@ -203,12 +236,24 @@ class DataFiles:
             stats[found.data_file_id].append(found)
         for row in fetched.few:
             note = fetched.notes.get(row.data_file_id)
-            self.cache.data_files[row.data_file_id] = self.maker.make(row, note, stats[row.data_file_id])
+            self.cache.data_files[row.data_file_id] = self._make(row, note, stats[row.data_file_id])
             if note is not None and note.sequence_number is not None:
                 self.cache.sequence_numbers[row.data_file_id] = note.sequence_number
         if fetched.packed is not None:
             encoded = self.maker.make_many(fetched.many, fetched.packed)
             self.cache.data_files.update(zip((row.data_file_id for row in fetched.many), encoded, strict=True))
+
+    def _make(self, row: DataFileRow, note: FileNote | None, stats: Sequence[ColumnStatsRow]) -> DataFile:
+        """Return one file; for a file with variants that DuckDB wrote, the one that stands for it."""
+        made = self.maker.make(row, note, stats)
+        is_duckdbs = note is None or row.path_is_relative or row.path.startswith(self.folder)
+        if self.rewriter is None or not is_duckdbs or not self._may_have_variants(row):
+            return made
+        self.cache.rewritten_files.add(row.data_file_id)
+        return self.rewriter.rewrite(made, row.path)
+
+    def _may_have_variants(self, row: DataFileRow) -> bool:
+        return has_variants(self.schemas.at(row.begin_snapshot))
 
     def _check_mapping(self, row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
         """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""

@@ -16,7 +16,7 @@ from operator import attrgetter
 import psycopg
 
 from duckicelake.catalog.manifest_import.imported import ImportedManifests, Submission
-from duckicelake.catalog.manifests import DataFiles, ManifestWriter
+from duckicelake.catalog.manifests import DataFiles, ManifestWriter, VariantRewriter
 from duckicelake.catalog.row_files import FileDeriver, RowFiles, collect_row_files, without_lost_snapshots
 from duckicelake.catalog.table_cache import BuiltHistory, FileCache, SchemaCache, TableCache, UploadQueue
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -287,6 +287,7 @@ def build_manifest_writer(
     deriver = FileDeriver(state, note.location, cache, uploads, reading.schemas)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, cache, objects, reading.mapping)
+    files.rewriter = VariantRewriter(note.location, objects, uploads)
     files.foreseen = reading.foreseen
     files.maker.known_types = reading.schema_cache.leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}

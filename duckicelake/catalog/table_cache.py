@@ -304,11 +304,14 @@ class FileCache:
     data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
     sequence_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
+    rewritten_files: set[FileKey] = field(default_factory=set[FileKey])
     encoded: EncodedHistory = field(default_factory=EncodedHistory)
 
     def forget_derived(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
-        for made in (self.derived_rows, self.derived_files, self.delete_files, self.embedded):
+        for key in self.rewritten_files:
+            self.data_files.pop(key, None)
+        for made in (self.derived_rows, self.derived_files, self.delete_files, self.embedded, self.rewritten_files):
             made.clear()
 
 

@@ -39,6 +39,7 @@ from duckicelake.translate.files import FLOATING, UNBOUNDED, LeafTypes, check_re
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.types import VARIANT
 from duckicelake.translate.values import parse_value
 
 Texts = Any
@@ -332,9 +333,11 @@ class DataFileBuilder:
         return find_client_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
 
     def leaf_types(self, schema: Schema) -> LeafTypes:
-        """Return the types of a schema's leaves."""
+        """Return the types of a schema's leaves that have statistics."""
         if schema.schema_id not in self.known_types:
-            self.known_types[schema.schema_id] = dict(list_leaf_fields(schema))
+            # DuckDB does not count the NULLs of variants.
+            leaves = {field_id: type_ for field_id, type_ in list_leaf_fields(schema) if type_.name != VARIANT}
+            self.known_types[schema.schema_id] = leaves
         return self.known_types[schema.schema_id]
 
     def _get_uri_and_partition(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:

@@ -7,6 +7,7 @@ Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table
 
 import hashlib
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +37,9 @@ def to_canonical(uri: str) -> str:
 
 
 def list_spellings(folder: str, uri: str) -> list[str]:
-    """Return the spellings under which DuckLake may have stored a file's path; `folder` is its table's.
+    """Return the spellings under which DuckLake may have stored a file's path, or that of the file that it was derived from.
+
+    `folder` is its table's.
 
     There is none for a name with a NUL, which Postgres cannot store.
     """
@@ -47,7 +50,8 @@ def list_spellings(folder: str, uri: str) -> list[str]:
     heads = {"s3": ("s3://", *S3_SCHEMES), "file": ("file://", "file:", "")}.get(scheme, ())
     spellings = dict.fromkeys([*(f"{head}{path}" for head in heads), canonical, uri])
     base = to_canonical(folder)
-    return [*spellings, *([canonical.removeprefix(base)] if folder and canonical.startswith(base) else [])]
+    inside = [canonical.removeprefix(base)] if folder and canonical.startswith(base) else []
+    return [*spellings, *inside, *_list_rewritten(uri)]
 
 
 def has_empty_part(uri: str) -> bool:
@@ -203,7 +207,34 @@ def find_inlined_snapshot(locations: Sequence[str], uri: str) -> int | None:
     return next((int(match[1]) for match in matches if match), None)
 
 
+REWRITTEN = re.compile(r".*/data/variants-\d+/([A-Za-z0-9_/-]+)\.parquet", re.DOTALL)
+FOLDER_LENGTH = 128
+
+
+def rewritten_uri(location: str, path: str, size_bytes: int) -> str:
+    """Return the URI of the file that is derived from a data file for its variants; it tells DuckLake's path of that file."""
+    text = urlsafe_b64encode(path.encode()).decode().rstrip("=")
+    folders = [text[start : start + FOLDER_LENGTH] for start in range(0, len(text), FOLDER_LENGTH)]
+    return f"{location}/data/variants-{size_bytes}/{'/'.join(folders)}.parquet"
+
+
+def find_rewritten_path(uri: str) -> str | None:
+    """Return DuckLake's path of the data file that a file was derived from for its variants, or None for any other file."""
+    match = REWRITTEN.fullmatch(uri)
+    text = match[1].replace("/", "") if match else ""
+    try:
+        return urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode() or None
+    except ValueError:
+        return None
+
+
+def _list_rewritten(uri: str) -> list[str]:
+    path = find_rewritten_path(uri)
+    return [] if path is None or "\0" in path else [path]
+
+
 def list_paths(folder: str, uri: str) -> list[str]:
-    """Return the spellings under which DuckLake may have stored a file of the table in `folder`."""
+    """Return the spellings under which DuckLake may have stored a file of the table in `folder`, or the one that it was derived from."""
     plain = uri.removeprefix("file://")
-    return [uri, plain, *(path.removeprefix(folder) for path in (uri, plain) if path.startswith(folder))]
+    inside = (path.removeprefix(folder) for path in (uri, plain) if path.startswith(folder))
+    return [uri, plain, *inside, *_list_rewritten(uri)]

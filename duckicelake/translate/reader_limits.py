@@ -13,6 +13,9 @@ from duckicelake.lake.lake_format import V1_0
 from duckicelake.lake.rows import ColumnRow, TableState
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
 from duckicelake.translate.types import (
+    HIDE,
+    PROPERTY,
+    VARIANT,
     ColumnTree,
     columns_at,
     format_path,
@@ -22,6 +25,7 @@ from duckicelake.translate.types import (
     list_defaulted,
     quote,
 )
+from duckicelake.translate.unreadable_columns import hides_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ def select_types(types: Iterable[str], table: CheckedTable) -> Affected:
 def select_types_in_files(types: Iterable[str], table: CheckedTable) -> Affected:
     """Return the columns of these DuckLake types if the table has data files; files of inlined rows do not have the limit."""
     return select_types(types, table) if table.has_files else ()
+
+
+def select_shown_variants(table: CheckedTable) -> Affected:
+    """Return the columns of the type VARIANT that are published."""
+    return () if hides_columns(table.state.tags) else select_types((VARIANT,), table)
 
 
 def select_reserved_names(table: CheckedTable) -> Affected:
@@ -154,6 +163,13 @@ READER_LIMITS: Sequence[ReaderLimit] = (
         "cannot read columns of the type GEOMETRY",
         REPLACE,
         SHAPES,
+    ),
+    ReaderLimit(
+        "PyIceberg without `duckicelake.pyiceberg_v3.install()`",
+        "cannot load tables with columns of the type VARIANT",
+        f"Leave the columns out with the table property {PROPERTY}={HIDE}, or replace them with DuckDB",
+        select_shown_variants,
+        partial(format_type_change, {}),
     ),
     ReaderLimit(
         "Spark",

@@ -15,6 +15,7 @@ from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
 from duckicelake.translate.client_schemas import carry_over_schema, format_schema_note, parse_schema_notes
 from duckicelake.translate.types import (
     ONLY_IN_V3,
+    VARIANT,
     FieldRules,
     build_value_refusal,
     columns_at,
@@ -105,9 +106,9 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     """
     client_schemas = parse_schema_notes(state.notes.schemas if state.notes.shapes else ())
     defaulted, hidden = list_defaulted(state, oldest_row), list_hidden(state.columns)
-    left_out = frozenset(state.too_large) if hides_columns(state.tags) else frozenset[int]()
+    left_out = frozenset((*state.too_large, *_list_variants(state.columns))) if hides_columns(state.tags) else frozenset[int]()
     _check_numbers(state, hidden | left_out)
-    timeline, new_notes = _build_timeline(state, oldest_row, client_schemas, (defaulted, hidden))
+    timeline, new_notes = _build_timeline(state, oldest_row, client_schemas, (defaulted, hidden, left_out))
     _check_ids(timeline)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
@@ -123,11 +124,11 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
 
 
 def _build_timeline(
-    state: TableState, oldest_row: int, client_schemas: Mapping[int, Schema], special: tuple[frozenset[int], frozenset[int]]
+    state: TableState, oldest_row: int, client_schemas: Mapping[int, Schema], special: tuple[frozenset[int], frozenset[int], frozenset[int]]
 ) -> tuple[list[tuple[int, Schema]], list[JsonNote]]:
     """Return a table's schemas, each with the lake snapshot from which it is valid, and notes of those without an id.
 
-    `client_schemas` are the schemas of clients by id, `special` the columns with a default and the hidden ones.
+    `client_schemas` are the schemas of clients by id, `special` the columns with a default, the hidden ones and those that are left out.
     """
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
     unreadable, hides = list_unreadable(state.columns, oldest_row), hides_columns(state.tags)
@@ -140,7 +141,7 @@ def _build_timeline(
         nullable = frozenset([row.column_id for row in state.nullable if row.lake_snapshot_id <= since])
         if since in shapes:
             noted = client_schemas[shapes[since].schema_id]
-            schema = make_optional(_leave_out(noted, state.too_large if hides else ()), nullable)
+            schema = make_optional(_leave_out(noted, special[2]), nullable)
             if schema == noted:
                 timeline.append((since, schema))
                 continue
@@ -209,10 +210,19 @@ def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
     return any(row.column_type.lower() == "timestamp_ms" for row in in_files)
 
 
+def has_variants(schema: Schema) -> bool:
+    """Return True if a schema has a column of the type `variant`."""
+    return any(item.type == PrimitiveType(VARIANT) for item in schema.fields)
+
+
+def _list_variants(columns: Sequence[ColumnRow]) -> list[int]:
+    return [row.column_id for row in columns if row.column_type.lower() == VARIANT]
+
+
 def _has_variant(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
     """Return True if files may hold a variant: Spark's vectorised reader fails over its shredded fields in every query."""
     in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot >= oldest_row)
-    return any(row.column_type.lower() == "variant" for row in in_files)
+    return any(row.column_type.lower() == VARIANT for row in in_files)
 
 
 def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> bool:

@@ -59,6 +59,7 @@ PRIMITIVES: Mapping[str, str] = {
     "timestamptz_ns": "timestamptz_ns",
     "null": "unknown",
     "geometry": "geometry",
+    "variant": "variant",
 }
 """DuckLake types that Iceberg readers read unchanged from DuckDB's Parquet files."""
 
@@ -68,7 +69,7 @@ WHOLE_DOUBLES = frozenset({"int128", "uint128"})
 PARTIAL = WHOLE_DOUBLES | {"uint32", "timetz"}
 """uint32: values below 2^31. int128, uint128: values that a double holds. timetz: times in UTC."""
 
-ONLY_IN_V3 = frozenset({"timestamp_ns", "timestamptz_ns", "unknown", "geometry"})
+ONLY_IN_V3 = frozenset({"timestamp_ns", "timestamptz_ns", "unknown", "geometry", "variant"})
 """Iceberg types that need format version 3."""
 
 REPLACEMENTS: Mapping[str, str] = {
@@ -79,6 +80,9 @@ REPLACEMENTS: Mapping[str, str] = {
     "variant": "JSON",
 }
 """A published type that can hold the values of the unpublished one; VARCHAR for the others."""
+
+VARIANT = "variant"
+"""The name of the type in DuckLake and in Iceberg. It is published for columns of a table, not for fields within them."""
 
 PROPERTY, REFUSE, HIDE = "iceberg.unreadable-columns", "refuse", "hide"
 """The table property that says what becomes of a column that Iceberg cannot represent."""
@@ -108,7 +112,7 @@ def find_primitive(column_type: str) -> PrimitiveType | None:
 
 def format_sql_leaf(column_type: str) -> str:
     """Return the SQL name of a leaf type, or of its replacement."""
-    if column_type in PARTIAL or find_primitive(column_type) is None:
+    if column_type in PARTIAL or column_type == VARIANT or find_primitive(column_type) is None:
         return REPLACEMENTS.get(column_type, "VARCHAR")
     return SQL_NAMES.get(column_type, column_type.upper())
 
@@ -293,7 +297,8 @@ def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField 
     if is_placeholder(row):
         return None
     # DuckDB writes nulls_allowed = false for nested fields that it adds or renames, whether they hold NULLs or not.
-    required = row.parent_column is None and not row.nulls_allowed and row.column_type.lower() != "null"
+    # DuckDB takes a variant null for a value when it writes, and for a NULL when it reads.
+    required = row.parent_column is None and not row.nulls_allowed and row.column_type.lower() not in ("null", VARIANT)
     type_ = _find_type(path, tree, rules)
     if type_ is None:
         return None
@@ -339,10 +344,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
         changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows as that type"
         raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_choice(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
-        primitive = find_primitive(column_type)
-        if column_type == "null" and any(parent.column_type.lower() in ("list", "map") for parent in path[:-1]):
-            # Iceberg's files leave out columns of the type `unknown`, and elements cannot be left out.
-            primitive = None
+        primitive = _find_leaf(path, rules)
         if primitive is None and not rules.is_past:
             what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot represent"
             raise Unsupported(f"Column {format_path(path)!r} {what}. {format_choice(rules.table, path[0], tree)}")
@@ -360,6 +362,17 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
         return ListType(element.field_id, element.type, False)
     key, value = published
     return MapType(key.field_id, key.type, value.field_id, value.type, False)
+
+
+def _find_leaf(path: Path, rules: FieldRules) -> PrimitiveType | None:
+    """Return the type of a leaf, None if it is not published where it is."""
+    column_type = path[-1].column_type.lower()
+    if column_type == "null" and any(parent.column_type.lower() in ("list", "map") for parent in path[:-1]):
+        # Iceberg's files leave out columns of the type `unknown`, and elements cannot be left out.
+        return None
+    if column_type == VARIANT and (len(path) > 1 or rules.leaves_out):
+        return None
+    return find_primitive(column_type)
 
 
 def format_path(path: Path) -> str:

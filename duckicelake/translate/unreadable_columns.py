@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import walk_fields
+from duckicelake.iceberg.types import PrimitiveType, walk_fields
 from duckicelake.lake.rows import ColumnRow, TagRow
 from duckicelake.translate.namespaces import fold_name
-from duckicelake.translate.types import HIDE, NESTED_TYPES, PROPERTY, REFUSE, ColumnTree, find_primitive, is_live, is_placeholder
+from duckicelake.translate.types import HIDE, NESTED_TYPES, PROPERTY, REFUSE, VARIANT, ColumnTree, find_primitive, is_live, is_placeholder
 
 
 def hides_columns(tags: Iterable[TagRow]) -> bool:
@@ -33,7 +33,7 @@ def list_left_out(tree: ColumnTree, never_shown: Collection[int]) -> frozenset[i
     for root in tree.children.get(None, ()):
         rows = list(_walk(root, tree))
         leaves = [row for row in rows if row.column_type.lower() not in NESTED_TYPES and row.column_id not in never_shown]
-        if any(map(_is_unpublished, leaves)):
+        if any(row.column_type.lower() == VARIANT or _is_unpublished(row) for row in leaves):
             found.update(row.column_id for row in rows)
     return frozenset(found)
 
@@ -109,6 +109,14 @@ def check_names_free(unseen: Sequence[ColumnRow], after: Schema) -> None:
                 f"Column {field.name!r} has the name of a column of the type {row.column_type} that DuckDB has, and that {PROPERTY}={HIDE} "
                 "leaves out; choose another name."
             )
+
+
+def check_variants(before: Schema | None, after: Schema, properties: Mapping[str, str]) -> None:
+    """Raise BadRequest if a client adds a column of the type `variant` to a table that leaves out such columns."""
+    known = () if before is None else [item.field_id for _, item in walk_fields(before.fields)]
+    added = [path for path, item in walk_fields(after.fields) if item.type == PrimitiveType(VARIANT) and item.field_id not in known]
+    if added and properties.get(PROPERTY) == HIDE:
+        raise BadRequest(f"Column {added[0]!r} has the type {VARIANT}, and {PROPERTY}={HIDE} leaves out such columns; choose another type.")
 
 
 def check_stays_readable(unseen: Sequence[ColumnRow], before: Mapping[str, str], after: Mapping[str, str]) -> None:

@@ -99,6 +99,7 @@ def test_each_advice_ends_its_warning(lake: FreshLake, tmp_path: Path) -> None:
             + ", 1 AS file FROM range(9)"
         )
         conn.execute("CREATE TABLE j AS SELECT '{}'::JSON AS j FROM range(30)")
+        conn.execute("CREATE TABLE v AS SELECT range::VARIANT AS v FROM range(30)")
         conn.execute("CREATE TABLE d AS SELECT range AS i FROM range(30); ALTER TABLE d ADD COLUMN d INTEGER DEFAULT 42")
         left = look(lake, tmp_path)
         assert {finding.subject for finding in left} == {limit.readers for limit in READER_LIMITS}

@@ -39,7 +39,9 @@ def names(shown: Schema) -> list[str]:
     return [item.name for item in shown.fields]
 
 
-@pytest.mark.parametrize("kind", ["UBIGINT", "INTERVAL", "VARIANT", "UBIGINT[]", "STRUCT(a INTEGER, u UBIGINT)", "MAP(VARCHAR, INTERVAL)"])
+@pytest.mark.parametrize(
+    "kind", ["UBIGINT", "INTERVAL", "VARIANT[]", "UBIGINT[]", "STRUCT(a INTEGER, u UBIGINT)", "MAP(VARCHAR, INTERVAL)"]
+)
 def test_a_column_of_an_unpublished_type_is_left_out_whole(room: Room, kind: str) -> None:
     """Without the property, the table is refused; with it, every schema is without the column."""
     name = room.name()
@@ -50,6 +52,19 @@ def test_a_column_of_an_unpublished_type_is_left_out_whole(room: Room, kind: str
     schemas = publish(room, name)
     assert [names(shown) for _, shown in schemas.timeline] == [["i"], ["i"], ["i", "j"]]
     assert schemas.last_column_id == max(row.column_id for row in room.read(name).columns)
+
+
+def test_a_variant_is_published_unless_the_property_leaves_it_out(room: Room) -> None:
+    """Clients that cannot read the type read the other columns so."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, v VARIANT)", f"ALTER TABLE {name} ADD COLUMN w VARIANT[]")
+    with pytest.raises(Unsupported, match=r"Column 'w\.element' has the DuckLake type 'variant'"):
+        publish(room, name)
+    room.run(f"ALTER TABLE {name} DROP COLUMN w")
+    schemas = publish(room, name)
+    assert (names(schemas.current), schemas.format_version) == (["i", "v"], 3)
+    hide(room, name)
+    assert [names(shown) for _, shown in publish(room, name).timeline] == [["i"]] * 3
 
 
 def test_a_column_whose_older_rows_cannot_be_read_is_left_out(room: Room) -> None:

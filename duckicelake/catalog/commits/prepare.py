@@ -1,10 +1,10 @@
 """The first step of a commit: the request is compared with the published table, and the client's manifests are read.
 
-What the request needs is written to the store: delete files, copies of data files with row ids, copies of the manifests of branch
-snapshots, and a test object at a new location in another bucket. No lock is held, so the table may change at any time: `commits.lock`
-checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch and at each try, and to find out if a request
-has landed before. Postgres is read by single statements and in several read transactions. A state that is not published yet is published
-first. Only `read_committed_ids` is also called under the lake's lock.
+What the request needs is written to the store: delete files, copies of data files with row ids or variants, copies of the manifests of
+branch snapshots, and a test object at a new location in another bucket. No lock is held, so the table may change at any time:
+`commits.lock` checks that it has not. `commits.commit` calls this, on a thread, for each request of a batch and at each try, and to find
+out if a request has landed before. Postgres is read by single statements and in several read transactions. A state that is not published
+yet is published first. Only `read_committed_ids` is also called under the lake's lock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +46,7 @@ from duckicelake.catalog.incoming.file_changes import (
     write_deletes,
 )
 from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, SnapshotChange, choose_new, list_waiting, with_file_copies
+from duckicelake.catalog.incoming.variant_copies import VariantWriter, list_variant_columns
 from duckicelake.catalog.location_rules import (
     NO_TABLE,
     AllowedLocations,
@@ -325,11 +326,13 @@ def _write_files(
     """Return the changes with what has to be written for them. What is written is also listed in `written`, in case of an error."""
     reader, files, written = found
     changes, branch_snapshots = files.changes, files.branch_snapshots
-    copies = _write_row_ids(warehouse, request, base, (reader, files, written))
-    if copies:
-        numbers = list_numbers(request.list_added())
-        changes = [with_file_copies(change, copies) for change in changes]
-        branch_snapshots = {i: with_data_copies(reader, prepared, copies, numbers) for i, prepared in branch_snapshots.items()}
+    numbers = list_numbers(request.list_added())
+    for write_copies in (_write_variants, _write_row_ids):
+        files = replace(files, changes=changes, branch_snapshots=branch_snapshots)
+        copies = write_copies(warehouse, request, base, (reader, files, written))
+        if copies:
+            changes = [with_file_copies(change, copies) for change in changes]
+            branch_snapshots = {i: with_data_copies(reader, prepared, copies, numbers) for i, prepared in branch_snapshots.items()}
     lacks_ids = may_lack_field_ids(base.metadata, request.updates)
     footers = read_footers(warehouse, base.row, base.allowed, changes) if lacks_ids else dict[str, FileColumns]()
     has_deletes = any(change.deletes or change.returned for change in changes)
@@ -372,18 +375,58 @@ def _write_row_ids(
     if not waiting:
         return {}
     with reading(warehouse.lake) as conn:
-        committed_ids = read_committed_ids(conn, request, base)
-        if is_committed(request, base.row, committed_ids):
-            return {}
-        try:
-            check_still_required(request, base.metadata, committed_ids)
-        except CatalogError:
-            # A late request is refused under the lock.
+        if _is_late(conn, request, base):
             return {}
         waiting = choose_new(conn, base.row, waiting)
         check_files(conn, base.row.table_id, base.allowed, [each.file.file_path for each in waiting])
     writer = RowIdWriter(warehouse.objects, base.allowed.locations[-1], written)
     writer.copy(waiting)
+    return writer.copies
+
+
+def _is_late(conn: psycopg.Connection, request: TableCommit, base: BaseTable) -> bool:
+    """Return True if a request has landed, or its requirements do not hold any more: then it is refused under the lock."""
+    if base.row is None:
+        return False
+    committed_ids = read_committed_ids(conn, request, base)
+    if is_committed(request, base.row, committed_ids):
+        return True
+    try:
+        check_still_required(request, base.metadata, committed_ids)
+    except CatalogError:
+        return True
+    return False
+
+
+def _write_variants(
+    warehouse: Warehouse, request: TableCommit, base: BaseTable, found: tuple[ManifestReader, SnapshotFiles, list[str]]
+) -> Mapping[str, DataFile]:
+    """Write copies of the data files whose variants are read differently, and return them by the paths of those files.
+
+    Raises: BadRequest: such a file cannot be copied
+    """
+    reader, files, written = found
+    known = () if base.metadata is None else base.metadata.schemas
+    columns = list_variant_columns([*known, *(update.schema for update in request.updates if isinstance(update, AddSchema))])
+    branch_snapshots = files.branch_snapshots.values()
+    changes = (*files.changes, *(prepared.change for prepared in branch_snapshots)) if columns else ()
+    added = [file for change in changes for file in change.added]
+    if not added:
+        return {}
+    if not base.allowed.locations:
+        raise BadRequest("A new table with data files that have variants needs a location; send set-location.")
+    table_id = NO_TABLE if base.row is None else base.row.table_id
+    with reading(warehouse.lake) as conn:
+        if _is_late(conn, request, base):
+            return {}
+        check_files(conn, table_id, base.allowed, [file.file_path for file in added])
+    writer = VariantWriter(warehouse.objects, base.allowed.locations[-1], columns, written)
+    writer.copy(added)
+    named = list_deleted_targets(reader, branch_snapshots, list_numbers(request.list_added())) if writer.copies else set[str | None]()
+    if writer.copies and (None in named or named.intersection(writer.copies)):
+        raise BadRequest(
+            "A branch gets deletes of rows of new data files with variants, and these must be written again; add the files first."
+        )
     return writer.copies
 
 

@@ -34,6 +34,7 @@ from duckicelake.translate.bulk_manifests import (
 )
 from duckicelake.translate.locations import format_manifest_name, manifest_uri, table_folder
 from duckicelake.translate.manifests import KEY_OF, ManifestPlan
+from duckicelake.translate.schemas import has_variants
 from duckicelake.translate.visibility import TrackedFile
 
 
@@ -253,4 +254,6 @@ def explain_obstacle(state: TableState, recipe: Recipe) -> str:
         return "it has files that were added by their names, into which only the server looks"
     if state.notes.refs.registered is not None:
         return "it came with a history of its own, whose numbers only the server knows"
+    if any(has_variants(schema) for _, schema in recipe.schemas.timeline):
+        return "its files have variants, which only the server rewrites"
     return "" if survives_json(recipe) else "its schemas hold what JSON does not say"

@@ -27,7 +27,7 @@ from duckicelake.lake.lake_format import V1_0, LakeFormat
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow, WidenedFloats
 from duckicelake.translate.namespaces import check_distinct, fold_name
-from duckicelake.translate.types import NESTED_TYPES, PLACEHOLDER, find_primitive, is_placeholder, is_promotion
+from duckicelake.translate.types import NESTED_TYPES, PLACEHOLDER, VARIANT, find_primitive, is_placeholder, is_promotion
 from duckicelake.translate.unreadable_columns import check_names_free, list_unseen
 from duckicelake.translate.values import find_default_text
 
@@ -43,6 +43,7 @@ TYPES: Mapping[str, str] = {
     "timestamptz": "timestamptz",
     "timestamp_ns": "timestamp_ns",
     "geometry": "geometry",
+    "variant": "variant",
     "string": "varchar",
     "uuid": "uuid",
     "binary": "blob",
@@ -98,6 +99,8 @@ def _walk(fields: Sequence[NestedField], above: Parents, lake_format: LakeFormat
     for position, field in enumerate(fields, 1):
         name = f"{path}.{field.name}" if path else field.name
         _check_name(name, field.name, lake_format, is_root=parent is None)
+        if field.type == PrimitiveType(VARIANT) and parent is not None:
+            raise BadRequest(f"Column {name!r} has the type {VARIANT} within another column, which is not supported; make it a column.")
         yield WantedColumn(field, parent, to_column_type(field.type, name, lake_format), position)
         children = child_fields(field.type)
         if children:

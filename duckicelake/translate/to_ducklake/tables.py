@@ -60,6 +60,7 @@ from duckicelake.translate.unreadable_columns import (
     check_appendable,
     check_property,
     check_stays_readable,
+    check_variants,
     list_unseen,
     select_seen,
 )
@@ -146,6 +147,7 @@ def create_table(table_id: int, target: TableTarget, new: TableMetadata, metadat
     Raises: BadRequest: DuckLake cannot store it
     """
     check_property(new.properties)
+    check_variants(None, get_current_schema(new), new.properties)
     _check_unencrypted(new.properties, {})
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{target.table_name}-{uuid}", uuid)
@@ -220,6 +222,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     shown = get_current_schema(base)
     unseen, seen = list_unseen(live.columns, shown), select_seen(live.columns, shown)
     check_stays_readable(unseen, base.properties, new.properties)
+    check_variants(shown, get_current_schema(new), new.properties)
     if adds_data:
         check_appendable(unseen)
         check_writable(seen)

@@ -38,7 +38,7 @@ def snapshot_ids(reader: PyIcebergReader, ident: Ident) -> list[int]:
     return [snapshot.snapshot_id for snapshot in reader.catalog.load_table(ident).snapshots()]
 
 
-@pytest.mark.parametrize(("sql_type", "value"), [("INTERVAL", "INTERVAL 1 MONTH"), ("UBIGINT", "7"), ("VARIANT", "(7)::VARIANT")])
+@pytest.mark.parametrize(("sql_type", "value"), [("INTERVAL", "INTERVAL 1 MONTH"), ("UBIGINT", "7")])
 def test_a_refused_table_is_named_with_its_remedy_and_hides_no_other(served: Served, sql_type: str, value: str) -> None:
     """406 with column, type and SQL in every client; lists go on; the SQL brings the table back, inlined rows of the past too."""
     conn = served.lake.duckdb()
@@ -52,10 +52,10 @@ def test_a_refused_table_is_named_with_its_remedy_and_hides_no_other(served: Ser
     assert pyiceberg.catalog.list_tables("main") == [("main", "odd"), ("main", "plain")]
     assert read_values(duckdb_iceberg, ("main", "plain")) == read_values(pyiceberg, ("main", "plain")) == [1]
     replace_column(conn, told)
-    # PyIceberg 0.12 reads no file in which DuckDB once wrote a variant, whatever is asked of it
-    assert len(read_values(duckdb_iceberg, ("main", "odd"))) == 2
-    first, *_ = snapshot_ids(pyiceberg, ("main", "odd"))
-    assert duckdb_iceberg.read(("main", "odd"), first).to_pylist() == [{"i": 1}]
+    for reader in (pyiceberg, duckdb_iceberg):
+        assert len(read_values(reader, ("main", "odd"))) == 2
+        first, *_ = snapshot_ids(pyiceberg, ("main", "odd"))
+        assert reader.read(("main", "odd"), first).to_pylist() == [{"i": 1}]
 
 
 def test_large_unsigned_numbers_are_shown_until_they_lie_in_a_file(served: Served) -> None:

@@ -1,5 +1,6 @@
 """What stock clients do with the types of format version 3 in DuckLake 1.0: the table in docs/compatibility.md, and how it is tried."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,7 @@ from pyiceberg.types import (
     UnknownType,
 )
 
+from duckicelake.pyiceberg_v3 import VariantType
 from tests.support.readers import PyIcebergReader, SparkReader
 
 CREATE, ADD, APPEND, READ = OPERATIONS = ("create", "add column", "append", "read")
@@ -34,6 +36,9 @@ WORKS: Mapping[tuple[str, str], frozenset[str]] = {
     ("geometry", SPARK): ALL,
     ("geometry", EXTENSION): ALL,
     ("geometry", DUCKDB): ALL,
+    ("variant", PYICEBERG): frozenset({CREATE, ADD, READ}),
+    ("variant", SPARK): ALL,
+    ("variant", EXTENSION): frozenset({CREATE, APPEND, READ}),
     ("variant", DUCKDB): ALL,
 }
 """The operations that work, by type and client; none where there is no entry. DuckDB 1.5 has only the types in `SQL_TYPES`."""
@@ -87,6 +92,7 @@ class ByPyIceberg:
             "geometry": GeometryType(),
             "geography": GeographyType(),
             "unknown": UnknownType(),
+            "variant": VariantType(),
         }
     )
 
@@ -104,7 +110,10 @@ class ByPyIceberg:
 
     def read(self, table: str, kind: str) -> list[object]:
         rows = self.reader.read(("main", table)).sort_by("i")
-        return [None if value is None else str(value) for value in rows.column("v").to_pylist()]
+        values = rows.column("v").to_pylist()
+        if kind == "variant":
+            values = [None if value is None else json.loads(value) for value in values]
+        return [None if value is None else str(value) for value in values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,8 @@ class BySpark:
     def read(self, table: str, kind: str) -> list[object]:
         shown = "hex(ST_AsBinary(v))" if kind == "geometry" else "CAST(v AS STRING)"
         rows = self._run(f"SELECT {shown} AS v FROM {self.reader.sql_name(('main', table))} ORDER BY i").column("v").to_pylist()
-        return [TEXTS[kind] if value == WKB.hex().upper() else value for value in rows]
+        same = {"geometry": WKB.hex().upper(), "variant": '{"a":1}'}
+        return [TEXTS[kind] if value == same[kind] else value for value in rows]
 
 
 Attempt = Callable[[str, str], object]

@@ -123,7 +123,11 @@ COLUMN_SETS: list[Any] = [
     pytest.param([column("begin_snapshot", "int")], {}, "begin_snapshot", id="a name that DuckLake reserves"),
     pytest.param([column("_ducklake_internal_row_id", "int")], {}, "_ducklake_internal", id="a prefix that DuckLake reserves"),
     pytest.param([column("a", "timestamp_ns")], {}, "timestamp_ns", id="a type of version 3"),
-    pytest.param([column("a", "variant")], {"properties": {"format-version": "3"}}, "variant", id="variant"),
+    pytest.param(
+        [column("a", {"type": "list", "element-id": 2, "element": "variant", "element-required": False})],
+        *({"properties": {"format-version": "3"}}, "variant"),
+        id="a list of variants",
+    ),
     pytest.param([column("a", "fixed[0]")], {}, "fixed", id="no length"),
     pytest.param([column("a", "decimal(39, 2)")], {}, "decimal", id="too many digits"),
     pytest.param([column("a", "decimal(9, 10)")], {}, "decimal", id="more digits behind the point than there are"),

@@ -204,7 +204,7 @@ def test_defaults_of_version_3_are_kept_as_texts() -> None:
         ("geometry", "geometry", V1_0),
         ("timestamptz_ns", "timestamptz_ns", V1_1),
         ("unknown", "null", V1_1),
-        ("variant", None, V1_1),
+        ("variant", "variant", V1_0),
         ("geography", None, V1_1),
         ("geometry(srid:3857)", None, V1_1),
     ],
@@ -217,6 +217,15 @@ def test_types_of_version_3(kind: str, held: str | None, since: LakeFormat) -> N
         else:
             with pytest.raises(BadRequest, match=re.escape(f"Column 'c' has the type {kind}")):
                 to_column_type(PrimitiveType(kind), "c", lake_format)
+
+
+@pytest.mark.parametrize("within", ["list", "struct"])
+def test_variants_are_columns_of_the_table(within: str) -> None:
+    """Within another column, only their own files would be read alike, so they are refused."""
+    element: dict[str, Any] = {"type": "list", "element-id": 2, "element": "variant", "element-required": False}
+    struct = {"type": "struct", "fields": [{"id": 2, "name": "a", "type": "variant", "required": False}]}
+    with pytest.raises(BadRequest, match="within another column"):
+        create_columns(TABLE, schema(field(1, "v", element if within == "list" else struct)))
 
 
 @pytest.mark.parametrize(

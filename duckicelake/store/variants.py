@@ -1,0 +1,287 @@
+"""Rewrite the variants of a Parquet file that DuckDB wrote, as the Parquet specification has them, and mark those of Trino.
+
+DuckDB writes a NULL as a variant null, and says that the names of objects are sorted, when they are not. A rewritten variant is NULL where
+DuckDB reads NULL, is not shredded, and does not say that its names are sorted. DuckDB reads the variants, and the new column chunks
+come where the old footer was; rows keep their positions, and all other bytes stay. Trino leaves out the logical type in the footer.
+`catalog.manifests` calls this while it makes manifests, and `catalog.incoming.variant_copies` before a commit. No I/O but a temporary file.
+
+Source: Parquet «VariantEncoding.md», parquet.thrift
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO, cast
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.errors import Unsupported
+from duckicelake.store.parquet import translated_errors
+from duckicelake.store.row_ids import (
+    BYTE,
+    I32,
+    I64,
+    MAGIC,
+    MAX_FOOTER_BYTES,
+    STRUCT,
+    TRAILER_BYTES,
+    ThriftField,
+    decode_int,
+    encode_int,
+    join_list,
+    join_struct,
+    split_list,
+    split_struct,
+)
+
+VARIANT_LOGICAL_TYPE = 16
+"""The number of the member `VARIANT` of the union `LogicalType`."""
+SORTED_NAMES = 0x10
+"""The bit in the first byte of a variant's metadata that says that its names are sorted."""
+PARTS = ("metadata", "value")
+MAX_REWRITTEN_BYTES = 1024 * 1024 * 1024
+MARK = ThriftField(10, STRUCT, join_struct([ThriftField(VARIANT_LOGICAL_TYPE, STRUCT, join_struct([ThriftField(1, BYTE, b"\x01")]))]))
+"""The logical type of a variant whose encoding has version 1."""
+CONFIG: Mapping[str, str | int | bool] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
+
+Fields = dict[int, ThriftField]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A variant at the root of a file: `start` and `end` of its schema elements, `first` and `last` leaf, one after the last one."""
+
+    name: str
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def rewrite_variants(content: bytes) -> bytes | None:
+    """Return a file with the variants of its root rewritten; None if it has none.
+
+    Raises: Unsupported: it is no Parquet file, or its variants cannot be read
+    """
+    footer_bytes = int.from_bytes(content[-TRAILER_BYTES:-4], "little")
+    kept = len(content) - TRAILER_BYTES - footer_bytes
+    if kept < len(MAGIC) or content[-4:] != MAGIC:
+        raise Unsupported("A data file is no Parquet file.")
+    footer = _by_id(content[kept:-TRAILER_BYTES])
+    elements = split_list(footer[2].value)[1]
+    groups = _list_variants(elements)
+    if not groups:
+        return None
+    counts = [decode_int(_by_id(group)[3].value) for group in split_list(footer[4].value)[1]]
+    written = _encode(_read_variants(content, [group.name for group in groups]), counts)
+    added_bytes = len(written) - TRAILER_BYTES - int.from_bytes(written[-TRAILER_BYTES:-4], "little")
+    made = _by_id(written[added_bytes:-TRAILER_BYTES])
+    footer[2] = footer[2]._replace(value=_replace_elements(elements, groups, split_list(made[2].value)[1]))
+    footer[4] = footer[4]._replace(value=_replace_chunks(footer, made, groups, kept - len(MAGIC)))
+    if 7 in footer:
+        # The order of each leaf's values: those of variants have none that a reader uses.
+        kind, orders = split_list(footer[7].value)
+        footer[7] = footer[7]._replace(value=join_list(kind, _splice(orders, groups, [orders[:1] * len(PARTS)] * len(groups))))
+    encoded = _join(footer)
+    return content[:kept] + written[len(MAGIC) : added_bytes] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
+
+
+def needs_correction(source: BinaryIO, size_bytes: int, columns: Mapping[int, str]) -> bool:
+    """Return True if these columns of a file, names by field id, are variants that are not marked, or if DuckDB wrote the file.
+
+    Raises: Unsupported: it is no Parquet file, or its footer is damaged
+    """
+    source.seek(max(0, size_bytes - TRAILER_BYTES))
+    trailer = source.read(TRAILER_BYTES)
+    footer_bytes = int.from_bytes(trailer[:4], "little")
+    if trailer[4:] != MAGIC or not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
+        raise Unsupported("A data file is no Parquet file, or its footer is too large.")
+    source.seek(size_bytes - TRAILER_BYTES - footer_bytes)
+    footer = _by_id(source.read(footer_bytes))
+    elements = split_list(footer[2].value)[1]
+    return bool(_list_unmarked(elements, columns)) or (_is_duckdbs(footer) and bool(_list_variants(elements)))
+
+
+def correct_variants(content: bytes, columns: Mapping[int, str]) -> bytes:
+    """Return a file with its variants marked, and rewritten if DuckDB wrote the file. Raises: as `rewrite_variants`"""
+    footer_bytes = int.from_bytes(content[-TRAILER_BYTES:-4], "little")
+    kept = len(content) - TRAILER_BYTES - footer_bytes
+    footer = _by_id(content[kept:-TRAILER_BYTES])
+    elements = split_list(footer[2].value)[1]
+    for place in _list_unmarked(elements, columns):
+        elements[place] = _join(_by_id(elements[place]) | {10: MARK})
+    footer[2] = footer[2]._replace(value=join_list(STRUCT, elements))
+    encoded = _join(footer)
+    marked = content[:kept] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
+    return (rewrite_variants(marked) if _is_duckdbs(footer) else None) or marked
+
+
+def _is_duckdbs(footer: Fields) -> bool:
+    return 6 in footer and _read_binary(footer[6].value).startswith(b"DuckDB")
+
+
+def _list_unmarked(elements: Sequence[bytes], columns: Mapping[int, str]) -> list[int]:
+    """Return the places of the elements of these columns that are groups like variants, and are not marked as such."""
+    found: list[int] = []
+    place = 1
+    while place < len(elements):
+        end, _ = _skip_element(elements, place, 0)
+        fields = _by_id(elements[place])
+        name = _read_binary(fields[4].value).decode()
+        is_column = decode_int(fields[9].value) in columns if 9 in fields else name in columns.values()
+        parts = {_read_binary(_by_id(element)[4].value).decode() for element in elements[place + 1 : end]}
+        if is_column and 5 in fields and 10 not in fields and parts.issuperset(PARTS):
+            found.append(place)
+        place = end
+    return found
+
+
+def _by_id(struct: bytes) -> Fields:
+    return {field.id: field for field in split_struct(struct)}
+
+
+def _join(fields: Fields) -> bytes:
+    return join_struct(fields[field_id] for field_id in sorted(fields))
+
+
+def _list_variants(elements: Sequence[bytes]) -> list[_Group]:
+    """Return the variants at a file's root; `elements` are those of its schema, depth first."""
+    found: list[_Group] = []
+    place, leaf = 1, 0
+    while place < len(elements):
+        end, last = _skip_element(elements, place, leaf)
+        fields = _by_id(elements[place])
+        logical = split_struct(fields[10].value) if 10 in fields else []
+        if any(member.id == VARIANT_LOGICAL_TYPE for member in logical):
+            found.append(_Group(_read_binary(fields[4].value).decode(), place, end, leaf, last))
+        place, leaf = end, last
+    return found
+
+
+def _skip_element(elements: Sequence[bytes], place: int, leaf: int) -> tuple[int, int]:
+    """Return the place behind an element and all that is within it, and the number of the next leaf."""
+    if place >= len(elements):
+        raise Unsupported("A data file's footer lacks what every footer has.")
+    fields = _by_id(elements[place])
+    children = decode_int(fields[5].value) if 5 in fields else 0
+    place += 1
+    if not children:
+        return place, leaf + 1
+    for _ in range(children):
+        place, leaf = _skip_element(elements, place, leaf)
+    return place, leaf
+
+
+def _read_binary(encoded: bytes) -> bytes:
+    length = shift = place = 0
+    while encoded[place] & 0x80:
+        length |= (encoded[place] & 0x7F) << shift
+        shift, place = shift + 7, place + 1
+    return encoded[place + 1 :]
+
+
+def _read_variants(content: bytes, names: Sequence[str]) -> pa.Table:
+    """Return the variants of a file, not shredded, by the names of their columns."""
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    columns = ", ".join(f"variant_to_parquet_variant({name}), {name} IS NULL" for name in quoted)
+    with NamedTemporaryFile(suffix=".parquet") as file:
+        file.write(content)
+        file.flush()
+        try:
+            with duckdb.connect(config=dict(CONFIG)) as conn:
+                found = conn.execute(f"SELECT {columns} FROM read_parquet(?)", [file.name]).to_arrow_table()  # noqa: S608 - quoted names
+        except duckdb.Error as error:
+            raise Unsupported(f"The variants of a data file cannot be read: {error}") from None
+    arrays = [
+        _to_parts(cast("Any", found.column(place)).combine_chunks(), cast("Any", found.column(place + 1)).combine_chunks())
+        for place in range(0, 2 * len(names), 2)
+    ]
+    return pa.Table.from_arrays(arrays, names=list(names))
+
+
+def _to_parts(variants: Any, missing: Any) -> Any:
+    """Return variants as their two parts, NULL where `missing`, and without the word that their names are sorted."""
+    metadata, value = (_to_binary(variants.field(place)) for place in range(2))
+    offsets = np.frombuffer(metadata.buffers()[1], dtype=np.int64)[: len(metadata) + 1]
+    content = np.frombuffer(metadata.buffers()[2], dtype=np.uint8).copy() if offsets[-1] else np.zeros(0, dtype=np.uint8)
+    starts = offsets[:-1][np.diff(offsets) > 0]
+    content[starts] &= np.uint8(0xFF ^ SORTED_NAMES)
+    buffers = [None, metadata.buffers()[1], pa.py_buffer(content.tobytes())]
+    cleared = pa.Array.from_buffers(pa.large_binary(), len(metadata), buffers)
+    fields = [pa.field(name, pa.large_binary(), nullable=False) for name in PARTS]
+    return cast("Any", pa.StructArray).from_arrays([cleared, value], fields=fields, mask=missing)
+
+
+def _to_binary(values: Any) -> Any:
+    """Return an array without NULLs, from its first byte on."""
+    filled = values.cast(pa.large_binary()).fill_null(b"")
+    return pa.concat_arrays([pa.array([], pa.large_binary()), filled])
+
+
+def _encode(variants: pa.Table, counts: Sequence[int]) -> bytes:
+    """Return a Parquet file of variants with as many rows in each row group as `counts` says."""
+    sink = pa.BufferOutputStream()
+    with translated_errors("data file"):
+        options: Any = {"compression": "zstd", "use_dictionary": ["nothing"], "store_schema": False, "write_statistics": False}
+        with pq.ParquetWriter(sink, variants.schema, **options) as writer:
+            start = 0
+            for count in counts:
+                writer.write_table(variants.slice(start, count), row_group_size=count)
+                start += count
+    if start != variants.num_rows:
+        raise Unsupported(f"A data file has {variants.num_rows} variants in a column, and is said to have {start} rows.")
+    return sink.getvalue().to_pybytes()
+
+
+def _splice(items: Sequence[bytes], groups: Sequence[_Group], parts: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return items of leaves, with those of each group replaced by its part."""
+    spliced: list[bytes] = []
+    place = 0
+    for group, part in zip(groups, parts, strict=True):
+        spliced += [*items[place : group.first], *part]
+        place = group.last
+    return [*spliced, *items[place:]]
+
+
+def _replace_elements(elements: Sequence[bytes], groups: Sequence[_Group], made: Sequence[bytes]) -> bytes:
+    """Return the schema of a file whose variants have two parts; the new file `made` has nothing but these variants."""
+    replaced: list[bytes] = []
+    place = 0
+    for number, group in enumerate(groups):
+        own = _by_id(elements[group.start])
+        own[5] = ThriftField(5, I32, encode_int(len(PARTS)))
+        first = 2 + number * (1 + len(PARTS))
+        replaced += [*elements[place : group.start], _join(own), *made[first : first + len(PARTS)]]
+        place = group.end
+    return join_list(STRUCT, [*replaced, *elements[place:]])
+
+
+def _replace_chunks(footer: Fields, made: Fields, groups: Sequence[_Group], shift: int) -> bytes:
+    """Return the row groups of a file with the column chunks of its new variants, which are `shift` bytes further back."""
+    rows: list[bytes] = []
+    for old, new in zip(split_list(footer[4].value)[1], split_list(made[4].value)[1], strict=True):
+        fields = _by_id(old)
+        chunks, fresh = split_list(fields[1].value)[1], [_move(chunk, shift) for chunk in split_list(_by_id(new)[1].value)[1]]
+        parts = [fresh[start : start + len(PARTS)] for start in range(0, len(fresh), len(PARTS))]
+        spliced = _splice(chunks, groups, parts)
+        fields[1] = fields[1]._replace(value=join_list(STRUCT, spliced))
+        # The columns of a sort order are numbered by leaves, which are others now.
+        fields.pop(4, None)
+        for ours, theirs in ((2, 6), (6, 7)):
+            if ours in fields:
+                total = sum(decode_int(_by_id(_by_id(chunk)[3].value)[theirs].value) for chunk in spliced)
+                fields[ours] = fields[ours]._replace(value=encode_int(total))
+        rows.append(_join(fields))
+    return join_list(STRUCT, rows)
+
+
+def _move(chunk: bytes, shift: int) -> bytes:
+    """Return a `ColumnChunk` whose pages are `shift` bytes further back, without places of indexes."""
+    metadata = _by_id(_by_id(chunk)[3].value)
+    for place in (9, 11):
+        if place in metadata:
+            metadata[place] = metadata[place]._replace(value=encode_int(decode_int(metadata[place].value) + shift))
+    return join_struct([ThriftField(2, I64, encode_int(0)), ThriftField(3, STRUCT, _join(metadata))])
