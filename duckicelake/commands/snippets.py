@@ -562,6 +562,8 @@ def format_flink(facts: Facts) -> str:
 def format_kafka_connect(facts: Facts) -> str:
     """Return the properties of Iceberg's sink connector."""
     properties = {
+        # A worker reads no file without it, and the sink's consumer group is named by it.
+        "name": "iceberg-sink",
         "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
         "topics": "events",
         "iceberg.tables": "main.events",

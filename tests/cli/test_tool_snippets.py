@@ -80,6 +80,8 @@ def test_files_give_back_what_was_put_in(text: str, with_account: bool) -> None:
     lines = format_tool(odd, "kafka-connect").split("\n")
     assert len(lines) == len(format_tool(replace(odd, **PLACE), "kafka-connect").split("\n"))
     assert all(line.isascii() for line in lines)
+    # A worker in standalone mode refuses a file without it.
+    assert "name=iceberg-sink" in lines
 
 
 PLACE = {"warehouse": "lake", "s3_secret_access_key": "s"}
