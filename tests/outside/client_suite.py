@@ -226,7 +226,7 @@ def link_extensions(home: Path) -> None:
 
 def copy_id(client: str) -> int:
     """Return the id of the row that a client appends to each table of types."""
-    return FIRST_COPY + [*ENVIRONMENTS, "flink"].index(client) if client not in LOADERS else 0
+    return FIRST_COPY + [*ENVIRONMENTS, "flink", "trino"].index(client) if client not in LOADERS else 0
 
 
 def judge_copy(case: Case, written_id: int, conn: DuckDBPyConnection) -> Result:

@@ -17,6 +17,7 @@ CLIENTS: Mapping[str, str] = {
     "spark": "Spark 4.1",
     "duckdb": "DuckDB 1.5's `iceberg`",
     "flink": "Flink 2.1",
+    "trino": "Trino 483",
 }
 LOADING: Mapping[str, str] = {"dlt": "dlt 1.31", "dbt": "dbt-duckdb 1.11", "sqlmesh": "SQLMesh 0.236", "flink": "Flink 2.1"}
 FLINKS_OWN: Mapping[str, str] = {
@@ -48,7 +49,8 @@ def format_loads() -> str:
 
 def _list_words() -> Iterator[tuple[str, str]]:
     yield from _list_words_of(read_expected("clients"), "")
-    yield from _list_words_of(read_expected("flink"), "flink/")
+    for suite in ("flink", "trino"):
+        yield from _list_words_of(read_expected(suite), f"{suite}/")
 
 
 def _list_words_of(entries: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, str]]:

@@ -48,12 +48,13 @@ def test_results_of_go_are_those_of_its_innermost_tests() -> None:
 
 def test_the_page_has_what_the_runs_found() -> None:
     """Paste what this test prints when a list of expected failures has changed."""
-    assert set(CLIENTS) == {*ENVIRONMENTS, "flink"}
+    assert set(CLIENTS) == {*ENVIRONMENTS, "flink", "trino"}
     known = {f"{client}/{case.name}" for client in ENVIRONMENTS for case in list_cases()}
     known |= {f"{client}/{case.name}" for client in LOADERS for case in list_loads(client)}
     known |= {name.rpartition("/")[0] for name in known}
     assert {name for entry in read_expected("clients") for name in entry["tests"]} <= known
     assert {name for entry in read_expected("flink") for name in entry["tests"]} <= {case.name for case in list_cases()} | {*STREAMS}
+    assert {name for entry in read_expected("trino") for name in entry["tests"]} <= {case.name for case in list_cases()}
     assert set(FLINKS_OWN) == set(STREAMS)
     page = (ROOT / "docs" / "compatibility.md").read_text()
     assert format_matrix() in page, format_matrix()
