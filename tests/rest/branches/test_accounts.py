@@ -13,7 +13,7 @@ from tests.lake.branches.repository import make_branch
 from tests.rest.auth.escapes.ground import BUCKET, list_keys, put
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed, given
-from tests.rest.auth.vended import Vended, is_refused, load_with_keys, open_root, split
+from tests.rest.auth.vended import Vended, is_refused, load_with_keys, open_root, open_vended, split
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
 
@@ -210,3 +210,42 @@ def test_a_branch_of_a_branch_reads_through_both(lake: FreshLake) -> None:
             for key in files:
                 assert keys.get_object(Bucket=BUCKET, Key=key)["Body"].read(4) == b"PAR1"
                 assert is_refused(keys.put_object, Bucket=BUCKET, Key=key, Body=b"x")
+
+
+MULTIPLY = """
+INSERT INTO ducklake_data_file
+SELECT (jsonb_populate_record(f, jsonb_build_object('data_file_id', 1000 + n, 'path', 'copy-' || n || '.parquet',
+                                                    'row_id_start', f.row_id_start + 100 * n))).*
+  FROM ducklake_data_file f, generate_series(1, 9999) n WHERE f.data_file_id = (SELECT max(data_file_id) FROM ducklake_data_file);
+UPDATE ducklake_snapshot SET next_file_id = 20000 WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot);
+UPDATE ducklake_table_stats SET record_count = 1000000, next_row_id = 1000000
+ WHERE table_id = (SELECT table_id FROM ducklake_data_file ORDER BY data_file_id DESC LIMIT 1)
+"""
+
+
+@pytest.mark.whole
+def test_keys_open_ten_thousand_files_of_the_lake(lake: FreshLake) -> None:
+    """By their folder: those of a table, and those that a reader of DuckLake gets; nothing of another table, and nothing to write there."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        main, root = lake.duckdb(), open_root(guarded)
+        main.execute("CREATE TABLE b.t1 AS SELECT range AS i FROM range(100)")
+        main.execute("CREATE TABLE a.t1 AS SELECT range AS i FROM range(100)")
+        data = split(lake.data_path)[1]
+        [first], [other] = (list_keys(root, f"{data}{schema}/t1/") for schema in ("a", "b"))
+        last = f"{data}a/t1/copy-9999.parquet"
+        root.copy_object(Bucket=BUCKET, Key=last, CopySource={"Bucket": BUCKET, "Key": first})
+        lake.psycopg().execute(MULTIPLY)
+        dev = make_branch(lake, "dev")
+        dev.duckdb().execute("INSERT INTO a.t1 FROM range(100, 200)")
+        [own] = list_keys(root, f"{split(dev.data_path)[1]}a/t1/")
+        keys = load_with_keys(guarded, "writer", f"{DEV}/a/tables/t1")
+        assert keys.metadata["snapshots"][-1]["summary"]["total-data-files"] == "10001"
+        readers = guarded.get("reader", "/v1/lake%40dev/ducklake-credentials").json["storage-credentials"]
+        opened = [keys.s3, *(open_vended({**keys.config, **each["config"]}) for each in readers)]
+        for key in (first, last, own):
+            assert any(not is_refused(s3.get_object, Bucket=BUCKET, Key=key) for s3 in opened[1:]) and not is_refused(
+                keys.s3.get_object, Bucket=BUCKET, Key=key
+            )
+        for s3 in opened:
+            assert is_refused(s3.get_object, Bucket=BUCKET, Key=other)
+            assert is_refused(s3.put_object, Bucket=BUCKET, Key=f"{data}a/t1/new.parquet", Body=b"x")
