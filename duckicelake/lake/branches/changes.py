@@ -72,11 +72,12 @@ class SideVersions:
 class MergePoint:
     """The point where a branch left the lake: both schemas, the fork point, and the lake's counters when the branch was made.
 
-    While a rebase writes, `main` is the branch, and `branch` a temporary copy of its changes.
+    The changes of `source`, the branch, are applied to `target`, the lake. While a rebase writes, `target` is the branch, and `source`
+    a temporary copy of its changes.
     """
 
-    main: str
-    branch: str
+    target: str
+    source: str
     fork_snapshot_id: int
     next_file_id: int
     next_catalog_id: int
@@ -85,15 +86,15 @@ class MergePoint:
     def names(self) -> dict[str, sql.Composable]:
         """The names in the statements of a merge."""
         return {
-            "p": sql.Identifier(self.main),
-            "b": sql.Identifier(self.branch),
+            "p": sql.Identifier(self.target),
+            "b": sql.Identifier(self.source),
             "n": sql.Literal(self.fork_snapshot_id),
             "nf": sql.Literal(self.next_file_id),
         }
 
     def relation(self, name: str, *, on_branch: bool) -> sql.Identifier:
         """Return a table of one side."""
-        return sql.Identifier(self.branch if on_branch else self.main, name)
+        return sql.Identifier(self.source if on_branch else self.target, name)
 
 
 @dataclass(slots=True)
@@ -195,7 +196,7 @@ class Changes:
     @property
     def is_empty(self) -> bool:
         """True if the branch changed nothing."""
-        defined = any(each.changed for each in self.definitions[self.point.branch].values())
+        defined = any(each.changed for each in self.definitions[self.point.source].values())
         notes = self.tables_with_refs or defined or self.upgraded
         return not (self.files or notes or any(side.added or side.ended for side in self.branch.values()))
 
@@ -398,8 +399,8 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
     for kind in KINDS:
         branch[kind.name], main[kind.name] = _read_versions(conn, point, kind)
     reader = _FileReader(conn, point)
-    history = _read_history(conn, point, point.branch)
-    objects = {side: _read_objects(conn, side) for side in (point.branch, point.main)}
+    history = _read_history(conn, point, point.source)
+    objects = {side: _read_objects(conn, side) for side in (point.source, point.target)}
     return Changes(
         point,
         branch,
@@ -407,17 +408,17 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
         reader.read_files(),
         reader.read_main_data(),
         history,
-        _read_history(conn, point, point.main),
-        objects[point.branch],
-        objects[point.main],
+        _read_history(conn, point, point.target),
+        objects[point.source],
+        objects[point.target],
         {kind: set(conn.execute(query.format(**point.names)).fetchall()) for kind, query in SELECT_EQUAL.items()},
-        {side: _read_ids(conn, point, SELECT_BUCKETED, side) for side in (point.branch, point.main)},
-        _read_ids(conn, point, SELECT_REFS, point.branch),
+        {side: _read_ids(conn, point, SELECT_BUCKETED, side) for side in (point.source, point.target)},
+        _read_ids(conn, point, SELECT_REFS, point.source),
         _read_unfit(conn, point),
-        _read_ids(conn, point, SELECT_PROTECTED, point.main, key=sql.Literal(PROTECTION)),
+        _read_ids(conn, point, SELECT_PROTECTED, point.target, key=sql.Literal(PROTECTION)),
         {(row[0], row[1]): row[2] for row in conn.execute(SELECT_NAMESPACE_TAGS.format(**point.names)).fetchall()},
-        {side: _read_definitions(conn, point, side) for side in (point.branch, point.main)},
-        {each for each in _read_ids(conn, point, SELECT_UPGRADED, point.branch) if _may_be_upgraded(history, each)},
+        {side: _read_definitions(conn, point, side) for side in (point.source, point.target)},
+        {each for each in _read_ids(conn, point, SELECT_UPGRADED, point.source) if _may_be_upgraded(history, each)},
     )
 
 
@@ -443,7 +444,7 @@ def _read_unfit(conn: psycopg.Connection, point: MergePoint) -> dict[tuple[str, 
     return {
         (kind, side): _read_ids(conn, point, query, side, o=sql.Identifier(other))
         for kind, query in SELECT_UNFIT.items()
-        for side, other in ((point.branch, point.main), (point.main, point.branch))
+        for side, other in ((point.source, point.target), (point.target, point.source))
     }
 
 
@@ -467,11 +468,11 @@ def _read_objects(conn: psycopg.Connection, schema: str) -> list[LiveObject]:
 def _read_history(conn: psycopg.Connection, point: MergePoint, side: str) -> SideHistory:
     names = {**point.names, "s": sql.Identifier(side)}
     kinds: dict[int, set[str]] = defaultdict(set)
-    for (text,) in conn.execute(SELECT_HISTORY.format(**names, branch=sql.Literal(point.branch))).fetchall():
+    for (text,) in conn.execute(SELECT_HISTORY.format(**names, branch=sql.Literal(point.source))).fetchall():
         for change in parse_changes(text):
             if change.value.isdecimal():
                 kinds[int(change.value)].add(change.kind)
-    row = conn.execute(SELECT_IS_WHOLE.format(**names, branch=sql.Literal(point.branch))).fetchone()
+    row = conn.execute(SELECT_IS_WHOLE.format(**names, branch=sql.Literal(point.source))).fetchone()
     return SideHistory(dict(kinds), bool(row and row[0]))
 
 
@@ -484,7 +485,7 @@ class _FileReader:
         self._found: dict[int, FileChanges] = defaultdict(FileChanges)
         self._inlined = {
             side: {row[0] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()}
-            for side, schema in ((True, point.branch), (False, point.main))
+            for side, schema in ((True, point.source), (False, point.target))
         }
 
     def read_files(self) -> dict[int, FileChanges]:

@@ -329,7 +329,7 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
 
 def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
     point, plan = planned.point, planned.decision.plan
-    main, head = read_head(conn, point.main), read_head(conn, point.branch)
+    main, head = read_head(conn, point.target), read_head(conn, point.source)
     writer = MergeWriter(conn, point, plan, main, head)
     writer.write()
     copy_merged_notes(conn, point, plan, writer.snapshot_id)
@@ -343,8 +343,8 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
         max(main.next_file_id, head.next_file_id) + 1,
     )
     _write_snapshots(conn, request, (main, lake), tokens, done)
-    conn.execute(LOCK_CHANGES.format(s=sql.Identifier(point.branch)))
-    _note_histories(conn, point.main, sorted(plan.files))
+    conn.execute(LOCK_CHANGES.format(s=sql.Identifier(point.source)))
+    _note_histories(conn, point.target, sorted(plan.files))
     conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
     refork(conn, point, planned.branch, Restart(head, lake, list_main_tokens(planned.changes)))
     return done
@@ -352,19 +352,19 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
 
 def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
     point, plan, branch = planned.point, planned.decision.plan, planned.branch
-    copy, lake = copy_changes(conn, point, plan), read_head(conn, point.main)
+    copy, lake = copy_changes(conn, point, plan), read_head(conn, point.target)
     tokens = [*list_main_tokens(planned.changes), *list_branch_tokens(planned.changes)]
     refork(conn, point, branch, Restart(copy.head, lake, tokens, keeps_files=True))
-    done = replace(preview(planned), snapshot_id=read_head(conn, point.branch).snapshot_id)
+    done = replace(preview(planned), snapshot_id=read_head(conn, point.source).snapshot_id)
     if not plan.is_empty:
         heads = merge_copy(conn, copy, plan)
         _check_written(conn, copy.point, plan)
         done = replace(done, snapshot_id=heads[1].snapshot_id)
-        conn.execute(format_search_path(point.branch))
+        conn.execute(format_search_path(point.source))
         _write_snapshots(conn, request, heads, list_tokens(planned.changes, plan), done)
-        conn.execute(format_search_path(point.main))
+        conn.execute(format_search_path(point.target))
     restore_views(conn, copy)
-    _note_histories(conn, point.branch, sorted(plan.files))
+    _note_histories(conn, point.source, sorted(plan.files))
     drop_copy(conn, copy)
     forget_rest(conn, point, branch)
     return done
@@ -497,7 +497,7 @@ def _read_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -
     names = [("own_" if kind.is_viewed else "ducklake_") + kind.name for kind in KINDS]
     names += ["own_data_file", "own_delete_file"]
     queries = [(SELECT_NUMBERS, name) for name in names]
-    for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": point.branch}).fetchall():
+    for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": point.source}).fetchall():
         queries.append((SELECT_NUMBERS_OF_DELETES if has_deletes else SELECT_NUMBERS, name))
     queries.append((SELECT_NUMBERS_OF_FILES, ""))
     found = {branch.number}

@@ -1,6 +1,6 @@
 """The notes of a merge: what Iceberg clients said on the branch and DuckLake has no column for. `merge` calls it in its transaction.
 
-So does `rebase`, for a merge of the lake into a branch: there `point.main` is the branch, and `point.branch` a copy of its changes.
+So does `rebase`, for a merge of the lake into a branch: there `point.target` is the branch, and `point.source` a copy of its changes.
 
 Tables that the branch made bring all of their notes, at locations of the lake. A table that both have brings schemas, specs and sort orders
 that the branch's clients made, if no id means another one on the lake, and the notes of its data files. The ids that clients gave to

@@ -182,14 +182,14 @@ class _Rules:
         self.plan.shaped_on_main = self._main.tables_of("column")
         self._tables = self._branch.tables_of("table", *OF_TABLES) | set(files)
         self._tables |= {int(key[0]) for key in versions["tag"].list_keys() if self._is_table(int(key[0]))}
-        noted = {each for each in changes.definitions[changes.point.branch] if self._list_noted(each)} | changes.upgraded
+        noted = {each for each in changes.definitions[changes.point.source] if self._list_noted(each)} | changes.upgraded
         noted = {each for each in noted - excluded - self.plan.new_tables if each in self._branch_live}
         self._tables |= noted
         self.plan.noted = {each for each in noted if each in self._main_live}
 
     def _list_noted(self, table_id: int) -> set[str]:
         """Return what clients of the branch changed in notes alone; DuckLake has rows for changes of columns."""
-        found = self._changes.definitions[self._changes.point.branch].get(table_id)
+        found = self._changes.definitions[self._changes.point.source].get(table_id)
         carried = {"column"} if table_id in self._branch.tables_of("column") else set[str]()
         return set() if found is None else set(found.changed) - carried
 
@@ -259,13 +259,13 @@ class _Rules:
         buckets = self._changes.bucketed
         added = table_id in self.plan.files and self.plan.files[table_id].added_count
         theirs = "append" in self._changes.main_data.get(table_id, ())
-        if (table_id in buckets[self._changes.point.branch] and theirs) or (table_id in buckets[self._changes.point.main] and added):
+        if (table_id in buckets[self._changes.point.source] and theirs) or (table_id in buckets[self._changes.point.target] and added):
             reason = "One side partitioned the table into buckets, and the other one added files that are in no bucket."
             yield self._conflict("partitioning/append", table_id, reason, REBASE)
 
     def _check_definition(self, table_id: int) -> Iterator[Conflict]:
         """A definition of the branch's clients becomes the lake's as a whole, so the lake must not have another one since."""
-        mine, theirs = (self._changes.definitions[side].get(table_id) for side in (self._changes.point.branch, self._changes.point.main))
+        mine, theirs = (self._changes.definitions[side].get(table_id) for side in (self._changes.point.source, self._changes.point.target))
         is_changed = theirs is not None or table_id in self._main.tables_of("column", "partition_info", "sort_info")
         if not self._list_noted(table_id) or not is_changed or (mine and theirs and mine.values == theirs.values):
             return
@@ -277,9 +277,9 @@ class _Rules:
         point, unfit = self._changes.point, self._changes.unfit
         for kind, word in (("partition_info", "partitioning"), ("sort_info", "sorting")):
             reason = f"The {word} of one side names a column that the other side changed."
-            if table_id in unfit[kind, point.branch] & self._branch.tables_of(kind):
+            if table_id in unfit[kind, point.source] & self._branch.tables_of(kind):
                 yield self._conflict(f"{word}/schema", table_id, reason, "Make the same change of the column on the branch.")
-            elif table_id in unfit[kind, point.main] & self._branch.tables_of("column"):
+            elif table_id in unfit[kind, point.target] & self._branch.tables_of("column"):
                 yield self._conflict(f"schema/{word}", table_id, reason, "Undo the change of the column on the branch.")
 
     def _check_protection(self, object_id: int, kind: str) -> Iterator[Conflict]:
@@ -430,7 +430,7 @@ class _Rules:
 
     def _describe_main(self, table_id: int) -> list[str]:
         words = self._describe_versions(table_id, self._main)
-        defined = self._changes.definitions[self._changes.point.main].get(table_id)
+        defined = self._changes.definitions[self._changes.point.target].get(table_id)
         words += ["definition"] if defined is not None and defined.changed else []
         shown, said = self._changes.main_data.get(table_id, set[str]()), self._changes.main_history.kinds.get(table_id, set[str]())
         if said & REWRITE_KINDS:

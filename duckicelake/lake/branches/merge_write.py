@@ -1,7 +1,7 @@
 """The rows of a merge: the branch's changes as one lake snapshot of the lake.
 
-`merge` calls it in the transaction that holds both locks. `rebase` calls it there too, with a `MergePoint` whose `main` is the branch and
-whose `branch` is a copy of the branch's changes: then the rows are written into the branch.
+`merge` calls it in the transaction that holds both locks. `rebase` calls it there too, with a `MergePoint` whose `target` is the branch
+and whose `source` is a copy of the branch's changes: then the rows are written into the branch.
 
 Ids of the branch are unique in the lake, so nothing is renumbered. What the branch added begins with the merge's snapshot, what it ended
 ends there, and relative paths of its files become full ones.
@@ -211,7 +211,7 @@ class MergeWriter:
         if ended:
             self._run(END_VERSIONS, None, t=table, **_format_versions(kind, ended))
         if side.added:
-            columns = read_columns(self._conn, self._point.main, "ducklake_" + kind.name)
+            columns = read_columns(self._conn, self._point.target, "ducklake_" + kind.name)
             listed = sql.SQL(", ").join(map(sql.Identifier, columns))
             values = sql.SQL(", ").join(self._format_value(kind, column) for column in columns)
             self._run(ADD_VERSIONS, None, t=table, columns=listed, values=values, **_format_versions(kind, side.added))
@@ -250,7 +250,7 @@ class MergeWriter:
             # At the merge's snapshot all rows of a file are there.
             "partial_max": sql.SQL("NULL"),
         }
-        columns = read_columns(self._conn, self._point.main, table)
+        columns = read_columns(self._conn, self._point.target, table)
         values = [resolved.get(column, sql.Identifier("f", column)) for column in columns]
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
         own = sql.Identifier(table.replace("ducklake_", "own_"))
@@ -337,12 +337,12 @@ class MergeWriter:
             self._conn.execute(REGISTER_ROWS.format(**names, name=sql.Literal(target), version=sql.Literal(version)))
         else:
             self._conn.execute(CREATE_ROWS.format(**names, **relations, name=sql.Literal(target), version=sql.Literal(version)))
-        columns = read_columns(self._conn, self._point.branch, name)
+        columns = read_columns(self._conn, self._point.source, name)
         values = sql.SQL(", ").join(self._names["m"] if column == "begin_snapshot" else sql.Identifier(column) for column in columns)
         return self._conn.execute(ADD_ROWS.format(**self._names, **relations, values=values)).rowcount
 
     def _has(self, name: str) -> bool:
-        row = self._conn.execute(SELECT_RELATION, {"schema": self._point.main, "name": name}).fetchone()
+        row = self._conn.execute(SELECT_RELATION, {"schema": self._point.target, "name": name}).fetchone()
         return bool(row and row[0])
 
 

@@ -63,8 +63,8 @@ class ChangesCopy:
 
 def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -> ChangesCopy:
     """Copy what a merge of the branch reads of it. `drop_copy` removes the copy."""
-    copy = ChangesCopy(replace(point, main=point.branch, branch=f"rebase@{conn.info.backend_pid}"), read_head(conn, point.branch))
-    names = {**point.names, "s": sql.Identifier(copy.point.branch)}
+    copy = ChangesCopy(replace(point, target=point.source, source=f"rebase@{conn.info.backend_pid}"), read_head(conn, point.source))
+    names = {**point.names, "s": sql.Identifier(copy.point.source)}
     conn.execute(COPY_FORK.format(**names))
     for table in VIEWED:
         own = sql.Identifier("own_" + table.name)
@@ -76,8 +76,8 @@ def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -
     copied = [PREFIX + table.name for table in VIEWED if table.limit != "next_file_id"]
     copied += [PREFIX + name for name in COPIED if name not in NOT_NEEDED]
     for name in (*copied, *(f"iceberg_{note}" for note in NOTES), VIEW_NOTES):
-        _copy_table(conn, names, point.branch, name, tables)
-    for name, _ in conn.execute(SELECT_INLINED, {"schema": point.branch}).fetchall():
+        _copy_table(conn, names, point.source, name, tables)
+    for name, _ in conn.execute(SELECT_INLINED, {"schema": point.source}).fetchall():
         if get_table_id(name) in tables:
             conn.execute(COPY_ROWS.format(**names, t=sql.Identifier(name)))
     return copy
@@ -94,7 +94,7 @@ def _copy_table(conn: psycopg.Connection, names: dict[str, sql.Composable], bran
 
 def merge_copy(conn: psycopg.Connection, copy: ChangesCopy, plan: MergePlan) -> tuple[Head, Head]:
     """Write the changes into the branch, but for the lake snapshot itself; return the branch's newest snapshot and the one to write."""
-    before = read_head(conn, copy.point.main)
+    before = read_head(conn, copy.point.target)
     writer = MergeWriter(conn, copy.point, plan, before, copy.head)
     writer.write()
     copy_merged_notes(conn, copy.point, plan, writer.snapshot_id)
@@ -104,11 +104,11 @@ def merge_copy(conn: psycopg.Connection, copy: ChangesCopy, plan: MergePlan) -> 
 
 def restore_views(conn: psycopg.Connection, copy: ChangesCopy) -> None:
     """Give the branch the notes of its views back, for those that have the same text as before."""
-    columns = sql.SQL(", ").join(map(sql.Identifier, read_columns(conn, copy.point.branch, VIEW_NOTES)))
+    columns = sql.SQL(", ").join(map(sql.Identifier, read_columns(conn, copy.point.source, VIEW_NOTES)))
     conn.execute(RESTORE_VIEWS.format(**copy.point.names, columns=columns))
 
 
 def drop_copy(conn: psycopg.Connection, copy: ChangesCopy) -> None:
     """Remove the copy of the changes."""
     conn.execute("SET LOCAL client_min_messages = error")
-    conn.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(copy.point.branch)))
+    conn.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(copy.point.source)))

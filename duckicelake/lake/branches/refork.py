@@ -205,16 +205,16 @@ class Restart:
 def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart: Restart) -> None:
     """Let the branch go on from the lake's newest snapshot."""
     row = conn.execute(
-        sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.main))
+        sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.target))
     ).fetchone()
     assert row is not None
     names = _build_names(conn, point, branch, row[0], restart)
     if restart.keeps_files:
         names |= {"iceberg_path": sql.Literal(branch.iceberg_path), "branch_uri": sql.Literal(to_uri(branch.iceberg_path))}
     conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
-    conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.branch)))
+    conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.source)))
     conn.execute(KEEP_VERSIONS.format(**names))
-    before = read_shown(conn, point.branch, point.fork_snapshot_id)
+    before = read_shown(conn, point.source, point.fork_snapshot_id)
     _empty(conn, point, kept=("location",) if restart.keeps_files else ())
     conn.execute(MOVE_OBJECTS.format(**names))
     conn.execute(SHOW_LAKE.format(**names))
@@ -225,7 +225,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart:
     conn.execute(RAISE_VERSIONS.format(**names))
     message = f"branch {branch.name} goes on from the lake's snapshot {restart.lake.snapshot_id}"
     # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
-    named = [*list_arrivals(conn, point.branch, before), *restart.changes]
+    named = [*list_arrivals(conn, point.source, before), *restart.changes]
     shown = format_changes(Change(change.kind.upper(), change.value) for change in named)
     conn.execute(FOLLOW_SNAPSHOTS.format(**names), {"changes": shown, "message": message})
     conn.execute(TAKE_NEXT_ID.format(**names, next=sql.Literal(restart.head.snapshot_id + 1)))
@@ -264,16 +264,16 @@ def _pin_named(conn: psycopg.Connection, branch: Branch, names: Mapping[str, sql
 
 def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, restart: Restart) -> dict[str, sql.Composable]:
     head, lake = restart.head, restart.lake
-    paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.branch))
+    paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.source))
     row = conn.execute(paths).fetchone()
     assert row is not None
-    source = sql.Identifier(point.main)
+    source = sql.Identifier(point.target)
     message = f"branch {branch.name} of main at snapshot {lake.snapshot_id}"
     iceberg_path = build_branch_path(row[0], number)
     return {
         **point.names,
         "source": source,
-        "branch": sql.Identifier(point.branch),
+        "branch": sql.Identifier(point.source),
         "fork": sql.Literal(lake.snapshot_id),
         "next_file_id": sql.Literal(lake.next_file_id),
         "next_catalog_id": sql.Literal(lake.next_catalog_id),
@@ -287,10 +287,10 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
         "iceberg_path": sql.Literal(iceberg_path),
         "data_path": sql.Literal(branch.data_path),
         "folder": FOLDER.format(source=source),
-        "moved_path": build_moved_path(sql.SQL("s"), point.branch),
+        "moved_path": build_moved_path(sql.SQL("s"), point.source),
         "number": sql.Literal(number),
         "old": sql.Literal(branch.number),
-        "parent": sql.Literal(point.main),
+        "parent": sql.Literal(point.target),
     }
 
 
@@ -300,22 +300,22 @@ def _empty(conn: psycopg.Connection, point: MergePoint, kept: Sequence[str]) -> 
     names = [f"iceberg_{name}" for name in NOTES if name not in kept]
     names += [f"{prefix}_{table.name}" for table in VIEWED for prefix in ("own", "gone")]
     names += ["own_iceberg_file", "branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
-    conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.branch, "iceberg_setting")))
+    conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.source, "iceberg_setting")))
     # The views show nothing meanwhile: a trigger keeps the schemas that rows of tables name.
-    fork = sql.Identifier(point.branch, "branch_fork")
+    fork = sql.Identifier(point.source, "branch_fork")
     conn.execute(sql.SQL("UPDATE {} SET fork_snapshot_id = -1, next_file_id = 0, next_catalog_id = 0").format(fork))
     for name in names:
-        conn.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(point.branch, name)))
+        conn.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(point.source, name)))
 
 
 def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[str, sql.Composable]) -> None:
     """Copy inlined rows and deletes of the lake; tables of the branch that have the same columns are used again."""
     mine, theirs = (
-        {row[0]: row[1] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()} for schema in (point.branch, point.main)
+        {row[0]: row[1] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()} for schema in (point.source, point.target)
     )
     replaced: list[str] = []
     for name in mine:
-        is_same = name in theirs and _read_types(conn, point.branch, name) == _read_types(conn, point.main, name)
+        is_same = name in theirs and _read_types(conn, point.source, name) == _read_types(conn, point.target, name)
         replaced += [] if is_same else [name]
         _clear(conn, point.relation(name, on_branch=True), drops=not is_same, must_drop=name in theirs and not is_same)
     needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
@@ -325,14 +325,14 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
         if name not in needed and (row is None or not row[0]):
             continue
         conn.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} (LIKE {} INCLUDING ALL)").format(copy, original))
-        conn.execute(format_copying(read_columns(conn, point.main, name), copy, original, names["fork"]))
+        conn.execute(format_copying(read_columns(conn, point.target, name), copy, original, names["fork"]))
         if not has_deletes:
             registered = (
                 "INSERT INTO {b}.ducklake_inlined_data_tables SELECT * FROM {p}.ducklake_inlined_data_tables WHERE table_name = {name}"
             )
             conn.execute(sql.SQL(registered).format(**point.names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
-    renew_inlined(conn, ReadMember(point.branch, point.main), replaced)
+    renew_inlined(conn, ReadMember(point.source, point.target), replaced)
 
 
 def _clear(conn: psycopg.Connection, relation: sql.Identifier, *, drops: bool, must_drop: bool) -> None:

@@ -72,5 +72,5 @@ def _reset(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> None:
             "Delete them first."
         )
     changes = read_changes(conn, point)
-    head, lake = read_head(conn, point.branch), read_head(conn, point.main)
+    head, lake = read_head(conn, point.source), read_head(conn, point.target)
     refork(conn, point, branch, Restart(head, lake, [*list_main_tokens(changes), *list_branch_tokens(changes)]))
