@@ -144,12 +144,12 @@ def branch_diff(
 
 
 def branch_merge(
-    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge. main: its news, into a branch.")],
-    into: Annotated[str, typer.Option(help="What to merge it into: main, or for main a branch.")] = "main",
+    name: Annotated[str, typer.Argument(help="The branch to merge; it goes on from the merge. main, or a parent branch: its news.")],
+    into: Annotated[str, typer.Option(help="What to merge it into: main, the branch it was made of, or one made of it.")] = "main",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be merged, or what stands against it.")] = False,
     strategy: Annotated[str, typer.Option(help="auto, ff (only if what is merged into has no changes since), or three-way.")] = "auto",
     on_conflict: Annotated[
-        str, typer.Option(help="cancel the merge, keep ours (the lake's side), or take theirs (the branch's).")
+        str, typer.Option(help="cancel the merge, keep ours (the lake's or the parent's side), or take theirs (the branch's).")
     ] = "cancel",
     exceptions: Annotated[list[str] | None, typer.Option("--except", help="NAME=ours, NAME=theirs or NAME=cancel, for one object.")] = None,
     message: Annotated[str | None, typer.Option(help="The message of the lake snapshot.")] = None,
@@ -158,7 +158,7 @@ def branch_merge(
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Merge a branch into the lake as one lake snapshot, or the lake into a branch; or change nothing and name each conflict."""
+    """Merge a branch into what it was made of as one lake snapshot, or the reverse; or change nothing and name each conflict."""
     settings, _ = read_joined({"home": home, "config": config})
     from duckicelake.commands.branches import build_request, merge  # noqa: PLC0415  as above
 

@@ -285,7 +285,7 @@ def preview_merge(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]
 
 
 def merge(warehouse: Warehouse, asked: RequestContext, request: MergeRequest) -> dict[str, Any]:
-    """Merge a branch into the lake, or the lake into a branch, and return what was done.
+    """Merge a branch with the lake or with its parent branch, either way, and return what was done.
 
     Raises: MergeConflicts: something stands against it, as JSON; nothing was written. LakeBusy: others held its locks all the time
     """
@@ -355,7 +355,7 @@ def _merge_once(warehouse: Warehouse, request: MergeRequest) -> dict[str, Any]:
     with committing(warehouse.lake) as commit:
         result = merge_locked(commit.conn, schema, request, planned)
         # The audit log of the lake names lake snapshots of the lake alone.
-        commit.note(None if request.is_rebase else result.snapshot_id)
+        commit.note(result.snapshot_id if request.into == MAIN else None)
         if key is not None:
             note_answer(commit.conn, key, json.dumps(describe_result(result)))
     return describe_result(result)

@@ -274,22 +274,23 @@ def format_result(result: MergeResult, *, dry_run: bool) -> Sequence[str]:
     lines += [f"  {each}" for each in result.others]
     lines += [f"  left out: {each.object_kind} {each.name} ({each.kind}): {each.reason}" for each in result.left_out]
     lines += [f"  taken from the branch: {each.object_kind} {each.name} ({each.kind}): {each.reason}" for each in result.overruled]
-    if result.into != MAIN:
+    if result.into == result.branch:
         return _format_rebase(result, lines, dry_run=dry_run)
     if not lines:
         return (f"branch {result.branch} has changed nothing, so there is nothing to merge",)
+    where = "" if result.into == MAIN else f" into branch {result.into}"
     if dry_run:
-        return (f"branch {result.branch} can be merged:", *lines)
-    done = f"branch {result.branch} is merged as snapshot {result.snapshot_id}, from which it goes on"
+        return (f"branch {result.branch} can be merged{where}:", *lines)
+    done = f"branch {result.branch} is merged{where} as snapshot {result.snapshot_id}, from which it goes on"
     return (done, *lines)
 
 
 def _format_rebase(result: MergeResult, lines: Sequence[str], *, dry_run: bool) -> Sequence[str]:
     if dry_run:
-        return (f"{MAIN} can be merged into branch {result.into}, with the branch's own changes on top:", *lines)
+        return (f"{result.name} can be merged into branch {result.into}, with the branch's own changes on top:", *lines)
     if result.snapshot_id is None:
-        return (f"branch {result.into} has the newest snapshot of {MAIN} already",)
+        return (f"branch {result.into} has the newest snapshot of {result.name} already",)
     return (
-        f"{MAIN} is merged into branch {result.into}, which has snapshot {result.snapshot_id}, its own changes on top:",
+        f"{result.name} is merged into branch {result.into}, which has snapshot {result.snapshot_id}, its own changes on top:",
         *lines,
     )

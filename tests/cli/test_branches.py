@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from duckicelake.cli import build_cli
 from duckicelake.config import SettingsError
 from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.lake.branches.create import BranchRequest
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import fill, make_branch, read_rows
 from tests.support.lakes import FreshLake
@@ -99,6 +100,13 @@ def test_a_branch_is_merged(lake: FreshLake, tmp_path: Path, monkeypatch: pytest
     assert "nothing to merge" in ask(settings, "branch", "merge", "dev", *home)
     news = ("branch", "merge", "main", "--into", "dev", *home)
     assert "newest snapshot of main already" in ask(settings, *news)
+    with closing(make_branch(lake, BranchRequest("child", "dev")).duckdb()) as session:
+        session.execute("INSERT INTO t SELECT range FROM range(30)")
+    up = ("branch", "merge", "child", "--into", "dev", *home)
+    assert ask(settings, *up, "--dry-run").splitlines() == ["branch child can be merged into branch dev:", "  append main.t"]
+    assert ask(settings, *up).startswith("branch child is merged into branch dev as snapshot ")
+    assert "newest snapshot of dev already" in ask(settings, "branch", "merge", "dev", "--into", "child", *home)
+    ask(settings, "branch", "delete", "child", *home)
     snapshot = str(merged["snapshot-id"])
     assert "can be reverted:" in ask(settings, "branch", "revert", "main", snapshot, "--dry-run", *home)
     assert json.loads(ask(settings, "branch", "revert", "main", snapshot, "--format", "json", *home))["tables"] == {"main.t": ["delete"]}

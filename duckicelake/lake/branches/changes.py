@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.create import SELECT_INLINED
+from duckicelake.lake.branches.registry import MergePoint
 from duckicelake.lake.changes import NOTES_KIND, parse_changes
 from duckicelake.lake.writing.dropped import PROTECTION
 
@@ -66,35 +67,6 @@ class SideVersions:
     def list_keys(self) -> set[tuple[int | str, ...]]:
         """Return the keys of all changed rows."""
         return {version[:-1] for version in (*self.added, *self.ended)}
-
-
-@dataclass(frozen=True, slots=True)
-class MergePoint:
-    """The point where a branch left the lake: both schemas, the fork point, and the lake's counters when the branch was made.
-
-    The changes of `source`, the branch, are applied to `target`, the lake. While a rebase writes, `target` is the branch, and `source`
-    a temporary copy of its changes.
-    """
-
-    target: str
-    source: str
-    fork_snapshot_id: int
-    next_file_id: int
-    next_catalog_id: int
-
-    @property
-    def names(self) -> dict[str, sql.Composable]:
-        """The names in the statements of a merge."""
-        return {
-            "p": sql.Identifier(self.target),
-            "b": sql.Identifier(self.source),
-            "n": sql.Literal(self.fork_snapshot_id),
-            "nf": sql.Literal(self.next_file_id),
-        }
-
-    def relation(self, name: str, *, on_branch: bool) -> sql.Identifier:
-        """Return a table of one side."""
-        return sql.Identifier(self.source if on_branch else self.target, name)
 
 
 @dataclass(slots=True)
@@ -207,7 +179,7 @@ SELECT {keys}, begin_snapshot, bool_or(source = 0) AS is_base, bool_or(source = 
   FROM (SELECT {keys}, begin_snapshot, 0 AS source FROM {p}.{t}
          WHERE begin_snapshot <= {n} AND (end_snapshot IS NULL OR end_snapshot > {n})
          UNION ALL
-        -- rows that the lake has deleted since
+        -- rows that the lake, or the parent branch, has deleted since
         SELECT {keys}, begin_snapshot, 0 FROM {b}.{kept} WHERE begin_snapshot <= {n} AND (end_snapshot IS NULL OR end_snapshot > {n})
          UNION ALL SELECT {keys}, begin_snapshot, 1 FROM {b}.{t} WHERE end_snapshot IS NULL
          UNION ALL SELECT {keys}, begin_snapshot, 2 FROM {p}.{t} WHERE end_snapshot IS NULL) v
@@ -321,12 +293,12 @@ SELECT m.table_id FROM {s}.iceberg_table m
 SELECT_HISTORY = sql.SQL("""
 SELECT c.changes_made FROM {s}.ducklake_snapshot_changes c WHERE c.snapshot_id > {n} AND c.changes_made IS NOT NULL
    -- The branch's first snapshot after a merge names what the lake changed.
-   AND c.snapshot_id <> (SELECT r.number << 32 FROM {p}.iceberg_branch r WHERE r.schema_name = {branch})
+   AND c.snapshot_id <> (SELECT r.number << 32 FROM {r}.iceberg_branch r WHERE r.schema_name = {branch})
 """)
 SELECT_IS_WHOLE = sql.SQL("""
 SELECT NOT EXISTS (SELECT FROM {s}.iceberg_change c WHERE c.kind = 'expire' AND c.changed_at > (
            SELECT coalesce((SELECT value::timestamptz FROM {b}.iceberg_setting WHERE key = 'forked_at'), r.created_at)
-             FROM {p}.iceberg_branch r WHERE r.schema_name = {branch}))
+             FROM {r}.iceberg_branch r WHERE r.schema_name = {branch}))
 """)
 
 SELECT_ADDED = sql.SQL("""
@@ -335,6 +307,9 @@ SELECT table_id, count(*), sum(record_count)::bigint FROM {b}.own_data_file
 """)
 SELECT_REMOVED = sql.SQL("""
 SELECT table_id, data_file_id FROM {b}.branch_removed
+ WHERE data_file_id < {nf} AND begin_snapshot <= {n} AND (end_snapshot IS NULL OR end_snapshot > {n})
+   -- A merge into the lake brings what the parent removed along.
+   AND NOT (is_parents AND {has_parent_branch})
  UNION
 SELECT table_id, data_file_id FROM {b}.own_data_file WHERE data_file_id < {nf} AND begin_snapshot <= {n} AND end_snapshot > {n}
 """)
@@ -362,8 +337,14 @@ SELECT table_id, 'delete' FROM {p}.ducklake_delete_file
  WHERE (begin_snapshot > {n} OR delete_file_id >= {nf}) AND data_file_id < {placeholder}
  UNION
 SELECT o.table_id, 'delete' FROM {b}.own_data_file o
- WHERE o.data_file_id < {nf} AND o.begin_snapshot <= {n}
+ WHERE o.data_file_id < {nf} AND o.begin_snapshot <= {n} AND (o.end_snapshot IS NULL OR o.end_snapshot > {n})
    AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = o.data_file_id)
+""")
+# Files of the lake that a parent branch has deleted since are rows of neither branch.
+SELECT_PARENT_REMOVED = sql.SQL("""
+SELECT DISTINCT m.table_id, 'delete' FROM {p}.branch_removed m
+ WHERE m.begin_snapshot <= {n} AND (m.end_snapshot IS NULL OR m.end_snapshot > {n})
+   AND NOT EXISTS (SELECT FROM {b}.branch_removed c WHERE c.data_file_id = m.data_file_id AND c.is_parents)
 """)
 
 SELECT_CUT_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {relation} WHERE begin_snapshot > {n}")
@@ -450,7 +431,9 @@ def _read_unfit(conn: psycopg.Connection, point: MergePoint) -> dict[tuple[str, 
 
 def _read_versions(conn: psycopg.Connection, point: MergePoint, kind: VersionedKind) -> tuple[SideVersions, SideVersions]:
     keys = sql.SQL(", ").join(sql.Identifier(name) for name in kind.key)
-    names = {"t": sql.Identifier("ducklake_" + kind.name), "kept": sql.Identifier(("own_" if kind.is_viewed else "ducklake_") + kind.name)}
+    # What a parent branch has deleted of the lake's rows, the branch still shows from the lake.
+    kept = "own_" if kind.is_viewed and not point.has_parent_branch else "ducklake_"
+    names = {"t": sql.Identifier("ducklake_" + kind.name), "kept": sql.Identifier(kept + kind.name)}
     query = SELECT_VERSIONS.format(**point.names, **names, keys=keys, placeholder=sql.Literal(PLACEHOLDER))
     branch, main = SideVersions(), SideVersions()
     for *version, is_base, is_branch, is_main in conn.execute(query).fetchall():
@@ -492,7 +475,7 @@ class _FileReader:
         """Return what the branch did to the rows of each table."""
         for table_id, count, rows in self._run(SELECT_ADDED):
             self._found[table_id].added_count, self._found[table_id].added_rows = count, rows
-        for table_id, file_id in self._run(SELECT_REMOVED):
+        for table_id, file_id in self._run(SELECT_REMOVED, has_parent_branch=sql.Literal(self._point.has_parent_branch)):
             self._found[table_id].removed.append(file_id)
         for table_id, file_id in self._run(SELECT_CUT, placeholder=sql.Literal(PLACEHOLDER)):
             self._found[table_id].cut.add(file_id)
@@ -511,7 +494,9 @@ class _FileReader:
     def read_main_data(self) -> dict[int, set[str]]:
         """Return what the lake's rows show of what it did to the rows of each table."""
         found: dict[int, set[str]] = defaultdict(set)
-        for table_id, what in self._run(SELECT_MAIN_DATA, placeholder=sql.Literal(PLACEHOLDER)):
+        rows = [*self._run(SELECT_MAIN_DATA, placeholder=sql.Literal(PLACEHOLDER))]
+        rows += self._run(SELECT_PARENT_REMOVED) if self._point.has_parent_branch else []
+        for table_id, what in rows:
             found[table_id].add(what)
         for name in self._inlined[False]:
             relation = self._point.relation(name, on_branch=False)

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.layout import VIEWED, Schemas, build_moved_path, read_columns
+from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, Schemas, build_moved_path, read_columns
 from duckicelake.lake.branches.notes import COPY_OWN_FILE_NOTES, copy_notes
 from duckicelake.lake.branches.registry import (
     MAIN,
@@ -156,9 +156,9 @@ SELECT (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS
 """
 
 INSERT_FORK = sql.SQL("""
-INSERT INTO {branch}.branch_fork (fork_snapshot_id, next_file_id, next_catalog_id, lake_data_path, data_path, lake_iceberg_path,
-                                  iceberg_path)
-VALUES (-1, 0, 0, {lake_data_path}, {data_path}, {lake_iceberg_path}, {iceberg_path});
+INSERT INTO {branch}.branch_fork (fork_snapshot_id, next_file_id, next_catalog_id, parent_snapshot_id, parent_file_id,
+                                  lake_data_path, data_path, lake_iceberg_path, iceberg_path)
+VALUES (-1, 0, 0, -1, 0, {lake_data_path}, {data_path}, {lake_iceberg_path}, {iceberg_path});
 INSERT INTO {branch}.iceberg_setting (key, value) VALUES ('iceberg_path', {iceberg_path})
 """)
 
@@ -311,7 +311,7 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     is_of_main = claim.source == claim.schemas.repository
     conn.execute((SHOW_LAKE if is_of_main else SHOW_BRANCH).format(**names))
     if not is_of_main:
-        _copy_own_rows(conn, claim, names)
+        copy_own_rows(conn, claim.schemas.branch, claim.source, names)
     if claim.unchanged_before is not None:
         catch_up(conn, claim.unchanged_before, names)
     else:
@@ -363,7 +363,8 @@ END || coalesce(t.path, '')""")
 """The folder of a table `t` in a schema `s`, which relative paths of its files start from."""
 
 SHOW_LAKE = sql.SQL("""
-UPDATE {branch}.branch_fork SET fork_snapshot_id = {fork}, next_file_id = {next_file_id}, next_catalog_id = {next_catalog_id};
+UPDATE {branch}.branch_fork SET fork_snapshot_id = {fork}, next_file_id = {next_file_id}, next_catalog_id = {next_catalog_id},
+                                parent_snapshot_id = {fork}, parent_file_id = {next_file_id};
 WITH root AS (
     SELECT DISTINCT ON (t.table_id) t.table_id, {folder} AS root
       FROM {source}.ducklake_table t JOIN {source}.ducklake_schema s ON s.schema_id = t.schema_id
@@ -376,7 +377,8 @@ INSERT INTO {branch}.branch_root (table_id, root) SELECT table_id, root FROM roo
 
 SHOW_BRANCH = sql.SQL("""
 UPDATE {branch}.branch_fork b
-   SET fork_snapshot_id = p.fork_snapshot_id, next_file_id = p.next_file_id, next_catalog_id = p.next_catalog_id
+   SET fork_snapshot_id = p.fork_snapshot_id, next_file_id = p.next_file_id, next_catalog_id = p.next_catalog_id,
+       parent_snapshot_id = {fork}, parent_file_id = {next_file_id}
   FROM {source}.branch_fork p;
 INSERT INTO {branch}.branch_root (table_id, root) SELECT table_id, root FROM {source}.branch_root
 """)
@@ -388,31 +390,44 @@ WITH root AS (
      ORDER BY t.table_id, t.begin_snapshot DESC
 )
 INSERT INTO {own} ({columns}) SELECT {shown} FROM {own_of_source} f JOIN root r ON r.table_id = f.table_id
+ -- Rows that belong to no data file keep files from the orphan scan of the parent alone.
+ WHERE f.data_file_id < {no_data_file}
+""")
+COPY_OWN = sql.SQL("INSERT INTO {own} ({columns}) SELECT {columns} FROM {own_of_source}{condition}")
+OF_NO_PINS = sql.SQL(" WHERE table_id < {no_data_file}").format(no_data_file=NO_DATA_FILE)
+
+
+COPY_REMOVED = sql.SQL("""
+INSERT INTO {branch}.branch_removed (data_file_id, table_id, begin_snapshot, end_snapshot, is_parents)
+SELECT data_file_id, table_id, begin_snapshot, end_snapshot, true FROM {source}.branch_removed
 """)
 
 
-def _copy_own_rows(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, sql.Composable]) -> None:
-    """Copy what the parent has of its own and what it hides of the lake. Relative paths of files become full ones."""
-    removed, removed_of_source = (sql.Identifier(schema, "branch_removed") for schema in (claim.schemas.branch, claim.source))
-    conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(removed, removed_of_source))
+def copy_own_rows(conn: psycopg.Connection, branch: str, source: str, names: Mapping[str, sql.Composable]) -> None:
+    """Copy to a branch what its parent has of its own and what it hides of the lake. Relative paths of files become full ones.
+
+    `refork` calls it too, for a branch that goes on from another branch. `branch`, `source`: their metadata schemas.
+    """
+    conn.execute(COPY_REMOVED.format(**names))
     conn.execute(COPY_OWN_FILE_NOTES.format(**names))
     resolved: Mapping[str, LiteralString] = {
         "path": "CASE WHEN coalesce(f.path_is_relative, true) THEN r.root || f.path ELSE f.path END",
         "path_is_relative": "false",
     }
     for table in VIEWED:
-        columns = read_columns(conn, claim.schemas.branch, "own_" + table.name)
+        columns = read_columns(conn, branch, "own_" + table.name)
         listed = sql.SQL(", ").join(sql.Identifier(column) for column in columns)
         relations: dict[str, sql.Composable] = {
-            "own": sql.Identifier(claim.schemas.branch, "own_" + table.name),
-            "own_of_source": sql.Identifier(claim.source, "own_" + table.name),
+            "own": sql.Identifier(branch, "own_" + table.name),
+            "own_of_source": sql.Identifier(source, "own_" + table.name),
         }
         if table.has_path:
             shown = sql.SQL(", ").join(sql.SQL(resolved[c]) if c in resolved else sql.Identifier("f", c) for c in columns)
-            conn.execute(COPY_OWN_FILES.format(**names, **relations, columns=listed, shown=shown))
+            conn.execute(COPY_OWN_FILES.format(**names, **relations, columns=listed, shown=shown, no_data_file=NO_DATA_FILE))
         else:
-            conn.execute(sql.SQL("INSERT INTO {own} ({c}) SELECT {c} FROM {own_of_source}").format(**relations, c=listed))
-        gone, gone_of_source = (sql.Identifier(schema, "gone_" + table.name) for schema in (claim.schemas.branch, claim.source))
+            condition = OF_NO_PINS if table.name == "table" else sql.SQL("")
+            conn.execute(COPY_OWN.format(**relations, columns=listed, condition=condition))
+        gone, gone_of_source = (sql.Identifier(schema, "gone_" + table.name) for schema in (branch, source))
         conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(gone, gone_of_source))
 
 

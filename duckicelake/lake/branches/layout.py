@@ -64,10 +64,13 @@ TEXT_KEYS = ("key", "variant_path")
 """Columns of keys that may be too long for an index, which has their MD5 instead."""
 
 CREATE_FORK = sql.SQL("""
+-- The lake's snapshot and counters that the views show; and the parent's when the branch was made of it, which are the same for the lake.
 CREATE TABLE {branch}.branch_fork (
     fork_snapshot_id bigint NOT NULL,
     next_file_id bigint NOT NULL,
     next_catalog_id bigint NOT NULL,
+    parent_snapshot_id bigint NOT NULL,
+    parent_file_id bigint NOT NULL,
     lake_data_path text NOT NULL,
     data_path text NOT NULL,
     lake_iceberg_path text NOT NULL,
@@ -76,7 +79,11 @@ CREATE TABLE {branch}.branch_fork (
 -- The folders that the lake's tables had at the fork point, which relative paths of their files start from.
 CREATE TABLE {branch}.branch_root (table_id bigint PRIMARY KEY, root text NOT NULL);
 -- The files of the fork point whose rows the branch has deleted: a merge must know them when the lake has deleted its rows too.
-CREATE TABLE {branch}.branch_removed (data_file_id bigint NOT NULL, table_id bigint NOT NULL)
+-- `is_parents`: the parent had deleted them before the branch was made of it.
+CREATE TABLE {branch}.branch_removed (
+    data_file_id bigint NOT NULL, table_id bigint NOT NULL, begin_snapshot bigint NOT NULL, end_snapshot bigint,
+    is_parents boolean NOT NULL DEFAULT false
+)
 """)
 
 SELECT_COLUMNS = """
@@ -144,8 +151,9 @@ PASS_THROUGH = sql.SQL("""IF NOT EXISTS (SELECT FROM {own} o WHERE {is_old}) THE
             INSERT INTO {own} VALUES ({old});
         END IF;
     END IF;""")
-NOTE_REMOVED = sql.SQL("""INSERT INTO {removed} SELECT OLD.data_file_id, OLD.table_id FROM {fork} k
-     WHERE OLD.data_file_id < k.next_file_id AND OLD.begin_snapshot <= k.fork_snapshot_id
+NOTE_REMOVED = sql.SQL("""INSERT INTO {removed} (data_file_id, table_id, begin_snapshot, end_snapshot)
+    SELECT OLD.data_file_id, OLD.table_id, OLD.begin_snapshot, OLD.end_snapshot FROM {fork} k
+     WHERE OLD.data_file_id < k.parent_file_id AND OLD.begin_snapshot <= k.parent_snapshot_id
        AND (OLD.end_snapshot IS NULL OR OLD.end_snapshot > k.fork_snapshot_id);""")
 HIDE_MISSED = sql.SQL("""IF NOT FOUND THEN
         INSERT INTO {gone} VALUES ({old_key}) ON CONFLICT DO NOTHING;

@@ -1,6 +1,6 @@
-"""A merge of a branch into its lake: one lake snapshot of the lake, all or nothing, after which the branch goes on from there.
+"""A merge of a branch into its lake, or into the branch it was made of: one lake snapshot there, all or nothing, from which it goes on.
 
-A merge of the lake (`main`) into a branch is decided in the same way, and written into the branch: see `rebase`.
+A merge of the lake (`main`) or of a parent branch into a branch is decided in the same way, and written into the branch: see `rebase`.
 
 `catalog.repositories` and `commands.branches` call it. `plan_merge` takes no lock; REST calls it in a read transaction, a command in none.
 `merge_locked` runs in the caller's transaction, for REST under the lake's lock already, takes the locks of both, and decides again unless
@@ -20,14 +20,14 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, LiveObject, MergePoint, read_changes
+from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, LiveObject, read_changes
 from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, Side, decide
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.rebase import copy_changes, drop_copy, merge_copy, restore_views
 from duckicelake.lake.branches.refork import Restart, forget_rest, refork
-from duckicelake.lake.branches.registry import MAIN, Branch, check_installed, get_branch, list_children, lock_branch
+from duckicelake.lake.branches.registry import MAIN, Branch, MergePoint, check_installed, get_branch, list_children, lock_branch, read_point
 from duckicelake.lake.changes import NOTES_KIND, Change, format_changes, quote_names
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
@@ -138,7 +138,7 @@ VANISHED = "A table of inlined rows was dropped meanwhile; nothing was merged. T
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """A branch to merge into the lake, or the lake (`main`) to merge into a branch.
+    """A branch to merge into the lake (`main`) or its parent branch, or one of these to merge into a branch that was made of it.
 
     `author`, `message`: of the lake snapshot; None: a message that names the branch.
     """
@@ -151,58 +151,76 @@ class MergeRequest:
     message: str | None = None
 
     @property
-    def is_rebase(self) -> bool:
-        """True if the lake is merged into a branch."""
-        return self.name == MAIN and self.into != MAIN
-
-    @property
-    def branch(self) -> str:
-        """The name of the branch."""
-        return self.into if self.is_rebase else self.name
+    def branches(self) -> Sequence[str]:
+        """The names of the branches that the merge changes, or one branch if the other side is the lake."""
+        return [name for name in (self.name, self.into) if name != MAIN]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
     """The effect of a merge, or of a planned one. `snapshot_id` None: nothing was written. `tables`: words for the changes, by table.
 
-    `branch`: the branch that is merged, or that the lake is merged into (`into`).
+    `branch`: the branch that is merged, or that what it was made of is merged into. `name`, `into`: those of the request.
     """
 
     branch: str
+    name: str
+    into: str
     snapshot_id: int | None
     is_fast_forward: bool
     tables: Mapping[str, Sequence[str]]
     others: Sequence[str]
     left_out: Sequence[Conflict]
     overruled: Sequence[Conflict] = ()
-    into: str = MAIN
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSides:
+    """The branch of a merge, and what it was made of: another branch, or the lake (None). `is_rebase`: that is merged into the branch."""
+
+    branch: Branch
+    parent: Branch | None
+    is_rebase: bool
+
+    @property
+    def parent_name(self) -> str:
+        """The name of what the branch was made of."""
+        return MAIN if self.parent is None else self.parent.name
+
+    @property
+    def into(self) -> str:
+        """The name of what is merged into."""
+        return self.branch.name if self.is_rebase else self.parent_name
+
+    @property
+    def name(self) -> str:
+        """The name of what is merged."""
+        return self.parent_name if self.is_rebase else self.branch.name
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMerge:
     """A merge that was planned at a state of both sides."""
 
-    branch: Branch
+    sides: MergeSides
     point: MergePoint
     changes: Changes
     decision: Decision
     state: tuple[int, ...]
-    is_rebase: bool = False
 
     @property
     def is_fast_forward(self) -> bool:
         """True if what is merged into has not changed since the fork point."""
-        return self.changes.is_empty if self.is_rebase else self.state[0] == self.point.fork_snapshot_id
+        return self.changes.is_empty if self.sides.is_rebase else self.state[0] == self.point.fork_snapshot_id
 
     @property
     def has_nothing(self) -> bool:
         """True if there is nothing to write."""
-        if self.is_rebase:
+        if self.sides.is_rebase:
             return self.state[0] == self.point.fork_snapshot_id
         return self.decision.plan.is_empty and not self.decision.left_out
 
 
-SELECT_POINT = sql.SQL("SELECT fork_snapshot_id, next_file_id, next_catalog_id FROM {b}.branch_fork")
 SELECT_STATE = sql.SQL("""
 SELECT (SELECT max(snapshot_id) FROM {p}.ducklake_snapshot), (SELECT max(snapshot_id) FROM {b}.ducklake_snapshot),
        (SELECT coalesce(max(id), 0) FROM {p}.iceberg_change), (SELECT coalesce(max(id), 0) FROM {b}.iceberg_change)
@@ -226,22 +244,21 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before,
             or another version made it
     """
-    if MAIN not in (request.into, request.name):
-        raise BadRequest(f"A branch is merged into {MAIN!r}, and {MAIN!r} into a branch; two branches are not merged with each other.")
     if request.strategy not in STRATEGIES:
         raise BadRequest(f"The strategy {request.strategy[:64]!r} is none of {', '.join(STRATEGIES)}.")
     conn.execute(format_search_path(lake_schema))
-    branch = get_branch(conn, request.branch)
-    if request.is_rebase and branch.parent != lake_schema:
-        raise Unsupported(f"{branch.name!r} was made of another branch; {MAIN!r} is merged into branches that were made of it alone.")
-    check_installed(conn, branch)
+    sides = _find_sides(conn, lake_schema, request)
+    branch = sides.branch
+    for each in (branch, sides.parent):
+        if each is not None:
+            check_installed(conn, each)
     children = list_children(conn, branch)
     if children:
         raise Unsupported(
             f"Branches and tags were made of {branch.name!r}, which read files that it would forget by a merge: {', '.join(children)}. "
-            "Merge or delete them first."
+            f"Merge them into {MAIN!r}, or delete them first."
         )
-    point = read_point(conn, lake_schema, branch)
+    point = read_point(conn, lake_schema, branch, sides.parent)
     state = conn.execute(SELECT_STATE.format(**point.names)).fetchone()
     assert state is not None
     try:
@@ -249,23 +266,40 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
         changes = read_changes(conn, point)
     except psycopg.errors.UndefinedTable as error:
         raise LakeBusy(VANISHED) from error
-    return PlannedMerge(branch, point, changes, decide(changes, request.resolution), tuple(state), request.is_rebase)
+    return PlannedMerge(sides, point, changes, decide(changes, request.resolution), tuple(state))
 
 
-def read_point(conn: psycopg.Connection, lake_schema: str, branch: Branch) -> MergePoint:
-    """Return the point where a branch left the lake."""
-    row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
-    assert row is not None
-    return MergePoint(lake_schema, branch.schema_name, *row)
+def _find_sides(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> MergeSides:
+    """Return the sides of a merge. Raises: NotFound, BadRequest: these two are not merged with each other."""
+    if request.into == MAIN:
+        return MergeSides(get_branch(conn, request.name), None, False)
+    into = get_branch(conn, request.into)
+    if request.name == MAIN:
+        if into.parent != lake_schema:
+            raise Unsupported(
+                f"{into.name!r} was made of another branch. The news of {MAIN!r} reach it through that one: merge that one into it."
+            )
+        return MergeSides(into, None, True)
+    named = get_branch(conn, request.name)
+    for branch, parent, is_rebase in ((named, into, False), (into, named, True)):
+        # A branch that has the schema of a deleted one is younger than those made of that one.
+        if branch.parent == parent.schema_name and parent.number < branch.number:
+            return MergeSides(branch, parent, is_rebase)
+    raise BadRequest(
+        f"A branch is merged with {MAIN!r} or with the branch it was made of; neither of {named.name!r} and {into.name!r} was made of "
+        "the other."
+    )
 
 
 def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
     """Raise MergeConflicts if something stands against the merge, with the list."""
     if request.strategy == FF and not planned.is_fast_forward:
         fork, head = planned.point.fork_snapshot_id, planned.state[0]
-        changed = f"The lake has changed since the branch {request.branch!r} was made (snapshot {fork}, now {head})"
-        if planned.is_rebase:
-            changed = f"The branch {request.branch!r} has changes of its own"
+        name, parent = planned.sides.branch.name, planned.sides.parent
+        what = "The lake" if parent is None else f"The branch {parent.name!r}"
+        changed = f"{what} has changed since the branch {name!r} was made (snapshot {fork}, now {head})"
+        if planned.sides.is_rebase:
+            changed = f"The branch {name!r} has changes of its own"
         raise MergeConflicts(f"{changed}, so this is no fast-forward; nothing was written. Merge with the strategy three-way.")
     conflicts = planned.decision.conflicts
     if conflicts:
@@ -277,9 +311,9 @@ def check_plan(planned: PlannedMerge, request: MergeRequest) -> None:
 def preview(planned: PlannedMerge) -> MergeResult:
     """Return what a planned merge would do."""
     tables, others = list_table_words(planned.changes, planned.decision.plan)
-    decision = planned.decision
-    into = planned.branch.name if planned.is_rebase else MAIN
-    return MergeResult(planned.branch.name, None, planned.is_fast_forward, tables, others, decision.left_out, decision.overruled, into)
+    decision, sides = planned.decision, planned.sides
+    named = (sides.branch.name, sides.name, sides.into)
+    return MergeResult(*named, None, planned.is_fast_forward, tables, others, decision.left_out, decision.overruled)
 
 
 def merge_branch(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, tries: int = LOCK_TRIES) -> MergeResult:
@@ -300,7 +334,8 @@ def merge_branch(conn: psycopg.Connection, lake_schema: str, request: MergeReque
     raise ServiceUnavailable(NEVER_IDLE)
 
 
-LOCK_BOTH = sql.SQL("LOCK TABLE {p}.ducklake_snapshot, {b}.ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+# Branches show rows of the lake, which its maintenance may be deleting.
+LOCK_BOTH = sql.SQL("LOCK TABLE {r}.ducklake_snapshot, {p}.ducklake_snapshot, {b}.ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
 
 
 def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
@@ -312,15 +347,16 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
         # Shorter than Postgres' deadlock timeout: in a circle of waiting sessions this one gives way.
         conn.execute("SET LOCAL lock_timeout = '500ms'")
         conn.execute(LOCK_BOTH.format(**planned.point.names))
-        number = lock_branch(conn, planned.branch)
+        sides = [each for each in (planned.sides.parent, planned.sides.branch) if each is not None]
+        is_same = all([lock_branch(conn, each) == each.number for each in sides])
         state = conn.execute(SELECT_STATE.format(**planned.point.names)).fetchone()
-        has_children = bool(list_children(conn, planned.branch))
-        if state is None or tuple(state) != planned.state or number != planned.branch.number or has_children:
+        has_children = bool(list_children(conn, planned.sides.branch))
+        if state is None or tuple(state) != planned.state or not is_same or has_children:
             planned = plan_merge(conn, lake_schema, request)
             check_plan(planned, request)
         if planned.has_nothing:
             return preview(planned)
-        return _rebase(conn, request, planned) if request.is_rebase else _write(conn, request, planned)
+        return (_rebase if planned.sides.is_rebase else _write)(conn, request, planned)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise LakeBusy("The lake or the branch is busy with other commits; nothing was merged. Try again.") from error
     except psycopg.errors.UndefinedTable as error:
@@ -342,16 +378,19 @@ def _write(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerg
         max(main.next_catalog_id, head.next_catalog_id),
         max(main.next_file_id, head.next_file_id) + 1,
     )
+    branch, numbers = planned.sides.branch, sorted(_read_numbers(conn, point, planned.sides.branch))
+    conn.execute(format_search_path(point.target))
     _write_snapshots(conn, request, (main, lake), tokens, done)
     conn.execute(LOCK_CHANGES.format(s=sql.Identifier(point.source)))
     _note_histories(conn, point.target, sorted(plan.files))
-    conn.execute(NOTE_MERGED, {"numbers": sorted(_read_numbers(conn, planned.point, planned.branch)), "snapshot_id": writer.snapshot_id})
-    refork(conn, point, planned.branch, Restart(head, lake, list_main_tokens(planned.changes)))
+    conn.execute(NOTE_MERGED, {"numbers": numbers, "snapshot_id": writer.snapshot_id})
+    conn.execute(format_search_path(point.repository))
+    refork(conn, point, branch, Restart(head, lake, list_main_tokens(planned.changes)))
     return done
 
 
 def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMerge) -> MergeResult:
-    point, plan, branch = planned.point, planned.decision.plan, planned.branch
+    point, plan, branch = planned.point, planned.decision.plan, planned.sides.branch
     copy, lake = copy_changes(conn, point, plan), read_head(conn, point.target)
     tokens = [*list_main_tokens(planned.changes), *list_branch_tokens(planned.changes)]
     refork(conn, point, branch, Restart(copy.head, lake, tokens, keeps_files=True))
@@ -362,7 +401,7 @@ def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMer
         done = replace(done, snapshot_id=heads[1].snapshot_id)
         conn.execute(format_search_path(point.source))
         _write_snapshots(conn, request, heads, list_tokens(planned.changes, plan), done)
-        conn.execute(format_search_path(point.target))
+        conn.execute(format_search_path(point.repository))
     restore_views(conn, copy)
     _note_histories(conn, point.source, sorted(plan.files))
     drop_copy(conn, copy)
@@ -433,7 +472,7 @@ def _write_snapshots(
 
     The search path is the metadata schema that it is written to. `heads`: before and after.
     """
-    what = f"rebase onto {MAIN}" if request.is_rebase else f"merge branch {request.name}"
+    what = f"rebase onto {done.name}" if done.into == done.branch else f"merge branch {done.name}"
     said = {"author": request.author or "duckicelake", "message": request.message or what}
     before, after = heads
     extra = json.dumps({"merge": describe_result(done)})
@@ -517,6 +556,7 @@ def describe_result(result: MergeResult) -> dict[str, Any]:
     """Return a merge as JSON."""
     return {
         "branch": result.branch,
+        "from": result.name,
         "into": result.into,
         "snapshot-id": result.snapshot_id,
         "fast-forward": result.is_fast_forward,

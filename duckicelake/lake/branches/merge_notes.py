@@ -11,8 +11,8 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import MergeConflicts
-from duckicelake.lake.branches.changes import MergePoint
 from duckicelake.lake.branches.merge_rules import REBASE, MergePlan
+from duckicelake.lake.branches.registry import MergePoint
 
 ADD_TABLES = sql.SQL("""
 INSERT INTO {p}.iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
@@ -29,7 +29,7 @@ SELECT n.table_id, w.location, n.format_version, n.sequence_base,
   FROM {b}.iceberg_table n
  CROSS JOIN (SELECT CASE WHEN starts_with(iceberg_path, '/') THEN 'file://' ELSE '' END || iceberg_path AS branch_uri,
                     CASE WHEN starts_with(lake_iceberg_path, '/') THEN 'file://' ELSE '' END || lake_iceberg_path AS lake_uri
-               FROM {b}.branch_fork) k
+               FROM {folders} f) k
  CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(n.location, k.branch_uri)
                                  THEN k.lake_uri || substr(n.location, length(k.branch_uri) + 1) ELSE n.location END AS location) w
  WHERE n.table_id = ANY(%(new)s)
@@ -96,7 +96,7 @@ def copy_merged_notes(conn: psycopg.Connection, point: MergePoint, plan: MergePl
 
     Raises: MergeConflicts: an id of a definition that is to be taken means another one on the lake
     """
-    names = {**point.names, "m": sql.Literal(snapshot_id)}
+    names = {**point.names, "m": sql.Literal(snapshot_id), "folders": point.folders}
     kept = sorted((set(plan.files) | plan.reshaped | plan.noted) - plan.new_tables)
     # Clients may have loaded a table from the branch alone, so the lake has no note of it.
     conn.execute(ADD_TABLES.format(**names), {"new": sorted(plan.new_tables | plan.noted)})

@@ -23,7 +23,7 @@ from duckicelake.lake.changes import REWRITE_KINDS
 from duckicelake.lake.writing.dropped import PROTECTION
 
 FLUSH = "CALL ducklake_flush_inlined_data"
-REBASE = "Make a new branch of the lake's present state and repeat the change there, or leave the object out with ours"
+REBASE = "Make a new branch of the present state and repeat the change there, or leave the object out with ours"
 
 CANCEL, OURS, THEIRS = "cancel", "ours", "theirs"
 CHOICES = (CANCEL, OURS, THEIRS)
@@ -159,6 +159,8 @@ class _Rules:
     def __init__(self, changes: Changes, excluded: set[int], excluded_keys: set[tuple[int | str, ...]]) -> None:
         self._changes = changes
         self._excluded = excluded
+        point = changes.point
+        self._lake = f"the branch {point.parent_name!r}" if point.has_parent_branch else "the lake"
         self._main_live = {each.object_id: each for each in changes.main_objects}
         self._branch_live = {each.object_id: each for each in changes.branch_objects}
         versions = {kind: _without(side, excluded) for kind, side in changes.branch.items()}
@@ -213,10 +215,12 @@ class _Rules:
             yield from self._check_protection(table_id, "table")
             kinds = self._describe_main(table_id)
             if set(kinds) - {"compaction"}:
-                yield self._conflict("drop/change", table_id, "The table is dropped on the branch, and was changed on the lake.", REBASE)
+                yield self._conflict(
+                    "drop/change", table_id, f"The table is dropped on the branch, and was changed on {self._lake}.", REBASE
+                )
             return
         if table_id in self._main.dropped("table"):
-            yield self._conflict("change/drop", table_id, "The table was dropped on the lake.", REBASE)
+            yield self._conflict("change/drop", table_id, f"The table was dropped on {self._lake}.", REBASE)
             return
         yield from self._check_name(table_id)
         yield from self._check_shape(table_id)
@@ -228,7 +232,7 @@ class _Rules:
         """Refs and staged snapshots are notes alone: the table may have no other change."""
         for table_id in sorted(self._changes.tables_with_refs - self._excluded):
             if table_id in self._branch_live:
-                reason = "The table has branches, tags or staged snapshots of its own on the branch, which the lake will not have."
+                reason = f"The table has branches, tags or staged snapshots of its own on the branch, which {self._lake} will not have."
                 remedy = "Remove these refs of the table on the branch, and publish or remove its staged snapshots."
                 yield self._conflict("refs/any", table_id, reason, remedy)
 
@@ -241,8 +245,8 @@ class _Rules:
         if (mine.schema_id, mine.name) == (theirs.schema_id, theirs.name):
             _forget(self.plan.versions["table"], table_id)
         else:
-            reason = f"The table is called {mine.name!r} on the branch and {theirs.name!r} on the lake."
-            yield self._conflict("rename/rename", table_id, reason, "Give it the lake's name on the branch too.")
+            reason = f"The table is called {mine.name!r} on the branch and {theirs.name!r} on {self._lake}."
+            yield self._conflict("rename/rename", table_id, reason, f"Give it {self._lake}'s name on the branch too.")
 
     def _check_shape(self, table_id: int) -> Iterator[Conflict]:
         for kind, word in (("column", "schema"), ("partition_info", "partitioning"), ("sort_info", "sorting")):
@@ -253,7 +257,7 @@ class _Rules:
             else:
                 reason = f"Its {word} was changed on both sides, differently."
                 yield self._conflict(
-                    f"{word}/{word}", table_id, reason, "Make the same change on the branch as on the lake, or undo it there."
+                    f"{word}/{word}", table_id, reason, f"Make the same change on the branch as on {self._lake}, or undo it there."
                 )
         yield from self._check_named_columns(table_id)
         buckets = self._changes.bucketed
@@ -269,7 +273,7 @@ class _Rules:
         is_changed = theirs is not None or table_id in self._main.tables_of("column", "partition_info", "sort_info")
         if not self._list_noted(table_id) or not is_changed or (mine and theirs and mine.values == theirs.values):
             return
-        reason = "Iceberg clients changed its schema, partition spec or sort order on the branch, and one of these was changed on the lake."
+        reason = f"Iceberg clients changed its schema, spec or sort order on the branch, and one of these was changed on {self._lake}."
         yield self._conflict("definition/definition", table_id, reason, REBASE)
 
     def _check_named_columns(self, table_id: int) -> Iterator[Conflict]:
@@ -286,8 +290,8 @@ class _Rules:
         """Yield a conflict if the lake protects an object that the branch dropped or moved away."""
         ids = {object_id} if kind == "schema" else {object_id, self._main_live[object_id].schema_id}
         if ids & self._changes.protected:
-            reason = f"The property {PROTECTION!r} on the lake protects it, or its namespace, from being dropped."
-            remedy = "Remove the property on the lake first, or keep the object with ours."
+            reason = f"The property {PROTECTION!r} on {self._lake} protects it, or its namespace, from being dropped."
+            remedy = f"Remove the property on {self._lake} first, or keep the object with ours."
             yield self._conflict("drop/protected", object_id, reason, remedy, kind)
 
     def _check_files(self, table_id: int) -> Iterator[Conflict]:
@@ -301,19 +305,19 @@ class _Rules:
         what = "compaction" if self._may_be_compacted(table_id, on_branch=False) else "delete"
         if found.lost:
             mine = "overwrite" if found.lost & removed else "delete"
-            reason = f"{len(found.lost)} of the files in which the branch changed rows are not on the lake any more: {_show(found.lost)}."
+            reason = f"{len(found.lost)} of the files in which the branch changed rows are no longer on {self._lake}: {_show(found.lost)}."
             yield self._conflict(f"{mine}/{what}", table_id, reason, REBASE)
         elif found.met:
             mine = "overwrite" if found.met & removed else "delete"
             reason = f"Both sides deleted or changed rows of {len(found.met)} files: {_show(found.met)}."
             yield self._conflict(f"{mine}/delete", table_id, reason, REBASE)
         elif found.unflushed:
-            reason = f"The branch has flushed deletes of {len(found.unflushed)} files that are inlined on the lake still."
+            reason = f"The branch has flushed deletes of {len(found.unflushed)} files that are inlined on {self._lake} still."
             yield self._conflict(
-                "compaction/any", table_id, reason, f"{REBASE}. Flush inlined deletes on the lake before a branch is made."
+                "compaction/any", table_id, reason, f"{REBASE}. Flush inlined deletes on {self._lake} before a branch is made."
             )
         if found.lost_rows:
-            reason = f"{found.lost_rows} inlined rows that the branch deleted, changed or flushed are not as they were on the lake either."
+            reason = f"{found.lost_rows} inlined rows that the branch deleted, changed or flushed are not as before on {self._lake} either."
             yield self._conflict(f"delete/{what}", table_id, reason, REBASE)
 
     def _check_inlined(self, table_id: int) -> Iterator[Conflict]:
@@ -345,7 +349,7 @@ class _Rules:
                     _forget_key(self.plan.versions[kind], key)
                 else:
                     reason = f"The property {key[-1]!r} was changed on both sides, differently."
-                    found = self._conflict("property/property", object_id, reason, "Set it on the branch to the lake's value.", None)
+                    found = self._conflict("property/property", object_id, reason, f"Set it on the branch to {self._lake}'s value.", None)
                     yield replace(found, key=key)
 
     def _check_namespaces(self) -> Iterator[Conflict]:
@@ -358,15 +362,15 @@ class _Rules:
             self.plan.schemas[schema_id] = theirs.object_id
             _forget(self.plan.versions["schema"], schema_id)
             if mine.name != theirs.name:
-                reason = f"The lake has a namespace {theirs.name!r}, whose name differs by case alone."
+                reason = f"There is a namespace {theirs.name!r} on {self._lake}, whose name differs by case alone."
                 yield self._conflict("create/create", schema_id, reason, "Rename one of them.", "schema")
             yield from self._check_namespace_tags(schema_id)
         gone = self._main.dropped("schema")
         for each in self._changes.branch_objects:
             if each.schema_id in gone and each.kind != "schema" and (each.object_id,) in self._branch.added_keys(each.kind):
-                reason = "Its namespace was dropped on the lake."
+                reason = f"Its namespace was dropped on {self._lake}."
                 yield self._conflict(
-                    "create/drop", each.object_id, reason, "Create the namespace on the lake again, under the same name.", each.kind
+                    "create/drop", each.object_id, reason, f"Create the namespace on {self._lake} again, under the same name.", each.kind
                 )
         for schema_id in sorted(self._branch.dropped("schema") - gone):
             yield from self._check_protection(schema_id, "schema")
@@ -376,8 +380,8 @@ class _Rules:
                 if each.schema_id == schema_id and each.kind != "schema" and (each.object_id,) not in self._branch.ended_keys(each.kind)
             ]
             if left:
-                reason = f"The branch dropped the namespace; the lake has {left[0].name!r} in it."
-                yield self._conflict("drop/create", schema_id, reason, "Move or drop what is in it on the lake.", "schema")
+                reason = f"The branch dropped the namespace; {left[0].name!r} is in it on {self._lake}."
+                yield self._conflict("drop/create", schema_id, reason, f"Move or drop what is in it on {self._lake}.", "schema")
 
     def _check_namespace_tags(self, schema_id: int) -> Iterator[Conflict]:
         """Properties of a namespace that both sides made: what the lake's has not is added to it."""
@@ -389,7 +393,7 @@ class _Rules:
                 _forget_key(self.plan.versions["tag"], tag)
             else:
                 reason = f"Both sides made the namespace, with different values of the property {key!r}."
-                found = self._conflict("property/property", object_id, reason, "Set it on the branch to the lake's value.", "schema")
+                found = self._conflict("property/property", object_id, reason, f"Set it on the branch to {self._lake}'s value.", "schema")
                 yield replace(found, key=tag)
 
     def _check_names(self) -> Iterator[Conflict]:
@@ -404,7 +408,7 @@ class _Rules:
             schema_id = self.plan.schemas.get(each.schema_id, each.schema_id)
             other = taken.get((schema_id, each.name.lower(), each.kind == "macro"))
             if other is not None and other.object_id != each.object_id:
-                reason = f"The lake has a {other.kind} {other.name!r} there, made since the branch was."
+                reason = f"A {other.kind} {other.name!r} is there on {self._lake}, made since the branch was."
                 yield self._conflict("create/create", each.object_id, reason, "Rename one of them.", each.kind)
 
     def _may_be_compacted(self, table_id: int, *, on_branch: bool) -> bool:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.changes import AT_FORK, KINDS, NOW, MergePoint, SideVersions, VersionedKind, get_table_id
+from duckicelake.lake.branches.changes import AT_FORK, KINDS, NOW, SideVersions, VersionedKind, get_table_id
 from duckicelake.lake.branches.create import FOLDER
 from duckicelake.lake.branches.layout import read_columns
 from duckicelake.lake.branches.merge_rules import MergePlan
+from duckicelake.lake.branches.registry import MergePoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ MOVED_BACK = sql.SQL("""
 (SELECT CASE WHEN coalesce(f.path_is_relative, true) THEN f.path
              WHEN starts_with(f.path, k.iceberg_path) THEN k.lake_iceberg_path || substr(f.path, length(k.iceberg_path) + 1)
              WHEN starts_with(f.path, k.data_path) THEN k.lake_data_path || substr(f.path, length(k.data_path) + 1)
-             ELSE f.path END FROM {b}.branch_fork k)""")
+             ELSE f.path END FROM {folders} k)""")
 
 DROPPED = ("table", "partition_info", "column", "column_tag", "data_file", "delete_file", "sort_info")
 END_DROPPED = sql.SQL("UPDATE {p}.{t} SET end_snapshot = {m} WHERE {key} = ANY(%(ids)s) AND end_snapshot IS NULL")
@@ -187,6 +188,7 @@ class MergeWriter:
             "m": sql.Literal(self.snapshot_id),
             "v": sql.Literal(self.schema_version),
             "is_known": IS_KNOWN.format(**point.names),
+            "folders": point.folders,
         }
 
     def write(self) -> None:

@@ -1,8 +1,8 @@
-"""A rebase of a branch: it shows the lake's newest snapshot then, and its own changes as one snapshot on top.
+"""A rebase of a branch: it shows the newest snapshot of the lake, or of its parent branch, and its own changes as one snapshot on top.
 
-`merge` calls it for a merge of `main` into a branch, in the transaction that holds the locks of both. What is a conflict is decided as for
-a merge of the branch into the lake. Then the branch's changes are copied into a schema that exists in this transaction alone, the branch
-begins again with the lake's newest snapshot (`refork`), and the changes are merged into it from the copy.
+`merge` calls it for a merge of what the branch was made of into the branch, in the transaction that holds the locks of both. What is a
+conflict is decided as for a merge the other way. Then the branch's changes are copied into a schema that exists in this transaction alone,
+the branch begins again with that newest snapshot (`refork`), and the changes are merged into it from the copy.
 """
 
 from dataclasses import dataclass, replace
@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.changes import MergePoint, get_table_id
+from duckicelake.lake.branches.changes import get_table_id
 from duckicelake.lake.branches.create import SELECT_INLINED
 from duckicelake.lake.branches.layout import PREFIX, VIEWED, read_columns
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
+from duckicelake.lake.branches.registry import MergePoint
 from duckicelake.lake.branches.spare import COPIED
 
 NOT_NEEDED = ("snapshot", "snapshot_changes", "files_scheduled_for_deletion", "table_column_stats")
@@ -27,8 +28,7 @@ VIEW_NOTES = "iceberg_view"
 COPY_FORK = sql.SQL("""
 CREATE SCHEMA {s};
 CREATE TABLE {s}.branch_fork AS
-SELECT fork_snapshot_id, next_file_id, next_catalog_id, data_path AS lake_data_path, data_path, iceberg_path AS lake_iceberg_path,
-       iceberg_path
+SELECT data_path AS lake_data_path, data_path, iceberg_path AS lake_iceberg_path, iceberg_path
   FROM {b}.branch_fork
 """)
 COPY_FILES = sql.SQL("""
@@ -63,7 +63,8 @@ class ChangesCopy:
 
 def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -> ChangesCopy:
     """Copy what a merge of the branch reads of it. `drop_copy` removes the copy."""
-    copy = ChangesCopy(replace(point, target=point.source, source=f"rebase@{conn.info.backend_pid}"), read_head(conn, point.source))
+    copied_point = replace(point, target=point.source, source=f"rebase@{conn.info.backend_pid}", has_parent_branch=False)
+    copy = ChangesCopy(copied_point, read_head(conn, point.source))
     names = {**point.names, "s": sql.Identifier(copy.point.source)}
     conn.execute(COPY_FORK.format(**names))
     for table in VIEWED:

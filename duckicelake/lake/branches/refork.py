@@ -1,10 +1,11 @@
 """After a merge or reset the branch goes on from the lake's newest snapshot: with its rows, no rows of its own, and new ranges of ids.
 
-In a rebase it gets rows of its own again afterwards. `merge` and `reset` call it in their transaction, under the locks of both. After a
-merge the lake goes on with the ids of the branch's old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id
-taken, and conflict with what the lake changed, with what the branch forgets, and with names that are taken by now: the branch's first
-lake snapshot names all of it. Files of the old ranges stay in the branch's DATA_PATH; those that the branch
-forgets are scheduled for deletion on the lake, and nothing is removed from the object store.
+A branch that is merged with its parent branch goes on from that one's, with a copy of its rows. In a rebase it gets rows of its own again
+afterwards. `merge` and `reset` call it in their transaction, under the locks of both. After a merge the lake, or the parent branch, goes on
+with the ids of the branch's old ranges. Sessions of DuckDB that are open on the branch find the next snapshot id taken, and conflict with
+what the lake changed, with what the branch forgets, and with names that are taken by now: the branch's first lake snapshot names all of it.
+Files of the old ranges stay in the branch's DATA_PATH; those that the branch forgets are scheduled for deletion on the lake or the parent
+branch, and nothing is removed from the object store.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.changes import MergePoint
 from duckicelake.lake.branches.create import (
     CHANGE_SETTINGS,
     COPY_TABLES,
@@ -21,17 +21,19 @@ from duckicelake.lake.branches.create import (
     ROW_ID_BITS,
     SELECT_INLINED,
     SELECT_NEEDED,
+    SHOW_BRANCH,
     SHOW_LAKE,
     STOP_INLINING,
     STRIDE_BITS,
     build_branch_path,
+    copy_own_rows,
     format_copying,
     to_uri,
 )
 from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_path, read_columns
 from duckicelake.lake.branches.merge_write import Head
 from duckicelake.lake.branches.notes import COPY_NOTES
-from duckicelake.lake.branches.registry import Branch, list_branches
+from duckicelake.lake.branches.registry import Branch, MergePoint, list_branches
 from duckicelake.lake.branches.spare import COPIED, copy_large
 from duckicelake.lake.changes import Change, format_changes, quote_names
 from duckicelake.lake.readers import ReadMember, renew_inlined
@@ -180,9 +182,9 @@ UPDATE {b}.branch_fork SET iceberg_path = {iceberg_path};
 UPDATE {b}.iceberg_setting SET value = {iceberg_path} WHERE key = 'iceberg_path'
 """)
 UPDATE_BRANCH = sql.SQL("""
-UPDATE {p}.iceberg_branch SET number = {number}, fork_snapshot_id = {fork}, parent = {parent}, iceberg_path = {iceberg_path}
+UPDATE {r}.iceberg_branch SET number = {number}, fork_snapshot_id = {fork}, parent = {parent}, iceberg_path = {iceberg_path}
  WHERE number = {old};
-UPDATE {p}.iceberg_branch_copy SET number = {number} WHERE number = {old};
+UPDATE {r}.iceberg_branch_copy SET number = {number} WHERE number = {old};
 INSERT INTO {b}.iceberg_setting (key, value) VALUES ('forked_at', clock_timestamp()::text)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """)
@@ -190,10 +192,11 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A new beginning of a branch at the lake's newest snapshot.
+    """A new beginning of a branch at the newest snapshot of the lake, or of its parent branch (`target` of the merge's point).
 
-    `head`, `lake`: the newest snapshots of the branch and of the lake. `changes`: what the lake changed since the fork point, and what the
-    branch forgets. `keeps_files`: the branch gets its own files back and keeps its folder; the caller calls `forget_rest` afterwards.
+    `head`, `lake`: the newest snapshots of the branch and of the target. `changes`: what the target changed
+    since the fork point, and what the branch forgets. `keeps_files`: the branch gets its own files back and keeps its folder; the caller
+    calls `forget_rest` afterwards.
     """
 
     head: Head
@@ -203,27 +206,29 @@ class Restart:
 
 
 def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart: Restart) -> None:
-    """Let the branch go on from the lake's newest snapshot."""
+    """Let the branch go on from the newest snapshot of the point's target."""
     row = conn.execute(
-        sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.target))
+        sql.SQL("SELECT nextval(format('%I.iceberg_branch_number', {})::regclass)").format(sql.Literal(point.repository))
     ).fetchone()
     assert row is not None
     names = _build_names(conn, point, branch, row[0], restart)
     if restart.keeps_files:
         names |= {"iceberg_path": sql.Literal(branch.iceberg_path), "branch_uri": sql.Literal(to_uri(branch.iceberg_path))}
-    conn.execute(CHANGE_SETTINGS.format(repository=names["p"]))
+    conn.execute(CHANGE_SETTINGS.format(repository=names["r"]))
     conn.execute(COPY_REACHED.format(**names, reached=_format_reached(point.source)))
     conn.execute(KEEP_VERSIONS.format(**names))
     before = read_shown(conn, point.source, point.fork_snapshot_id)
     _empty(conn, point, kept=("location",) if restart.keeps_files else ())
     conn.execute(MOVE_OBJECTS.format(**names))
-    conn.execute(SHOW_LAKE.format(**names))
+    conn.execute((SHOW_BRANCH if point.has_parent_branch else SHOW_LAKE).format(**names))
+    if point.has_parent_branch:
+        copy_own_rows(conn, point.source, point.target, names)
     copy_large(conn, names, with_bounds=True)
     conn.execute(COPY_TABLES.format(**names))
     _copy_inlined(conn, point, names)
     conn.execute(COPY_NOTES.format(**names))
     conn.execute(RAISE_VERSIONS.format(**names))
-    message = f"branch {branch.name} goes on from the lake's snapshot {restart.lake.snapshot_id}"
+    message = f"branch {branch.name} goes on from snapshot {restart.lake.snapshot_id} of {point.parent_name}"
     # In capitals: DuckDB reads entries in any case, and the server takes none of these for a snapshot of a table.
     named = [*list_arrivals(conn, point.source, before), *restart.changes]
     shown = format_changes(Change(change.kind.upper(), change.value) for change in named)
@@ -241,7 +246,7 @@ def forget_rest(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> 
 
 
 def _forget(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> None:
-    """Schedule, on the lake, the files that the branch reached before and that neither of them names now."""
+    """Schedule, on the lake or the parent branch, the files that the branch reached before and that neither of them names now."""
     names = {**point.names, "data_path": sql.Literal(branch.data_path)}
     conn.execute(SCHEDULE_REACHED.format(**names))
     _pin_named(conn, branch, names)
@@ -264,11 +269,11 @@ def _pin_named(conn: psycopg.Connection, branch: Branch, names: Mapping[str, sql
 
 def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, restart: Restart) -> dict[str, sql.Composable]:
     head, lake = restart.head, restart.lake
-    paths = sql.SQL("SELECT lake_iceberg_path FROM {}.branch_fork").format(sql.Identifier(point.source))
-    row = conn.execute(paths).fetchone()
+    paths = sql.SQL("SELECT b.lake_iceberg_path, k.lake_iceberg_path FROM {b}.branch_fork b, {folders} k")
+    row = conn.execute(paths.format(**point.names, folders=point.folders)).fetchone()
     assert row is not None
     source = sql.Identifier(point.target)
-    message = f"branch {branch.name} of main at snapshot {lake.snapshot_id}"
+    message = f"branch {branch.name} of {point.parent_name} at snapshot {lake.snapshot_id}"
     iceberg_path = build_branch_path(row[0], number)
     return {
         **point.names,
@@ -282,7 +287,7 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
         "base": sql.Literal(number << STRIDE_BITS),
         "row_base": sql.Literal(number << ROW_ID_BITS),
         "message": sql.Literal(message),
-        "source_uri": sql.Literal(to_uri(row[0])),
+        "source_uri": sql.Literal(to_uri(row[1])),
         "branch_uri": sql.Literal(to_uri(iceberg_path)),
         "iceberg_path": sql.Literal(iceberg_path),
         "data_path": sql.Literal(branch.data_path),
@@ -332,7 +337,7 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
             )
             conn.execute(sql.SQL(registered).format(**point.names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
-    renew_inlined(conn, ReadMember(point.source, point.target), replaced)
+    renew_inlined(conn, ReadMember(point.source, point.repository), replaced)
 
 
 def _clear(conn: psycopg.Connection, relation: sql.Identifier, *, drops: bool, must_drop: bool) -> None:

@@ -131,6 +131,63 @@ def has_snapshot(conn: psycopg.Connection, snapshot_id: int) -> bool:
     return bool(row and row[0])
 
 
+FOLDERS = sql.SQL("{b}.branch_fork")
+FOLDERS_OF_BRANCHES = sql.SQL("""
+(SELECT m.data_path, m.iceberg_path, t.data_path AS lake_data_path, t.iceberg_path AS lake_iceberg_path
+   FROM {b}.branch_fork m CROSS JOIN {p}.branch_fork t)""")
+
+
+@dataclass(frozen=True, slots=True)
+class MergePoint:
+    """The point where a branch left the lake, or its parent branch: both schemas, the fork point, and the parent's next file id then.
+
+    The changes of `source`, the branch, are applied to `target`, which it left. While a rebase writes, `target` is the branch, and
+    `source` a temporary copy of its changes. `repository`: the lake's schema. `has_parent_branch`: both are branches, and neither is a
+    copy; the views of both show rows of the lake then. `parent_name`: of what the branch left.
+    """
+
+    target: str
+    source: str
+    repository: str
+    fork_snapshot_id: int
+    next_file_id: int
+    has_parent_branch: bool = False
+    parent_name: str = MAIN
+
+    @property
+    def names(self) -> dict[str, sql.Composable]:
+        """The names in the statements of a merge."""
+        return {
+            "p": sql.Identifier(self.target),
+            "b": sql.Identifier(self.source),
+            "r": sql.Identifier(self.repository),
+            "n": sql.Literal(self.fork_snapshot_id),
+            "nf": sql.Literal(self.next_file_id),
+        }
+
+    @property
+    def folders(self) -> sql.Composed:
+        """The relation with the folders of the branch, and those of the target as the lake's."""
+        return (FOLDERS_OF_BRANCHES if self.has_parent_branch else FOLDERS).format(**self.names)
+
+    def relation(self, name: str, *, on_branch: bool) -> sql.Identifier:
+        """Return a table of one side."""
+        return sql.Identifier(self.source if on_branch else self.target, name)
+
+
+SELECT_POINT = sql.SQL("SELECT fork_snapshot_id, next_file_id, parent_snapshot_id, parent_file_id FROM {b}.branch_fork")
+
+
+def read_point(conn: psycopg.Connection, lake_schema: str, branch: Branch, parent: Branch | None = None) -> MergePoint:
+    """Return the point where a branch left the lake, or its parent branch."""
+    row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
+    assert row is not None
+    fork_of_lake, lakes_file_id, fork, file_id = row
+    if parent is None:
+        return MergePoint(lake_schema, branch.schema_name, lake_schema, fork_of_lake, lakes_file_id)
+    return MergePoint(parent.schema_name, branch.schema_name, lake_schema, fork, file_id, True, parent.name)
+
+
 LOCK_BRANCH = sql.SQL("SELECT number FROM iceberg_branch WHERE schema_name = {schema} AND NOT is_deleted FOR UPDATE")
 
 
@@ -246,7 +303,7 @@ def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
 
 
 SELECT_MADE_BY = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'made_by'")
-LAYOUT = 2
+LAYOUT = 3
 """The number of what a branch has: its relations, triggers and copied rows. Raise it when a branch with the former ones is no longer right.
 
 `tests/lake/branches/test_statements.py` compares the statements that make a branch with the recorded ones.

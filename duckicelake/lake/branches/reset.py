@@ -10,10 +10,10 @@ import psycopg
 
 from duckicelake.errors import BadRequest, LakeBusy, NotFound, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import read_changes
-from duckicelake.lake.branches.merge import LOCK_BOTH, list_branch_tokens, list_main_tokens, read_point
+from duckicelake.lake.branches.merge import LOCK_BOTH, list_branch_tokens, list_main_tokens
 from duckicelake.lake.branches.merge_write import read_head
 from duckicelake.lake.branches.refork import Restart, refork
-from duckicelake.lake.branches.registry import Branch, check_installed, find_branch_in, get_branch, list_children, lock_branch
+from duckicelake.lake.branches.registry import Branch, check_installed, find_branch_in, get_branch, list_children, lock_branch, read_point
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
 

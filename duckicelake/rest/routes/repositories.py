@@ -66,11 +66,11 @@ class RepositoryRoutes:
         return repositories.describe_diff(repositories.diff_refs(self._context.get_lake(target.prefix).warehouse, old, new))
 
     def merge(self, target: Target, body: Body, key: Key) -> Response:
-        """Merge a branch into the lake as one lake snapshot, or the lake into a branch. A conflict writes nothing; 409 lists them."""
+        """Merge a branch into what it was made of as one lake snapshot, or the reverse. A conflict writes nothing; 409 lists them."""
         request, is_dry_run = parse_merge(body)
         check_merge(target.session, request.into)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        asked = key.about(repositories.format_branch(request.branch))
+        asked = key.about(*map(repositories.format_branch, request.branches))
         return _answer(
             lambda: repositories.preview_merge(warehouse, request) if is_dry_run else repositories.merge(warehouse, asked, request)
         )

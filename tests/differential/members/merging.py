@@ -1,7 +1,8 @@
 """Histories of merges: a lake and its branches, which are merged, rebased, reset, reverted, tagged and deleted between changes.
 
 What a statement of DuckDB or a commit of PyIceberg makes of a member is read in a new session. What an operation on branches must make of
-it is computed from these rows: a merge takes from the lake's rows those that the branch deleted, and adds those that it added.
+it is computed from these rows: a merge takes from the rows of what it is merged into those that the branch deleted, and adds those that it
+added. Branches are merged with the lake, and with the branch they were made of.
 """
 
 import warnings
@@ -31,7 +32,7 @@ from tests.rest.branches.test_served import open_catalog
 from tests.rest.serving import Server
 from tests.support.lakes import FreshLake
 
-MAIN, MOST = "main", 4
+MAIN, MOST = "main", 5
 CHANGES: Mapping[str, Sequence[str]] = {
     "append": ("INSERT INTO {t} (id, v) SELECT i, 'w{n}' FROM range({n}000, {n}030) r(i)",),
     "insert": ("INSERT INTO {t} (id, v) VALUES ({n}001, 'w{n}'), ({n}002, 'w{n}')",),
@@ -49,7 +50,8 @@ CHANGES: Mapping[str, Sequence[str]] = {
     "maintain": MAINTENANCE,
 }
 LIKELY = ("append", "append", "insert", "delete", "delete few", "update", "merge", "merge", "rebase", "rebase", "take mine")
-KINDS = (*LIKELY, *CHANGES, "iceberg append", "iceberg delete", "fork", "fork", "tag", "reset", "revert", "remove", "gc")
+OF_BRANCHES = ("up", "up", "down", "down", "fork branch")
+KINDS = (*LIKELY, *OF_BRANCHES, *CHANGES, "iceberg append", "iceberg delete", "fork", "fork", "tag", "reset", "revert", "remove", "gc")
 
 Row = tuple[tuple[str, object], ...]
 Counted = Counter[Row]
@@ -82,12 +84,17 @@ def draw_events() -> st.SearchStrategy[list[Event]]:
 
 @dataclass(slots=True)
 class Member:
-    """A member by its name: what it showed after each of its snapshots, and the lake's tables at its fork point."""
+    """A member by its name: what it showed after each of its snapshots, and the lake's tables at its fork point.
+
+    `parent`: the name of what it was made of, or has been merged with since; `parent_base`: the tables that this had then.
+    """
 
     name: str
     lake: FreshLake
     catalog: RestCatalog
     base: State
+    parent: str
+    parent_base: State
     shown: dict[int, State] = field(default_factory=dict[int, State])
     is_tag: bool = False
 
@@ -112,7 +119,7 @@ class Repository:
         self._lake, self._server, self._sessions, self._counts = lake, server, sessions, counts
         self._conn: psycopg.Connection = lake.psycopg()
         self._number = 0
-        self.members = {MAIN: Member(MAIN, lake, open_catalog(server, lake, "lake"), {})}
+        self.members = {MAIN: Member(MAIN, lake, open_catalog(server, lake, "lake"), {}, MAIN, {})}
         self._run(self.members[MAIN], "create", 0)
         self._fork("b0", MAIN, is_tag=False)
 
@@ -129,6 +136,9 @@ class Repository:
             "rebase": lambda chosen: self._merge(
                 chosen, MergeRequest(MAIN, chosen.name, resolution=Resolution((CANCEL, OURS)[event.member % 2]))
             ),
+            "up": lambda chosen: self._merge_with_parent(chosen, event, is_rebase=False),
+            "down": lambda chosen: self._merge_with_parent(chosen, event, is_rebase=True),
+            "fork branch": lambda chosen: self._make("fork", chosen.name),
             "reset": self._reset,
             "remove": self._remove,
         }
@@ -138,8 +148,7 @@ class Repository:
         elif event.kind == "gc":
             collect_garbage(self._conn, self._lake.metadata_schema)
         elif event.kind in ("fork", "tag"):
-            if len(self.members) <= MOST:
-                self._fork(f"{event.kind[0]}{self._number}", member.name, is_tag=event.kind == "tag")
+            self._make(event.kind, member.name)
         elif event.kind == "revert":
             self._revert(member, event.other)
         else:
@@ -172,12 +181,16 @@ class Repository:
         self._read(member)
         assert kind not in ("flush", "compact", "rewrite", "clean", "maintain") or member.now == before, kind
 
+    def _make(self, kind: str, parent: str) -> None:
+        if len(self.members) <= MOST:
+            self._fork(f"{kind[0]}{self._number}", parent, is_tag=kind == "tag")
+
     def _fork(self, name: str, parent: str, *, is_tag: bool) -> None:
         source = self.members[parent]
         made = create_branch(self._conn, self._lake.metadata_schema, BranchRequest(name, parent, is_tag=is_tag))
         base = source.now if parent == MAIN else source.base
         catalog = open_catalog(self._server, self._lake, f"lake@{name}")
-        self.members[name] = Member(name, as_lake(self._lake, made), catalog, base, dict(source.shown), is_tag)
+        self.members[name] = Member(name, as_lake(self._lake, made), catalog, base, parent, source.now, dict(source.shown), is_tag)
         self._read(self.members[name])
         assert self.members[name].now == source.now
 
@@ -200,16 +213,34 @@ class Repository:
         result = self._try(kind, (main, branch), lambda: merge_branch(self._conn, self._lake.metadata_schema, request))
         if not isinstance(result, MergeResult) or result.snapshot_id is None:
             return
-        left_out = {each.name.removeprefix("main.") for each in result.left_out}
-        expected = merge_states(branch.base, main.now, branch.now, left_out)
+        expected = merge_states(branch.base, main.now, branch.now, name_left_out(result))
         before = main.now
         self._read(main)
         assert main.now == (before if kind == "rebase" else expected), kind
         self._follow(branch, expected)
 
-    def _follow(self, branch: Member, expected: State) -> None:
-        """Note what a branch shows that goes on from the lake."""
-        branch.base, branch.shown = self.members[MAIN].now, dict(self.members[MAIN].shown)
+    def _merge_with_parent(self, branch: Member, event: Event, *, is_rebase: bool) -> None:
+        """Merge a branch into the branch that it was made of, or that one into it."""
+        parent, kind = self.members.get(branch.parent), "down" if is_rebase else "up"
+        if parent is None or branch.parent == MAIN:
+            return
+        names = (parent.name, branch.name) if is_rebase else (branch.name, parent.name)
+        request = MergeRequest(*names, resolution=Resolution((CANCEL, OURS)[event.member % 2]))
+        main, before = self.members[MAIN].now, parent.now
+        result = self._try(kind, (parent, branch), lambda: merge_branch(self._conn, self._lake.metadata_schema, request))
+        if not isinstance(result, MergeResult) or result.snapshot_id is None:
+            return
+        expected = merge_states(branch.parent_base, parent.now, branch.now, name_left_out(result))
+        for each in (parent, self.members[MAIN]):
+            self._read(each)
+        assert (self.members[MAIN].now, parent.now) == (main, before if is_rebase else expected), kind
+        self._follow(branch, expected, parent)
+
+    def _follow(self, branch: Member, expected: State, parent: Member | None = None) -> None:
+        """Note what a branch shows that goes on from the lake, or from its parent branch."""
+        of = parent or self.members[MAIN]
+        branch.base = of.now if parent is None else parent.base
+        branch.parent, branch.parent_base, branch.shown = of.name, of.now, dict(of.shown)
         self._read(branch)
         assert branch.now == expected, branch.name
 
@@ -269,6 +300,11 @@ def read_rows(conn: duckdb.DuckDBPyConnection, name: str, at: int | None = None)
 def count_rows(rows: Sequence[Mapping[str, object]]) -> Counted:
     """Rows without NULLs, counted."""
     return Counter(tuple(sorted((key, value) for key, value in row.items() if value is not None)) for row in rows)
+
+
+def name_left_out(result: MergeResult) -> set[str]:
+    """The tables of which a merge has kept the side of what it was merged into."""
+    return {each.name.removeprefix("main.") for each in result.left_out}
 
 
 def merge_states(base: State, main: State, branch: State, left_out: set[str]) -> State:

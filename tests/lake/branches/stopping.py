@@ -1,6 +1,8 @@
 """A process that makes, merges, rebases or deletes a branch or its spare, or collects what none needs, and stops at a named step.
 
-It is killed there. `python -m … dsn schema create|merge|rebase|delete|gc|spare|remove name step`
+It is killed there. `python -m … dsn schema create|merge|delete|gc|spare|remove name step`
+
+The name of a merge is that of a branch, or `from:into`.
 
 A step is a function of `create`, `merge`, `delete` or `spare`: the process stops before it, or after it if the name ends in `+`.
 """
@@ -16,7 +18,7 @@ from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 
-MODULES = {"create": create, "merge": merge, "rebase": merge, "delete": delete, "gc": delete, "spare": spare, "remove": spare}
+MODULES = {"create": create, "merge": merge, "delete": delete, "gc": delete, "spare": spare, "remove": spare}
 REACHED = "reached"
 
 
@@ -42,9 +44,7 @@ def main(dsn: str, schema: str, action: str, name: str, step: str) -> None:
         if action == "create":
             create_branch(conn, schema, BranchRequest(name))
         elif action == "merge":
-            merge_branch(conn, schema, MergeRequest(name))
-        elif action == "rebase":
-            merge_branch(conn, schema, MergeRequest("main", name))
+            merge_branch(conn, schema, MergeRequest(*name.split(":")))
         elif action == "spare":
             spare.prepare_spare(conn, schema)
         elif action == "remove":

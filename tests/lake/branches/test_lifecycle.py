@@ -359,9 +359,9 @@ def test_a_cleanup_that_cannot_see_the_branch_fails(lake: FreshLake, removal: st
         late.execute(REMOVALS[removal].encode())
 
 
-def kill_at(lake: FreshLake, action: str, step: str) -> None:
-    """Let another process make or delete the branch `dev`, and kill it (SIGKILL) when it reaches a step."""
-    command = [sys.executable, "-m", stopping.__name__, lake.dsn, lake.metadata_schema, action, "dev", step]
+def kill_at(lake: FreshLake, action: str, step: str, name: str = "dev") -> None:
+    """Let another process make, merge or delete a branch, and kill it (SIGKILL) when it reaches a step."""
+    command = [sys.executable, "-m", stopping.__name__, lake.dsn, lake.metadata_schema, action, name, step]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:

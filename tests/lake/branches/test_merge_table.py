@@ -4,13 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import duckdb
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from duckicelake.errors import MergeConflicts
+from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch, plan_merge
 from duckicelake.lake.branches.merge_rules import OURS, Conflict, Resolution
 from tests.lake.branches.merge_cells import CELLS, Cell
@@ -19,16 +20,16 @@ from tests.rest.branches.test_served import open_catalog
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import long_but
 
 pytestmark = pytest.mark.whole
 
 
 @dataclass
 class Merged:
-    """A lake whose branch was merged, and what both had before."""
+    """What a branch was merged into, the lake or its parent branch, and what both had before."""
 
-    lake: FreshLake
-    dev: FreshLake
+    sides: "Sides"
     conflicts: dict[str, Conflict]
     refusal: str
     is_unchanged: bool
@@ -38,6 +39,35 @@ class Merged:
     result: MergeResult
     after: dict[str, dict[str, Rows | None]] = field(default_factory=dict[str, dict[str, Rows | None]])
 
+    @property
+    def lake(self) -> FreshLake:
+        """What was merged into."""
+        return self.sides.parent
+
+    @property
+    def dev(self) -> FreshLake:
+        """The branch."""
+        return self.sides.dev
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A branch, and what it was made of, in the repository of a lake."""
+
+    repository: FreshLake
+    parent: FreshLake
+    dev: FreshLake
+    name: str
+
+    def merge(self, resolution: Resolution | None = None, *, is_rebase: bool = False) -> MergeResult:
+        """Merge the branch, or what it was made of into it."""
+        return merge_branch(self.repository.psycopg(), self.repository.metadata_schema, self.ask(resolution, is_rebase=is_rebase))
+
+    def ask(self, resolution: Resolution | None = None, *, is_rebase: bool = False) -> MergeRequest:
+        """Return the request."""
+        name, into = (self.name, "dev") if is_rebase else ("dev", self.name)
+        return MergeRequest(name, into, resolution=resolution or Resolution())
+
 
 def run(session: duckdb.DuckDBPyConnection, cell: Cell, statements: tuple[str, ...]) -> None:
     """Run the statements of a cell."""
@@ -45,15 +75,17 @@ def run(session: duckdb.DuckDBPyConnection, cell: Cell, statements: tuple[str, .
         session.execute(statement.format(t=cell.name))
 
 
-def set_up(session: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables, with few lake snapshots."""
-    for first in (0, 100):
+def set_up(session: duckdb.DuckDBPyConnection, *files: int) -> None:
+    """Make files of the tables, with few lake snapshots, and with the second one inlined rows."""
+    for first in files:
         session.execute("BEGIN")
         for cell in CELLS:
             if not first:
                 session.execute(f"CREATE TABLE {cell.name} (id BIGINT, v VARCHAR)")
             session.execute(f"INSERT INTO {cell.name} SELECT i, 'o' FROM range({first}, {first + 20}) r(i)")
         session.execute("COMMIT")
+    if 100 not in files:
+        return
     session.execute("BEGIN")
     for cell in CELLS:
         session.execute(f"INSERT INTO {cell.name} VALUES (900, 'i')")
@@ -116,59 +148,68 @@ def name_after(cell: Cell) -> str:
     return name_on_main(cell) if cell.conflict or not cell.now else cell.now.format(t=cell.name)
 
 
-@pytest.fixture(scope="module")
-def merged(stack: SharedStack) -> Iterator[Merged]:
+PARENTS = long_but(["main", "parent"], "main")
+
+
+@pytest.fixture(scope="module", params=PARENTS)
+def merged(stack: SharedStack, request: pytest.FixtureRequest) -> Iterator[Merged]:
     """All cells: refused first, then merged without the tables that are in conflict."""
     with make_lake(stack) as lake:
-        yield merge_all(lake, *change_both(lake))
+        yield merge_all(*change_both(lake, request.param))
 
 
-def change_both(lake: FreshLake) -> tuple[FreshLake, dict[str, Rows], dict[str, Rows]]:
-    """Do what each cell says on both sides; return the branch, the lake's rows by then, and what a merge makes of both."""
-    main = lake.duckdb()
-    set_up(main)
+def change_both(lake: FreshLake, name: str) -> tuple[Sides, dict[str, Rows], dict[str, Rows]]:
+    """Do what each cell says on both sides; return them, the lake's rows by then, and what a merge makes of both.
+
+    The branch is made of the lake (`main`), or of a branch of it, which has written some of the files itself.
+    """
+    parent = lake
+    set_up(lake.duckdb(), *((0, 100) if name == "main" else (0,)))
+    if name != "main":
+        parent = make_branch(lake, name)
+        set_up(parent.duckdb(), 100)
+    main = parent.duckdb()
     base = {cell.name: read(main, cell.name) for cell in CELLS}
-    dev = make_branch(lake, "dev")
-    with closing(dev.duckdb()) as session:
+    sides = Sides(lake, parent, make_branch(lake, BranchRequest("dev", name)), name)
+    with closing(sides.dev.duckdb()) as session:
         for cell in CELLS:
             run(session, cell, cell.branch)
             run(main, cell, cell.main)
         branch = {cell.name: read(session, name_on_branch(cell)) for cell in CELLS}
     before = {cell.name: read(main, name_on_main(cell)) for cell in CELLS}
-    return dev, before, {cell.name: expect(main, cell, base[cell.name], before[cell.name], branch[cell.name]) for cell in CELLS}
+    return sides, before, {cell.name: expect(main, cell, base[cell.name], before[cell.name], branch[cell.name]) for cell in CELLS}
 
 
-def test_a_rebased_branch_shows_what_a_merge_makes_of_each_cell(stack: SharedStack) -> None:
+@pytest.mark.parametrize("parent", PARENTS)
+def test_a_rebased_branch_shows_what_a_merge_makes_of_each_cell(stack: SharedStack, parent: str) -> None:
     """Without the conflicts, for which the lake's side is kept. The lake is as it was, and gets the same rows by a merge afterwards."""
     with make_lake(stack) as lake:
-        dev, before, expected = change_both(lake)
-        conn, request = lake.psycopg(), MergeRequest("main", "dev", resolution=Resolution(OURS))
+        sides, before, expected = change_both(lake, parent)
         with pytest.raises(MergeConflicts) as refused:
-            merge_branch(conn, lake.metadata_schema, replace(request, resolution=Resolution()))
+            sides.merge(is_rebase=True)
         assert {each.kind for each in refused.value.conflicts} == {cell.conflict for cell in CELLS if cell.conflict is not None}
-        merge_branch(conn, lake.metadata_schema, request)
-        with closing(lake.duckdb(read_only=True)) as session:
+        sides.merge(Resolution(OURS), is_rebase=True)
+        with closing(sides.parent.duckdb(read_only=True)) as session:
             assert {cell.name: read(session, name_on_main(cell)) for cell in CELLS} == before
-        for sides in ((dev,), (dev, lake)):
-            for side in sides:
+        for shown in ((sides.dev,), (sides.dev, sides.parent)):
+            for side in shown:
                 with closing(side.duckdb(read_only=True)) as session:
                     for cell in CELLS:
                         assert sorted(read(session, name_after(cell)), key=repr) == expected[cell.name], cell.name
-            merge_branch(conn, lake.metadata_schema, MergeRequest("dev"))
+            sides.merge()
 
 
-def merge_all(lake: FreshLake, dev: FreshLake, before: dict[str, Rows], expected: dict[str, Rows]) -> Merged:
+def merge_all(sides: Sides, before: dict[str, Rows], expected: dict[str, Rows]) -> Merged:
     """Merge, and read everything again in new sessions."""
-    conn, head = lake.psycopg(), read_head(lake)
-    dumped = dump(lake, dev)
+    head, dumped = read_head(sides.parent), dump(sides.parent, sides.dev)
     with pytest.raises(MergeConflicts) as refused:
-        merge_branch(conn, lake.metadata_schema, MergeRequest("dev"))
+        sides.merge()
     conflicts: dict[str, Conflict] = {}
     for each in refused.value.conflicts:
         conflicts.setdefault(re.sub(r"^main\.|_[bmx]$", "", each.name), each)
-    is_unchanged = dump(lake, dev) == dumped
-    result = merge_branch(conn, lake.metadata_schema, MergeRequest("dev", resolution=Resolution(OURS)))
-    done = Merged(lake, dev, conflicts, refused.value.message, is_unchanged, before, expected, head, result)
+    is_unchanged = dump(sides.parent, sides.dev) == dumped
+    result = sides.merge(Resolution(OURS))
+    done = Merged(sides, conflicts, refused.value.message, is_unchanged, before, expected, head, result)
     look(done, "merged")
     return done
 
@@ -218,8 +259,9 @@ def read_iceberg(catalog: RestCatalog, name: str, at: int | None = None) -> Rows
 @pytest.mark.long
 def test_iceberg_clients_read_the_same(merged: Merged) -> None:
     """PyIceberg on both sides, and on the lake as of the snapshot before the merge; the newest snapshot of a merged table is the merge."""
-    with serve(make_settings(merged.lake)) as server:
-        main, branch = (open_catalog(server, merged.lake, name) for name in ("lake", "lake@dev"))
+    repository, name = merged.sides.repository, merged.sides.name
+    with serve(make_settings(repository)) as server:
+        main, branch = (open_catalog(server, repository, each) for each in ("lake" if name == "main" else f"lake@{name}", "lake@dev"))
         for cell in CELLS:
             # A scan of a snapshot has the columns of that snapshot.
             if not merged.expected[cell.name] or cell.rows is not None or re.search(" (ADD|DROP) COLUMN ", " ".join(cell.main)):
@@ -241,7 +283,7 @@ def test_both_sides_go_on_and_are_merged_again(merged: Merged) -> None:
             for cell in CELLS:
                 if merged.expected[cell.name]:
                     session.execute(f"INSERT INTO {name_after(cell)} SELECT * FROM {name_after(cell)} ORDER BY ALL LIMIT 1")
-    merge_branch(merged.lake.psycopg(), merged.lake.metadata_schema, MergeRequest("dev"))
+    merged.sides.merge()
     for cell in CELLS:
         rows = merged.expected[cell.name]
         if rows:
@@ -261,7 +303,8 @@ def test_both_sides_go_on_and_are_merged_again(merged: Merged) -> None:
 @pytest.mark.long
 def test_maintenance_of_both_sides_leaves_the_merged_rows(merged: Merged) -> None:
     """Files that the branch wrote are the lake's now: neither side's clean-up takes what the other reads. Then nothing is left to merge."""
-    planned = plan_merge(merged.lake.psycopg(), merged.lake.metadata_schema, MergeRequest("dev"))
+    lake = merged.sides.repository
+    planned = plan_merge(lake.psycopg(), lake.metadata_schema, merged.sides.ask())
     assert planned.has_nothing
     for side in (merged.dev, merged.lake):
         maintain(side)

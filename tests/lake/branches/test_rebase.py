@@ -146,7 +146,7 @@ def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: 
 
 
 def test_a_conflict_and_a_branch_that_others_were_made_of_change_nothing(lake: FreshLake) -> None:
-    """As for a merge of the branch; and a branch of a branch, or two branches, are not merged so."""
+    """As for a merge of the branch; nor is the lake merged into a branch of a branch, nor a branch into one it was not made of."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
     dev = make_branch(lake, "dev")
     run(dev, "DELETE FROM t WHERE id < 15")
@@ -155,10 +155,12 @@ def test_a_conflict_and_a_branch_that_others_were_made_of_change_nothing(lake: F
     with pytest.raises(MergeConflicts, match="delete/delete"):
         merge(lake, REBASE)
     make_branch(lake, BranchRequest("child", "dev"))
+    make_branch(lake, "other")
     for request, error in (
         (REBASE, Unsupported),
         (MergeRequest("main", "child"), Unsupported),
-        (MergeRequest("child", "dev"), BadRequest),
+        (MergeRequest("child", "nothing"), NotFound),
+        (MergeRequest("other", "dev"), BadRequest),
         (MergeRequest("main", "nothing"), NotFound),
         (MergeRequest("main"), NotFound),
     ):
@@ -178,7 +180,7 @@ def test_a_killed_rebase_changes_nothing(lake: FreshLake, step: str) -> None:
     run(dev, "INSERT INTO t FROM range(100, 140)")
     run(lake, "INSERT INTO t FROM range(200, 240)")
     head = read_head(dev)
-    kill_at(lake, "rebase", step)
+    kill_at(lake, "merge", step, "main:dev")
     assert (read_head(dev), count(dev)) == (head, (80, 80))
     merge(lake, REBASE)
     assert count(dev) == (120, 120)

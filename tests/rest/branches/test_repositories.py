@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from duckicelake.lake.branches.create import BranchRequest
 from tests.lake.branches.repository import make_branch, read_head
 from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_catalog, read_ids
 from tests.rest.serving import Answer, Server, make_settings, serve
@@ -120,6 +121,45 @@ def test_the_lake_is_merged_into_a_branch_over_rest(lake: FreshLake) -> None:
         assert len(read_ids(dev)) == 180 and len(read_ids(dev, fresh)) == 35
         assert ask_merge(server, {"from": "dev"}).json["tables"] == {"ns.t": ["append"], "ns.fresh": ["create", "append"]}
         assert (len(read_ids(main)), len(read_ids(main, fresh))) == (180, 35)
+
+
+def test_branches_are_merged_with_what_they_were_made_of_over_rest(lake: FreshLake) -> None:
+    """Both ways, as the lake and its branches: once for each key, conflicts name the parent, and clients read both afterwards."""
+    with serve(make_settings(lake)) as server:
+        main = open_catalog(server, lake, "lake")
+        main.create_namespace("ns")
+        main.create_table(IDENT, make_rows(0, 1).schema).append(make_rows(0, 100))
+        make_branch(lake, "dev")
+        dev, made, fresh = open_catalog(server, lake, "lake@dev"), ("ns", "made"), ("ns", "fresh")
+        dev.create_table(made, make_rows(0, 1).schema).append(make_rows(0, 30))
+        make_branch(lake, BranchRequest("child", "dev"))
+        child = open_catalog(server, lake, "lake@child")
+        child.load_table(made).append(make_rows(100, 10))
+        child.load_table(IDENT).delete("id < 10")
+        child.create_table(fresh, make_rows(0, 1).schema).append(make_rows(0, 5))
+        dev.load_table(IDENT).delete("id < 20")
+        up, key = {"from": "child", "into": "dev", "except": {"ns.t": "ours"}}, str(uuid4())
+        [conflict] = ask_merge(server, {"from": "child", "into": "dev"}).json["conflicts"]
+        assert conflict["kind"] == "overwrite/delete" and "the branch 'dev'" in conflict["reason"]
+        assert ask_merge(server, {**up, "strategy": "ff"}).status == 409
+        planned = ask_merge(server, {**up, "dry-run": True}).json
+        done = ask_merge(server, up, key)
+        assert (done.status, done.json["into"], done.json["from"], done.json["branch"]) == (200, "dev", "child", "child")
+        assert done.json["tables"] == planned["tables"] == {"ns.made": ["append"], "ns.fresh": ["create", "append"]}
+        assert ask_merge(server, up, key).json == done.json
+        ids = [*range(30), *range(100, 110)]
+        for catalog in (dev, child):
+            assert (read_ids(catalog), read_ids(catalog, made), read_ids(catalog, fresh)) == (list(range(20, 100)), ids, list(range(5)))
+            for table in (made, fresh):
+                assert catalog.load_table(table).metadata.current_snapshot_id == done.json["snapshot-id"]
+        location = dev.load_table(fresh).location()
+        assert location.startswith(dev.load_table(made).location().rpartition("/")[0]) and location != child.load_table(fresh).location()
+        child.load_table(fresh).append(make_rows(50, 5))
+        dev.load_table(fresh).append(make_rows(60, 5))
+        assert ask_merge(server, {"from": "dev", "into": "child"}).json["tables"] == {"ns.fresh": ["append"]}
+        assert read_ids(child, fresh) == [*range(5), *range(50, 55), *range(60, 65)]
+        assert ask_merge(server, {"from": "child", "into": "dev"}).status == 200
+        assert read_ids(dev, fresh) == read_ids(child, fresh) and read_ids(main) == list(range(100))
 
 
 def go_on(main: RestCatalog, dev: RestCatalog, ids: list[int]) -> None:
@@ -238,6 +278,7 @@ def test_a_table_is_not_moved_out_of_a_protected_namespace(lake: FreshLake) -> N
 def test_requests_to_merge_that_make_no_sense_are_refused(lake: FreshLake) -> None:
     """Each answer says what is wrong with the body."""
     make_branch(lake, "dev")
+    make_branch(lake, "other")
     with serve(make_settings(lake)) as server:
         for body in (
             {},

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from duckicelake.lake.branches.create import BranchRequest
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import make_branch, read_head, read_rows
@@ -236,4 +237,11 @@ def test_who_may_merge_into_a_protected_lake(lake: FreshLake) -> None:
         lake.duckdb().execute("INSERT INTO a.t VALUES (100)")
         assert managed.ask("ann", "POST", merges, into_branch).status == 200
         assert managed.ask("ann", "POST", f"{MAIN}/a/tables/t", PROPERTY).error == DENIED
+        make_branch(lake, BranchRequest("child", "dev-1")).duckdb().execute("INSERT INTO a.t VALUES (200)")
+        assert managed.ask("ann", "POST", merges, {"from": "dev-1", "into": "child"}).error == DENIED
+        assert managed.ask("ann", "POST", merges, {"from": "child", "into": "dev-1"}).status == 200
+        [line] = lake.psycopg().execute("SELECT objects, lake_snapshot_id FROM iceberg_audit ORDER BY id DESC LIMIT 1").fetchall()
+        assert line == (["branch:child", "branch:dev-1"], None)
+        managed.give("write", "branch:child", "ann")
+        assert managed.ask("ann", "POST", merges, {"from": "dev-1", "into": "child"}).status == 200
     assert len(read_rows(lake, "b.t")) == 11
