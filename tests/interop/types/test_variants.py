@@ -3,13 +3,19 @@
 import json
 import random
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from rich.console import Console
 
+from duckicelake.commands.check import check_lakes, list_findings
+from duckicelake.embedded.home import open_home
 from duckicelake.errors import Unsupported
 from duckicelake.pyiceberg_v3 import VariantType, install
+from tests.rest.serving import make_settings
 from tests.support.readers import DuckDBIcebergReader, Served
 from tests.support.spark import Spark
 
@@ -122,6 +128,21 @@ def test_the_property_hides_variants_from_a_table_on(served: Served) -> None:
     assert len(table.scan().to_arrow()) == 2
     with pytest.raises(Exception, match="iceberg.unreadable-columns=hide leaves out such columns"), table.update_schema() as update:
         update.add_column("w", VariantType())
+
+
+@pytest.mark.usefixtures("shim")
+def test_a_lost_copy_is_written_again(served: Served, tmp_path: Path) -> None:
+    """`check` misses it, and the repair makes it under the same name, from DuckDB's file."""
+    served.lake.duckdb().execute("CREATE TABLE t (i INTEGER, v VARIANT)")
+    insert(served, [{"b": 1, "a": 2}, None], 0)
+    table = served.pyiceberg().catalog.load_table("main.t")
+    [path] = [task.file.file_path for task in table.scan().plan_files()]
+    table.io.delete(path)
+    settings, home = make_settings(served.lake), open_home(tmp_path / "home")
+    (lake,) = settings.lakes()
+    assert any(path in finding.problem for finding in list_findings(lake, home))
+    assert check_lakes(settings, home, Console(), timedelta())
+    assert read_table(table) == [(0, {"a": 2, "b": 1}), (1, None)]
 
 
 @pytest.mark.spark
