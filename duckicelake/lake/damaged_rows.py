@@ -1,7 +1,7 @@
 """Checks for damaged rows of a table. Damaged rows must not become invalid metadata or hide other tables: the table is refused by name.
 
-`lake.read_table` checks the rows that a load reads. `lake.writing.read_back` checks the files that a commit adds or is about to add,
-in the commit's transaction. `duckicelake check` has checks of its own. No I/O.
+`lake.read_table` checks the rows that a load, a commit or `duckicelake check` reads. `lake.writing.read_back` checks the files that a
+commit adds or is about to add, in the commit's transaction. `lake.inspect` has further checks for `duckicelake check`. No I/O.
 """
 
 import re

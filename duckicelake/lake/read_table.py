@@ -1,6 +1,7 @@
 """The complete read of one table into a `TableState`.
 
-Loads and commits of `catalog`, and `duckicelake check`, call it in one transaction each. It only reads.
+Loads and commits of `catalog`, the import of manifests, and `duckicelake check` call `read_table` in one transaction each. Some of its
+queries also run by themselves: before a commit, and under the lake's lock in `writing.read_back`. It only reads.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence

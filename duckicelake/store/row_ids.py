@@ -2,7 +2,7 @@
 
 The new column chunks come where the old footer was, followed by a new footer that refers to them. Footers are in Thrift's compact protocol;
 structs and lists are decoded one level at a time. `catalog.incoming.row_id_copies` calls this before a commit's transaction, and writes
-the file to the store.
+the file to the store. `store.variants` uses the Thrift functions, too.
 
 Shape:  a struct is its fields as (id, kind, value) in order; a value is its encoded bytes
 Source: Thrift «Compact protocol encoding»

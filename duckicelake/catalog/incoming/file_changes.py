@@ -2,8 +2,9 @@
 
 `commits.prepare`, `branch_snapshots` and `external_metadata` call this on a worker thread, before the lake's lock. It reads manifests and
 delete files from the object store, and data files for equality deletes. Only `write_deletes` writes there, and reads Postgres, in
-a read transaction that ends before. `commits.apply` and `commits.plan` use `renumber_specs` and `take_files` under the lock; these are
-pure.
+a read transaction that ends before. For delete files at other places than the table's, Postgres is asked for each folder if the table has
+data there, in a read transaction of its own. `commits.apply` and `commits.plan` use `renumber_specs` and `take_files` under the lock;
+these are pure.
 """
 
 from collections import Counter

@@ -2,8 +2,9 @@
 
 `create` calls `claim_spare` and `create_schema` in the transaction that makes a branch, before that transaction takes the lake's lock.
 `catalog.repositories` calls `prepare_spare` and `remove_spare` on worker threads of the server, on connections that are in no transaction,
-and `create.remove_repository` and `writing.migrate` call `drop_spare` in theirs. A lake has one spare at most. A spare is a schema that no
-branch has: its views show nothing, the lake's triggers copy nothing for it, and nothing lists it.
+and `create.remove_repository` and `writing.migrate` call `drop_spare` in theirs. `create` also copies the parent's large tables
+with it, before and under the lock, and `refork` in a merge's transaction. `branch gc` removes a spare, too. A lake has one spare at most.
+A spare is a schema that no branch has: its views show nothing, the lake's triggers copy nothing for it, and nothing lists it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""The plan of a run: the columns that the source brings, the tables and columns that the run creates, and their removal when it fails.
+"""The plan of a run: the columns that the source brings, and the tables and columns that the run creates.
 
-`ingest.job` calls this in the driver. Spark creates namespaces, tables and columns, each in a commit of its own; tables that the run
-created are dropped over REST.
+`ingest.job` calls this in the driver. Spark creates namespaces, tables and columns, each in a commit of its own. When a run fails, tables
+that it created and nobody uses are dropped over REST; namespaces, columns and sort orders stay.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

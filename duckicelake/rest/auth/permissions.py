@@ -2,8 +2,9 @@
 
 Law: an object on which a principal has no right at all is hidden (404, as if it did not exist). If the principal has some right on it, the
 error is 403 and names the missing privilege. An operation without a row in the table is denied to every principal. If the server requires
-authentication, FastAPI and `CommitFastPath` call `check_permission` on the event loop before each operation. Routes and
-`route_permissions` call the other checks, on the event loop or a worker thread, when the names are in the body. No I/O.
+authentication, FastAPI and `CommitFastPath` call `check_permission` on the event loop before each operation that they handle; for loads
+from the cache, `auth.delegation.find_permitted_key` decides. Routes and `route_permissions` call the other checks, on the event loop or a
+worker thread, when the names are in the body. No I/O.
 """
 
 from collections.abc import Mapping

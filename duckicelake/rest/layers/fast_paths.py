@@ -1,7 +1,8 @@
 """Layers that handle cached table loads and commits to one table without FastAPI's routing. They run on the event loop.
 
 `LoadFastPath` asks `lake.watch`, which checks Postgres for all requests that wait, and looks for the metadata file of a lake on the local
-disk. `CommitFastPath` calls the handler `update_table` and the checks before it, with arguments by position.
+disk. `find_key` also decides about rights: without the right there is no key, and the route refuses the request. `CommitFastPath` calls
+the handler `update_table` and the checks before it, with arguments by position.
 
 Law of `LoadFastPath`: a cached response is sent only after a check for changes that began after the request arrived. So it shows every
 commit that was acknowledged before.
