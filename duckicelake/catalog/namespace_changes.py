@@ -17,6 +17,7 @@ from duckicelake.catalog.location_rules import check_namespace_location, check_s
 from duckicelake.catalog.namespaces import Namespace, find_schema, format_levels, get_parent, has_child_namespaces
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoSuchNamespace, Unprocessable
+from duckicelake.lake.branches.registry import list_branches
 from duckicelake.lake.changes import Change
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.note_rows import EndedView, NewView
@@ -160,7 +161,7 @@ def nest_schemas(lake: Lake, *, is_dry_run: bool) -> NestingReport:
 
     Each keeps its uuid, and so its grants, its properties and its DuckLake options; its tables and views keep their ids and files.
     If the nested schema exists already, it must have the same grants, and all properties and options of the flat one.
-    If there are obstacles, nothing is changed. Raises: BadRequest: the lake has DuckLake 1.0
+    If there are obstacles, as branches and tags are, nothing is changed. Raises: BadRequest: the lake has DuckLake 1.0
     """
     with committing(lake) as commit:
         if not commit.head.lake_format.nests_schemas:
@@ -169,6 +170,9 @@ def nest_schemas(lake: Lake, *, is_dry_run: bool) -> NestingReport:
         flat = [(to_levels(schema.schema_name), schema) for schema in read_flat_schemas(commit.conn)]
         for levels, schema in sorted((item for item in flat if len(item[0]) > 1), key=lambda item: len(item[0])):
             nesting.add(levels, schema)
+        if nesting.nested and (branches := [branch.name for branch in list_branches(commit.conn)]):
+            names = ", ".join(branches)
+            nesting.obstacles.append(f"The lake has branches or tags, which keep the schemas as they are: {names}. Delete them.")
         if nesting.nested and not nesting.obstacles and not is_dry_run:
             write_steps(commit, to_lake_steps(commit.head, nesting.ids, [[nesting.step]]))
             for old_id, new_id in nesting.replaced.items():

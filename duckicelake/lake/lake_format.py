@@ -1,9 +1,8 @@
 """The supported versions of DuckLake and the differences between them.
 
-Each transaction of a pool reads the version when it begins, and refuses others (`connect.open_transaction`). Commits pass its `LakeFormat`
-on in `LakeHead`; `catalog` asks again where it needs it (`connect.read_format`), and what has connections of its own reads the version
-itself. Only `branches.create` (branches need 1.0), `writing.migrate` and `pipeline.maintain` (DuckDB 1.5 flushes inlined rows) compare
-versions.
+Commits read the version (`writing.transaction`) and pass its `LakeFormat` on in `LakeHead`; other transactions read it where they need it
+(`connect.read_format`, and for members of a repository `branches.layout.read_format`). Only `writing.migrate` and `pipeline.maintain`
+(DuckDB 1.5 flushes inlined rows) compare versions.
 Source: DuckLake specification 1.0 and 1.1
 """
 
@@ -32,6 +31,9 @@ CASE WHEN to_jsonb(s) ->> 'parent_schema_id' IS NULL THEN ARRAY[s.schema_name::t
 
 SCHEMA_NAME: LiteralString = "array_to_string(" + SCHEMA_NAMES + ", '\u241f')"
 """The same names joined by `translate.namespaces.LEVEL_SEPARATOR`."""
+
+SHOWN_SCHEMA_NAME: LiteralString = "array_to_string(" + SCHEMA_NAMES.replace(" AND p.end_snapshot IS NULL", "") + ", '.')"
+"""The names with dots between them, for people. Parents that are dropped by now are named too."""
 
 NAMED_SCHEMA: LiteralString = "".join(
     (

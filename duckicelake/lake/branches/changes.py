@@ -17,41 +17,19 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.create import SELECT_INLINED
+from duckicelake.lake.branches.layout import KINDS, VersionedKind, list_kinds
 from duckicelake.lake.branches.registry import MergePoint
 from duckicelake.lake.changes import NOTES_KIND, parse_changes
+from duckicelake.lake.lake_format import SCHEMA_NAME
 from duckicelake.lake.writing.dropped import PROTECTION
 
 PLACEHOLDER = (1 << 63) - 1
+NO_PARENT = -1
 SAME, AT_FORK, NOW, OTHER = "same", "fork", "now", "other"
 """Shapes of tables of inlined rows: one that the lake has or had, under the same name; another one with the columns of the fork point, or
 with those that the branch has now; and one with columns in between.
 """
 
-
-@dataclass(frozen=True, slots=True)
-class VersionedKind:
-    """A versioned table of DuckLake and the columns that, with `begin_snapshot`, identify a row. The first of them names its object.
-
-    `is_viewed`: it is a view on a branch; else a table that was copied.
-    """
-
-    name: str
-    key: tuple[str, ...]
-    is_viewed: bool = True
-
-
-KINDS = (
-    VersionedKind("schema", ("schema_id",), is_viewed=False),
-    VersionedKind("table", ("table_id",)),
-    VersionedKind("view", ("view_id",)),
-    VersionedKind("macro", ("macro_id",), is_viewed=False),
-    VersionedKind("column", ("table_id", "column_id")),
-    VersionedKind("partition_info", ("table_id", "partition_id")),
-    VersionedKind("sort_info", ("table_id", "sort_id"), is_viewed=False),
-    VersionedKind("tag", ("object_id", "key")),
-    VersionedKind("column_tag", ("table_id", "column_id", "key")),
-)
-OF_TABLES = ("column", "partition_info", "sort_info", "column_tag")
 
 Version = tuple[int | str, ...]
 """The key of a row, and its `begin_snapshot`."""
@@ -114,7 +92,7 @@ class SideHistory:
 
 @dataclass(frozen=True, slots=True)
 class LiveObject:
-    """A live namespace, table, view or macro of one side."""
+    """A live namespace, table, view or macro of one side. `schema_id`: of a namespace its parent, `NO_PARENT` at the top level."""
 
     kind: str
     object_id: int
@@ -189,7 +167,8 @@ HAVING NOT (bool_or(source = 0) AND bool_or(source = 1) AND bool_or(source = 2))
 """)
 
 SELECT_OBJECTS = sql.SQL("""
-SELECT 'schema', schema_id, 0, schema_name FROM {s}.ducklake_schema WHERE end_snapshot IS NULL
+SELECT 'schema', s.schema_id, coalesce((to_jsonb(s) ->> 'parent_schema_id')::bigint, {no_parent}), s.schema_name
+  FROM {s}.ducklake_schema s WHERE s.end_snapshot IS NULL
  UNION ALL SELECT 'table', table_id, schema_id, table_name FROM {s}.ducklake_table WHERE end_snapshot IS NULL
  UNION ALL SELECT 'view', view_id, schema_id, view_name FROM {s}.ducklake_view WHERE end_snapshot IS NULL
  UNION ALL SELECT 'macro', macro_id, schema_id, macro_name FROM {s}.ducklake_macro WHERE end_snapshot IS NULL
@@ -213,6 +192,10 @@ SELECT_EQUAL: Mapping[str, sql.SQL] = {
          WHERE m.end_snapshot IS NULL AND t.end_snapshot IS NULL AND m.value IS NOT DISTINCT FROM t.value"""),
     "column_tag": sql.SQL("""
         SELECT m.table_id, m.column_id, m.key FROM {b}.ducklake_column_tag m JOIN {p}.ducklake_column_tag t USING (table_id, column_id, key)
+         WHERE m.end_snapshot IS NULL AND t.end_snapshot IS NULL AND m.value IS NOT DISTINCT FROM t.value"""),
+    "view_column_tag": sql.SQL("""
+        SELECT m.view_id, m.column_name, m.key
+          FROM {b}.ducklake_view_column_tag m JOIN {p}.ducklake_view_column_tag t USING (view_id, column_name, key)
          WHERE m.end_snapshot IS NULL AND t.end_snapshot IS NULL AND m.value IS NOT DISTINCT FROM t.value"""),
     "view": sql.SQL("""
         SELECT m.view_id FROM {b}.ducklake_view m JOIN {p}.ducklake_view t USING (view_id, schema_id, view_name, sql, column_aliases)
@@ -249,10 +232,15 @@ SELECT_UNFIT: Mapping[str, sql.SQL] = {
 }
 SELECT_PROTECTED = sql.SQL("SELECT object_id FROM {s}.ducklake_tag WHERE key = {key} AND lower(value) = 'true' AND end_snapshot IS NULL")
 SELECT_NAMESPACE_TAGS = sql.SQL("""
+WITH mine AS (
+    SELECT s.schema_id, lower({name_of_b}) AS name FROM {b}.ducklake_schema s WHERE s.end_snapshot IS NULL AND s.begin_snapshot > {n}
+), theirs AS (
+    SELECT s.schema_id, lower({name_of_p}) AS name FROM {p}.ducklake_schema s WHERE s.end_snapshot IS NULL
+)
 SELECT m.object_id, m.key, CASE WHEN t.key IS NOT NULL THEN m.value IS NOT DISTINCT FROM t.value END
   FROM {b}.ducklake_tag m
-  JOIN {b}.ducklake_schema s ON s.schema_id = m.object_id AND s.end_snapshot IS NULL AND s.begin_snapshot > {n}
-  JOIN {p}.ducklake_schema o ON lower(o.schema_name) = lower(s.schema_name) AND o.end_snapshot IS NULL AND o.schema_id <> s.schema_id
+  JOIN mine s ON s.schema_id = m.object_id
+  JOIN theirs o ON o.name = s.name AND o.schema_id <> s.schema_id
   LEFT JOIN {p}.ducklake_tag t ON t.object_id = o.schema_id AND t.key = m.key AND t.end_snapshot IS NULL
  WHERE m.end_snapshot IS NULL
 """)
@@ -351,8 +339,8 @@ SELECT_CUT_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {relation} WHERE begi
 SELECT_MET_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {relation} WHERE begin_snapshot > {n}")
 COUNT_OLD_INLINED = sql.SQL("SELECT file_id, count(*) FROM {relation} WHERE begin_snapshot <= {n} GROUP BY file_id")
 SELECT_INLINED_ROWS = sql.SQL("""
-SELECT row_id, begin_snapshot, end_snapshot FROM {relation}
- WHERE begin_snapshot > {n} AND end_snapshot IS NULL OR begin_snapshot <= {n} AND (end_snapshot IS NULL OR end_snapshot > {n})
+SELECT {row_id}, {begin}, {end} FROM {relation}
+ WHERE {begin} > {n} AND {end} IS NULL OR {begin} <= {n} AND ({end} IS NULL OR {end} > {n})
 """)
 SELECT_SHAPES = sql.SQL("""
 SELECT w.fork_version,
@@ -369,7 +357,7 @@ SELECT w.fork_version,
             AS fork_version) w
 """)
 HAS_NEW_INLINED = sql.SQL("""
-SELECT EXISTS (SELECT FROM {relation} WHERE begin_snapshot > {n}), EXISTS (SELECT FROM {relation} WHERE end_snapshot > {n})
+SELECT EXISTS (SELECT FROM {relation} WHERE {begin} > {n}), EXISTS (SELECT FROM {relation} WHERE {end} > {n})
 """)
 
 
@@ -377,8 +365,9 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
     """Return what both sides changed since the fork point."""
     branch: dict[str, SideVersions] = {}
     main: dict[str, SideVersions] = {}
+    kinds = list_kinds(point.lake_format)
     for kind in KINDS:
-        branch[kind.name], main[kind.name] = _read_versions(conn, point, kind)
+        branch[kind.name], main[kind.name] = _read_versions(conn, point, kind) if kind in kinds else (SideVersions(), SideVersions())
     reader = _FileReader(conn, point)
     history = _read_history(conn, point, point.source)
     objects = {side: _read_objects(conn, side) for side in (point.source, point.target)}
@@ -392,15 +381,25 @@ def read_changes(conn: psycopg.Connection, point: MergePoint) -> Changes:
         _read_history(conn, point, point.target),
         objects[point.source],
         objects[point.target],
-        {kind: set(conn.execute(query.format(**point.names)).fetchall()) for kind, query in SELECT_EQUAL.items()},
+        {
+            kind.name: set(conn.execute(SELECT_EQUAL[kind.name].format(**point.names)).fetchall()) if kind in kinds else set()
+            for kind in KINDS
+            if kind.name in SELECT_EQUAL
+        },
         {side: _read_ids(conn, point, SELECT_BUCKETED, side) for side in (point.source, point.target)},
         _read_ids(conn, point, SELECT_REFS, point.source),
         _read_unfit(conn, point),
         _read_ids(conn, point, SELECT_PROTECTED, point.target, key=sql.Literal(PROTECTION)),
-        {(row[0], row[1]): row[2] for row in conn.execute(SELECT_NAMESPACE_TAGS.format(**point.names)).fetchall()},
+        _read_namespace_tags(conn, point),
         {side: _read_definitions(conn, point, side) for side in (point.source, point.target)},
         {each for each in _read_ids(conn, point, SELECT_UPGRADED, point.source) if _may_be_upgraded(history, each)},
     )
+
+
+def _read_namespace_tags(conn: psycopg.Connection, point: MergePoint) -> dict[tuple[int, str], bool | None]:
+    name = sql.SQL(SCHEMA_NAME)
+    names = {f"name_of_{side}": name.format(lake=sql.SQL("{}.").format(point.names[side])) for side in ("b", "p")}
+    return {(row[0], row[1]): row[2] for row in conn.execute(SELECT_NAMESPACE_TAGS.format(**point.names, **names)).fetchall()}
 
 
 def _read_definitions(conn: psycopg.Connection, point: MergePoint, side: str) -> Mapping[int, Definition]:
@@ -444,7 +443,7 @@ def _read_versions(conn: psycopg.Connection, point: MergePoint, kind: VersionedK
 
 
 def _read_objects(conn: psycopg.Connection, schema: str) -> list[LiveObject]:
-    rows = conn.execute(SELECT_OBJECTS.format(s=sql.Identifier(schema))).fetchall()
+    rows = conn.execute(SELECT_OBJECTS.format(s=sql.Identifier(schema), no_parent=sql.Literal(NO_PARENT))).fetchall()
     return [LiveObject(*row) for row in rows if row[1] != PLACEHOLDER]
 
 

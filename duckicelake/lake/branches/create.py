@@ -18,8 +18,8 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, Schemas, build_moved_path, read_columns
+from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable
+from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, Schemas, build_moved_path, name_inlined, read_columns, read_format
 from duckicelake.lake.branches.notes import COPY_OWN_FILE_NOTES, copy_notes
 from duckicelake.lake.branches.registry import (
     MAIN,
@@ -34,7 +34,7 @@ from duckicelake.lake.branches.registry import (
 )
 from duckicelake.lake.branches.spare import catch_up, claim_spare, copy_ahead, copy_large, create_schema, drop_spare, empty_large
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_objects, format_search_path, lock_tables, with_slash
-from duckicelake.lake.lake_format import V1_0, get_format
+from duckicelake.lake.lake_format import LakeFormat
 
 STRIDE_BITS, ROW_ID_BITS = 32, 40
 """Branch number k gives ids of snapshots, tables and files from k·2³² on, and row ids from k·2⁴⁰ on."""
@@ -100,17 +100,6 @@ def read_repository_script() -> bytes:
     return files("duckicelake.lake.branches").joinpath("repository.sql").read_bytes()
 
 
-SELECT_VERSION_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'version' AND scope IS NULL")
-
-
-def _check_format(conn: psycopg.Connection, lake_schema: str) -> None:
-    """Raise Unsupported unless the lake is of DuckLake 1.0."""
-    row = conn.execute(SELECT_VERSION_OF.format(sql.Identifier(lake_schema))).fetchone()
-    found = get_format(None if row is None else row[0])
-    if found is not V1_0:
-        raise Unsupported(f"Branches need a lake of DuckLake {V1_0.version}; this one is of version {found.version}.")
-
-
 SELECT_IS_INSTALLED = """
 SELECT FROM iceberg_setting WHERE key = 'repository' AND value = %(digest)s
 """
@@ -123,10 +112,9 @@ INSERT INTO iceberg_setting (key, value) VALUES ('repository', %(digest)s) ON CO
 def _install_repository(conn: psycopg.Connection, lake_schema: str, tries: int) -> None:
     """Prepare the lake for its first branch, or for those of this version; triggers are added without making writers wait.
 
-    Raises: ServiceUnavailable: the lake is never idle. Unsupported: it has another version of DuckLake
+    Raises: ServiceUnavailable: the lake is never idle
     """
     conn.execute(format_search_path(lake_schema))
-    _check_format(conn, lake_schema)
     script = read_repository_script()
     digest = hashlib.sha256(script).hexdigest()
     if has_repository(conn) and conn.execute(SELECT_IS_INSTALLED, {"digest": digest}).fetchone() is not None:
@@ -188,12 +176,14 @@ class _Claim:
     request: BranchRequest
     paths: Mapping[str, str]
     unchanged_before: str | None
+    lake_format: LakeFormat
 
     @classmethod
     def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
         """Create everything that needs no lock of the lake. Raises: BadRequest: the parent has just been deleted"""
         if parent is not None and lock_branch(conn, parent) != parent.number:
             raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
+        lake_format = read_format(conn, lake_schema)
         number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
         wanted = f"snapshot-{request.name}" if request.is_automatic else request.name
@@ -212,7 +202,7 @@ class _Claim:
         conn.execute(INSERT_FORK.format(**names, **{name: sql.Literal(path) for name, path in paths.items()}))
         if unchanged_before is None or parent is not None or request.at is not None:
             unchanged_before = _copy_ahead(conn, names, request, has_copies=unchanged_before is not None)
-        return cls(schemas, source, number, request, paths, unchanged_before)
+        return cls(schemas, source, number, request, paths, unchanged_before, lake_format)
 
     @property
     def base(self) -> int:
@@ -290,7 +280,8 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     identifiers = {"repository": sql.Identifier(claim.schemas.repository), "source": sql.Identifier(claim.source)}
     conn.execute(LOCK_MEMBERS.format(**identifiers))
     conn.execute(CHANGE_SETTINGS.format(**identifiers))
-    _check_format(conn, claim.schemas.repository)
+    if read_format(conn, claim.schemas.repository) is not claim.lake_format:
+        raise BadRequest("The lake has just been migrated to another version of DuckLake. Try again.")
     fork = _read_fork(conn, claim)
     names: dict[str, sql.Composable] = {
         **identifiers,
@@ -307,6 +298,7 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
         "data_path": sql.Literal(claim.paths["data_path"]),
         "folder": FOLDER.format(**identifiers),
         "moved_path": build_moved_path(sql.SQL("s"), claim.schemas.branch),
+        **name_inlined(claim.lake_format),
     }
     is_of_main = claim.source == claim.schemas.repository
     conn.execute((SHOW_LAKE if is_of_main else SHOW_BRANCH).format(**names))
@@ -316,7 +308,7 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
         catch_up(conn, claim.unchanged_before, names)
     else:
         copy_large(conn, names, with_bounds=fork.is_head)
-    conn.execute(COPY_TABLES.format(**names))
+    copy_tables(conn, claim.lake_format, names)
     _copy_inlined(conn, claim, names)
     copy_notes(conn, names)
     if claim.request.is_tag:
@@ -478,6 +470,24 @@ SELECT t.table_id, 0, {row_base}, 0 FROM {branch}.ducklake_table t
  WHERE t.end_snapshot IS NULL AND NOT EXISTS (SELECT FROM {branch}.ducklake_table_stats s WHERE s.table_id = t.table_id)
 """)
 
+COPY_NESTING = sql.SQL("""
+UPDATE {branch}.ducklake_schema c SET parent_schema_id = s.parent_schema_id FROM {source}.ducklake_schema s WHERE s.schema_id = c.schema_id;
+INSERT INTO {branch}.ducklake_view_column_tag (view_id, column_name, begin_snapshot, end_snapshot, key, value)
+SELECT view_id, column_name, begin_snapshot, CASE WHEN end_snapshot > {fork} THEN NULL ELSE end_snapshot END, key, value
+  FROM {source}.ducklake_view_column_tag WHERE begin_snapshot <= {fork}
+""")
+
+
+def copy_tables(conn: psycopg.Connection, lake_format: LakeFormat, names: Mapping[str, sql.Composable]) -> None:
+    """Copy the tables that a branch has as tables, as of the fork point."""
+    conn.execute(COPY_TABLES.format(**names))
+    if lake_format.nests_schemas:
+        conn.execute(COPY_NESTING.format(**names))
+
+
+OF_DELETES: Mapping[str, sql.Composable] = {"begin": sql.Identifier("begin_snapshot")}
+"""The column of tables of inlined deletes, which are the same in both versions of DuckLake."""
+
 SELECT_INLINED = """
 SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') IS NOT NULL AS has_deletes
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -523,24 +533,40 @@ def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, s
     needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
     for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": claim.source}).fetchall():
         copy, original = sql.Identifier(claim.schemas.branch, name), sql.Identifier(claim.source, name)
-        there = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE begin_snapshot <= {})").format(original, names["fork"])
-        row = conn.execute(there).fetchone()
-        if name not in needed and (row is None or not row[0]):
+        if name not in needed and not has_inlined(conn, original, names, has_deletes=has_deletes):
             continue
         conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(copy, original))
-        columns = read_columns(conn, claim.source, name)
-        conn.execute(format_copying(columns, copy, original, names["fork"]))
+        conn.execute(format_copying(read_columns(conn, claim.source, name), copy, original, names, has_deletes=has_deletes))
         if not has_deletes:
             registered = "INSERT INTO {branch}.ducklake_inlined_data_tables SELECT * FROM {source}.ducklake_inlined_data_tables"
             conn.execute(sql.SQL(registered + " WHERE table_name = {name}").format(**names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
 
 
-def format_copying(columns: Sequence[str], copy: sql.Composable, original: sql.Composable, fork: sql.Composable) -> sql.Composed:
-    """Return the statement that copies the inlined rows or deletes of the fork point."""
-    ended = sql.SQL("CASE WHEN end_snapshot > {0} THEN NULL ELSE end_snapshot END").format(fork)
-    shown = sql.SQL(", ").join(ended if column == "end_snapshot" else sql.Identifier(column) for column in columns)
-    return sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE begin_snapshot <= {}").format(copy, shown, original, fork)
+HAS_INLINED = sql.SQL("SELECT EXISTS (SELECT FROM {original} WHERE {begin} <= {fork})")
+
+
+def has_inlined(conn: psycopg.Connection, original: sql.Composable, names: Mapping[str, sql.Composable], *, has_deletes: bool) -> bool:
+    """Return True if a table of inlined rows, or of inlined deletes, has any of the fork point."""
+    row = conn.execute(HAS_INLINED.format(**{**names, **(OF_DELETES if has_deletes else {})}, original=original)).fetchone()
+    return bool(row and row[0])
+
+
+def format_copying(
+    columns: Sequence[str],
+    copy: sql.Composable,
+    original: sql.Composable,
+    names: Mapping[str, sql.Composable],
+    *,
+    has_deletes: bool,
+) -> sql.Composed:
+    """Return the statement that copies the inlined rows, or deletes, of the fork point."""
+    begin = (OF_DELETES if has_deletes else names)["begin"]
+    end = sql.SQL("CASE WHEN {end} > {fork} THEN NULL ELSE {end} END").format(**names)
+    # The third column of inlined rows ends them; inlined deletes do not end.
+    shown = [end if place == 2 and not has_deletes else sql.Identifier(column) for place, column in enumerate(columns)]
+    query = sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} <= {}")
+    return query.format(copy, sql.SQL(", ").join(shown), original, begin, names["fork"])
 
 
 def remove_repository(conn: psycopg.Connection, lake_schema: str, tries: int = LOCK_TRIES) -> None:

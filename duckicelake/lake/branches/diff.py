@@ -12,6 +12,8 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.create import FOLDER, SELECT_INLINED
+from duckicelake.lake.branches.layout import name_inlined, read_format
+from duckicelake.lake.lake_format import SHOWN_SCHEMA_NAME
 
 MADE, DROPPED, RENAMED, CHANGED, REPLACED = "made", "dropped", "renamed", "changed", "replaced"
 
@@ -77,19 +79,25 @@ class Diff:
         return not (self.namespaces or self.tables or self.views)
 
 
+def name_member(member: str) -> dict[str, sql.Composable]:
+    """Return the names in statements about a member: its schema, and the name of a namespace `s` of it."""
+    schema = sql.Identifier(member)
+    return {"member": schema, "name": sql.SQL(SHOWN_SCHEMA_NAME).format(lake=sql.SQL("{}.").format(schema))}
+
+
 # Text of statements that name other schemas than the search path's. The rows of `old` are the first side's alone, or as it has them.
 SELECT_NAMESPACES = sql.SQL("""
-SELECT schema_id, schema_name, '' AS definition FROM {member}.ducklake_schema WHERE end_snapshot IS NULL
+SELECT s.schema_id, {name}, '' AS definition FROM {member}.ducklake_schema s WHERE s.end_snapshot IS NULL
 """)
 SELECT_TABLES = sql.SQL("""
-SELECT t.table_id, n.schema_name || '.' || t.table_name, '' AS definition
-  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema n ON n.schema_id = t.schema_id
- WHERE t.end_snapshot IS NULL AND n.end_snapshot IS NULL AND t.begin_snapshot < 9223372036854775807
+SELECT t.table_id, {name} || '.' || t.table_name, '' AS definition
+  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema s ON s.schema_id = t.schema_id
+ WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND t.begin_snapshot < 9223372036854775807
 """)
 SELECT_VIEWS = sql.SQL("""
-SELECT v.view_id, n.schema_name || '.' || v.view_name, concat_ws(' ', v.column_aliases, v.sql)
-  FROM {member}.ducklake_view v JOIN {member}.ducklake_schema n ON n.schema_id = v.schema_id
- WHERE v.end_snapshot IS NULL AND n.end_snapshot IS NULL
+SELECT v.view_id, {name} || '.' || v.view_name, concat_ws(' ', v.column_aliases, v.sql)
+  FROM {member}.ducklake_view v JOIN {member}.ducklake_schema s ON s.schema_id = v.schema_id
+ WHERE v.end_snapshot IS NULL AND s.end_snapshot IS NULL
 """)
 
 LIVE_COLUMNS = sql.SQL("""
@@ -162,8 +170,8 @@ SELECT {table_id}::bigint, file_id, count(*), md5(string_agg(row_id::text, ',' O
   FROM {relation} WHERE begin_snapshot <= {at} GROUP BY file_id
 """)
 LIST_ROWS = sql.SQL("""
-SELECT {table_id}::bigint, {name}::text, row_id, begin_snapshot FROM {relation}
- WHERE begin_snapshot <= {at} AND (end_snapshot IS NULL OR end_snapshot > {at})
+SELECT {table_id}::bigint, {name}::text, {row_id}, {begin} FROM {relation}
+ WHERE {begin} <= {at} AND ({end} IS NULL OR {end} > {at})
 """)
 
 
@@ -193,7 +201,7 @@ def read_diff(conn: psycopg.Connection, old: str, new: str) -> Diff:
 
 
 def _read_objects(conn: psycopg.Connection, query: sql.SQL, member: str) -> dict[int, tuple[str, str]]:
-    rows = conn.execute(query.format(member=sql.Identifier(member))).fetchall()
+    rows = conn.execute(query.format(**name_member(member))).fetchall()
     return {object_id: (name, definition) for object_id, name, definition in rows}
 
 
@@ -291,13 +299,14 @@ def _read_head(conn: psycopg.Connection, member: str) -> int:
 def _list_live(conn: psycopg.Connection, sides: tuple[Side, Side]) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
     """Return the statements that list the files, and the inlined rows, of both sides."""
     files, rows, union = dict[str, sql.Composable](), dict[str, sql.Composable](), sql.SQL(" UNION ALL ")
+    columns = name_inlined(read_format(conn, sides[0][0]))
     for key, (member, head) in zip(("old", "new"), sides, strict=True):
         at, schema = sql.Literal(head), sql.Identifier(member)
         deletes, inserts = [sql.Composed([NO_DELETES])], [sql.Composed([NO_ROWS])]
         for name, is_delete in conn.execute(SELECT_INLINED, {"schema": member}).fetchall():
             found, query = (deletes, LIST_DELETES) if is_delete else (inserts, LIST_ROWS)
             table_id, relation = sql.Literal(int(name.split("_")[3])), sql.Identifier(member, name)
-            found.append(query.format(table_id=table_id, relation=relation, name=sql.Literal(name), at=at))
+            found.append(query.format(**columns, table_id=table_id, relation=relation, name=sql.Literal(name), at=at))
         folder = FOLDER.format(source=schema)
         files[key] = LIST_FILES.format(member=schema, source=schema, folder=folder, at=at, inlined_deletes=union.join(deletes))
         rows[key] = union.join(inserts)

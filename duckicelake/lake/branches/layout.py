@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from duckicelake.lake.lake_format import LakeFormat, get_format
+
 PREFIX = "ducklake_"
 NO_DATA_FILE = sql.SQL("9223372036854775807")
 """The `data_file_id` of delete files that belong to no data file: they keep files from the orphan scan."""
@@ -59,6 +61,65 @@ VIEWED = (
     ViewedTable("file_partition_value", ("data_file_id", "partition_key_index"), "next_file_id", is_versioned=False),
     ViewedTable("file_variant_stats", ("data_file_id", "column_id", "variant_path"), "next_file_id", is_versioned=False),
 )
+
+COPIED: Mapping[str, str | None] = {
+    "snapshot": "snapshot_id",
+    "snapshot_changes": "snapshot_id",
+    "metadata": None,
+    "schema": "schema_id",
+    "macro": None,
+    "macro_impl": None,
+    "macro_parameters": None,
+    "sort_info": None,
+    "sort_expression": None,
+    "column_mapping": None,
+    "name_mapping": None,
+    "table_stats": None,
+    "table_column_stats": None,
+    "inlined_data_tables": None,
+    "files_scheduled_for_deletion": None,
+}
+"""The tables of DuckLake that a branch has as tables, with their primary keys."""
+
+
+def list_copied(lake_format: LakeFormat) -> Mapping[str, str | None]:
+    """Return the tables of a version of DuckLake that a branch has as tables, with their primary keys."""
+    return {**COPIED, "view_column_tag": None} if lake_format.nests_schemas else COPIED
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedKind:
+    """A versioned table of DuckLake and the columns that, with `begin_snapshot`, identify a row. The first of them names its object.
+
+    `is_viewed`: it is a view on a branch; else a table that was copied. `is_of_1_1`: DuckLake 1.0 has no such table.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    is_viewed: bool = True
+    is_of_1_1: bool = False
+
+
+KINDS = (
+    VersionedKind("schema", ("schema_id",), is_viewed=False),
+    VersionedKind("table", ("table_id",)),
+    VersionedKind("view", ("view_id",)),
+    VersionedKind("macro", ("macro_id",), is_viewed=False),
+    VersionedKind("column", ("table_id", "column_id")),
+    VersionedKind("partition_info", ("table_id", "partition_id")),
+    VersionedKind("sort_info", ("table_id", "sort_id"), is_viewed=False),
+    VersionedKind("tag", ("object_id", "key")),
+    VersionedKind("column_tag", ("table_id", "column_id", "key")),
+    VersionedKind("view_column_tag", ("view_id", "column_name", "key"), is_viewed=False, is_of_1_1=True),
+)
+
+
+def list_kinds(lake_format: LakeFormat) -> list[VersionedKind]:
+    """Return the versioned tables of a version of DuckLake."""
+    return [kind for kind in KINDS if lake_format.nests_schemas or not kind.is_of_1_1]
+
+
+OF_TABLES = ("column", "partition_info", "sort_info", "column_tag")
 
 TEXT_KEYS = ("key", "variant_path")
 """Columns of keys that may be too long for an index, which has their MD5 instead."""
@@ -186,6 +247,20 @@ VALUES ({number}, {table}, {operation}, {text})
 def read_columns(conn: psycopg.Connection, schema: str, name: str) -> list[str]:
     """Return the columns of a table, in its order."""
     return [row[0] for row in conn.execute(SELECT_COLUMNS, {"schema": schema, "name": name})]
+
+
+SELECT_VERSION_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'version' AND scope IS NULL")
+
+
+def read_format(conn: psycopg.Connection, schema: str) -> LakeFormat:
+    """Return the format of a lake or branch. Raises: Unsupported: this catalog does not serve its version"""
+    row = conn.execute(SELECT_VERSION_OF.format(sql.Identifier(schema))).fetchone()
+    return get_format(None if row is None else row[0])
+
+
+def name_inlined(lake_format: LakeFormat) -> dict[str, sql.Composable]:
+    """Return the first columns of tables of inlined rows, for statements that name them `row_id`, `begin` and `end`."""
+    return dict(zip(("row_id", "begin", "end"), map(sql.Identifier, lake_format.inlined_columns), strict=True))
 
 
 def create_relations(conn: psycopg.Connection, schemas: Schemas, number: int) -> None:

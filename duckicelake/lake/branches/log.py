@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange, RowChanges
+from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange, RowChanges, name_member
 from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, Change, parse_changes
 
 MAX_ENTRIES = 1000
@@ -58,13 +58,13 @@ SELECT s.snapshot_id, s.snapshot_time, c.author, c.commit_message, c.changes_mad
 """)
 
 SELECT_NAMES = sql.SQL("""
-SELECT t.table_id, t.begin_snapshot, n.schema_name || '.' || t.table_name
-  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema n ON n.schema_id = t.schema_id WHERE t.table_id = ANY(%(ids)s)
+SELECT t.table_id, t.begin_snapshot, {name} || '.' || t.table_name
+  FROM {member}.ducklake_table t JOIN {member}.ducklake_schema s ON s.schema_id = t.schema_id WHERE t.table_id = ANY(%(ids)s)
  UNION ALL
-SELECT v.view_id, v.begin_snapshot, n.schema_name || '.' || v.view_name
-  FROM {member}.ducklake_view v JOIN {member}.ducklake_schema n ON n.schema_id = v.schema_id WHERE v.view_id = ANY(%(ids)s)
+SELECT v.view_id, v.begin_snapshot, {name} || '.' || v.view_name
+  FROM {member}.ducklake_view v JOIN {member}.ducklake_schema s ON s.schema_id = v.schema_id WHERE v.view_id = ANY(%(ids)s)
  UNION ALL
-SELECT schema_id, begin_snapshot, schema_name FROM {member}.ducklake_schema WHERE schema_id = ANY(%(ids)s)
+SELECT s.schema_id, s.begin_snapshot, {name} FROM {member}.ducklake_schema s WHERE s.schema_id = ANY(%(ids)s)
  UNION ALL
 SELECT macro_id, begin_snapshot, macro_name FROM {member}.ducklake_macro WHERE macro_id = ANY(%(ids)s)
  ORDER BY 1, 2
@@ -80,7 +80,7 @@ def read_log(conn: psycopg.Connection, member: str, limit: int, before: int = NE
     parsed = {row[0]: list(parse_changes(row[4])) for row in rows}
     ids = sorted({int(each.value) for changes in parsed.values() for each in changes if each.value.isdecimal()})
     names: dict[int, list[tuple[int, str]]] = {}
-    for object_id, begin, name in conn.execute(SELECT_NAMES.format(member=schema), {"ids": ids}).fetchall():
+    for object_id, begin, name in conn.execute(SELECT_NAMES.format(**name_member(member)), {"ids": ids}).fetchall():
         names.setdefault(object_id, []).append((begin, name))
     return [LogEntry(*row[:4], operations=list_operations(parsed[row[0]], names, row[0])) for row in rows]
 

@@ -20,8 +20,9 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, ServiceUnavailable, Unsupported
-from duckicelake.lake.branches.changes import KINDS, PLACEHOLDER, Changes, LiveObject, read_changes
+from duckicelake.lake.branches.changes import PLACEHOLDER, Changes, LiveObject, read_changes
 from duckicelake.lake.branches.create import SELECT_INLINED
+from duckicelake.lake.branches.layout import list_kinds
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, Side, decide
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
@@ -31,7 +32,7 @@ from duckicelake.lake.branches.registry import MAIN, Branch, MergePoint, check_i
 from duckicelake.lake.changes import NOTES_KIND, Change, format_changes, quote_names
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, format_search_path
 
-PROPERTIES = ("sort_info", "tag", "column_tag")
+PROPERTIES = ("sort_info", "tag", "column_tag", "view_column_tag")
 
 
 def list_tokens(changes: Changes, plan: MergePlan) -> list[Change]:
@@ -43,7 +44,7 @@ def list_tokens(changes: Changes, plan: MergePlan) -> list[Change]:
 def _list_object_tokens(changes: Changes, plan: MergePlan) -> Iterator[Change]:
     side, names = Side(plan.versions), _Names(changes, plan)
     for schema_id in sorted(side.made("schema")):
-        yield Change("created_schema", quote_names(names.branch[schema_id].name))
+        yield Change("created_schema", quote_names(*names.split(schema_id)))
     for kind, created in (("table", "created_table"), ("view", "created_view"), ("macro", "created_scalar_macro")):
         for object_id in sorted({*side.made(kind), *side.renamed(kind)}):
             yield Change(created, quote_names(*names.split(object_id)))
@@ -86,11 +87,12 @@ class _Names:
         self._schemas = plan.schemas
 
     def split(self, object_id: int) -> Sequence[str]:
-        """Return the namespace and the name that an object has after the merge."""
+        """Return the levels of the namespace, and the name, that an object has after the merge."""
         known: LiveObject = self.branch.get(object_id) or self.main[object_id]
+        if known.schema_id in self.branch:
+            return (*self.split(known.schema_id), known.name)
         schema_id = self._schemas.get(known.schema_id, known.schema_id)
-        parent = self.branch.get(known.schema_id) or self.main.get(schema_id)
-        return ("" if parent is None else parent.name, known.name)
+        return (*self.split(schema_id), known.name) if schema_id in self.main else (known.name,)
 
 
 def list_table_words(changes: Changes, plan: MergePlan) -> tuple[dict[str, list[str]], list[str]]:
@@ -116,16 +118,12 @@ def list_table_words(changes: Changes, plan: MergePlan) -> tuple[dict[str, list[
         each += ["delete"] if found.cut or found.ended_rows or found.removed else []
     tables = {".".join(names.split(table_id)): list(dict.fromkeys(found)) for table_id, found in sorted(words.items())}
     others = [
-        f"{word} {'namespace' if kind == 'schema' else kind} {_format_name(names, kind, object_id)}"
+        f"{word} {'namespace' if kind == 'schema' else kind} {'.'.join(names.split(object_id))}"
         for kind in ("schema", "view", "macro")
         for word, ids in (("create", side.made(kind)), ("drop", side.dropped(kind)), ("change", side.renamed(kind)))
         for object_id in sorted(ids)
     ]
     return tables, others
-
-
-def _format_name(names: _Names, kind: str, object_id: int) -> str:
-    return names.split(object_id)[1] if kind == "schema" else ".".join(names.split(object_id))
 
 
 MERGED_KEY = "merged_branch_"
@@ -229,6 +227,9 @@ SELECT (SELECT max(snapshot_id) FROM {p}.ducklake_snapshot), (SELECT max(snapsho
 SELECT_NUMBERS = sql.SQL("""
 SELECT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n} AND begin_snapshot < {placeholder}
  UNION SELECT end_snapshot >> 32 FROM {t} WHERE end_snapshot > {n}
+""")
+SELECT_NUMBERS_OF_INLINED = sql.SQL("""
+SELECT {begin} >> 32 FROM {t} WHERE {begin} > {n} AND {begin} < {placeholder} UNION SELECT {end} >> 32 FROM {t} WHERE {end} > {n}
 """)
 SELECT_NUMBERS_OF_DELETES = sql.SQL("SELECT DISTINCT begin_snapshot >> 32 FROM {t} WHERE begin_snapshot > {n}")
 SELECT_NUMBERS_OF_FILES = sql.SQL("""
@@ -410,6 +411,12 @@ def _rebase(conn: psycopg.Connection, request: MergeRequest, planned: PlannedMer
 
 
 SELECT_UNSOUND = sql.SQL("""
+SELECT 'namespace ' || s.schema_name || ' is in a namespace that is dropped' FROM {p}.ducklake_schema s
+ WHERE s.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_schema o
+                    -- DuckLake 1.0 has no such column
+                    WHERE o.schema_id = coalesce((to_jsonb(s) ->> 'parent_schema_id')::bigint, s.schema_id) AND o.end_snapshot IS NULL)
+ UNION ALL
 SELECT 'table ' || t.table_name || ' is in a namespace that is dropped' FROM {p}.ducklake_table t
  WHERE t.end_snapshot IS NULL
    AND NOT EXISTS (SELECT FROM {p}.ducklake_schema s WHERE s.schema_id = t.schema_id AND s.end_snapshot IS NULL)
@@ -533,11 +540,11 @@ def _check_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) 
 
 def _read_numbers(conn: psycopg.Connection, point: MergePoint, branch: Branch) -> set[int]:
     """Return the numbers of the branches whose ids the branch's own rows have: its own, and those of the branches it was made from."""
-    names = [("own_" if kind.is_viewed else "ducklake_") + kind.name for kind in KINDS]
+    names = [("own_" if kind.is_viewed else "ducklake_") + kind.name for kind in list_kinds(point.lake_format)]
     names += ["own_data_file", "own_delete_file"]
     queries = [(SELECT_NUMBERS, name) for name in names]
     for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": point.source}).fetchall():
-        queries.append((SELECT_NUMBERS_OF_DELETES if has_deletes else SELECT_NUMBERS, name))
+        queries.append((SELECT_NUMBERS_OF_DELETES if has_deletes else SELECT_NUMBERS_OF_INLINED, name))
     queries.append((SELECT_NUMBERS_OF_FILES, ""))
     found = {branch.number}
     for query, name in queries:

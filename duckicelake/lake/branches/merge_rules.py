@@ -18,10 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import BadRequest
-from duckicelake.lake.branches.changes import OF_TABLES, Changes, FileChanges, LiveObject, SideVersions
+from duckicelake.lake.branches.changes import Changes, FileChanges, LiveObject, SideVersions
+from duckicelake.lake.branches.layout import OF_TABLES
 from duckicelake.lake.changes import REWRITE_KINDS
 from duckicelake.lake.writing.dropped import PROTECTION
 
+TAGS = ("tag", "column_tag", "view_column_tag")
 FLUSH = "CALL ducklake_flush_inlined_data"
 REBASE = "Make a new branch of the present state and repeat the change there, or leave the object out with ours"
 
@@ -164,7 +166,7 @@ class _Rules:
         self._main_live = {each.object_id: each for each in changes.main_objects}
         self._branch_live = {each.object_id: each for each in changes.branch_objects}
         versions = {kind: _without(side, excluded) for kind, side in changes.branch.items()}
-        for kind in ("tag", "column_tag"):
+        for kind in TAGS:
             for key in excluded_keys:
                 _forget_key(versions[kind], key)
         files = {table_id: found for table_id, found in changes.files.items() if table_id not in excluded}
@@ -339,7 +341,7 @@ class _Rules:
                 yield self._conflict("view/view", view_id, "The view was changed or dropped on both sides.", REBASE, "view")
 
     def _check_tags(self) -> Iterator[Conflict]:
-        for kind in ("tag", "column_tag"):
+        for kind in TAGS:
             for key in sorted(self._branch.keys(kind) & self._main.keys(kind), key=str):
                 object_id = int(key[0])
                 if self._is_dropped(object_id):
@@ -353,10 +355,11 @@ class _Rules:
                     yield replace(found, key=key)
 
     def _check_namespaces(self) -> Iterator[Conflict]:
-        by_name = {each.name.lower(): each for each in self._changes.main_objects if each.kind == "schema"}
+        by_name = {(each.schema_id, each.name.lower()): each for each in self._changes.main_objects if each.kind == "schema"}
+        # A parent is made before the namespaces in it, and has a smaller id.
         for schema_id in sorted(self._branch.made("schema")):
             mine = self._branch_live[schema_id]
-            theirs = by_name.get(mine.name.lower())
+            theirs = by_name.get((self.plan.schemas.get(mine.schema_id, mine.schema_id), mine.name.lower()))
             if theirs is None:
                 continue
             self.plan.schemas[schema_id] = theirs.object_id
@@ -367,7 +370,7 @@ class _Rules:
             yield from self._check_namespace_tags(schema_id)
         gone = self._main.dropped("schema")
         for each in self._changes.branch_objects:
-            if each.schema_id in gone and each.kind != "schema" and (each.object_id,) in self._branch.added_keys(each.kind):
+            if each.schema_id in gone and (each.object_id,) in self._branch.added_keys(each.kind):
                 reason = f"Its namespace was dropped on {self._lake}."
                 yield self._conflict(
                     "create/drop", each.object_id, reason, f"Create the namespace on {self._lake} again, under the same name.", each.kind
@@ -377,7 +380,7 @@ class _Rules:
             left = [
                 each
                 for each in self._changes.main_objects
-                if each.schema_id == schema_id and each.kind != "schema" and (each.object_id,) not in self._branch.ended_keys(each.kind)
+                if each.schema_id == schema_id and (each.object_id,) not in self._branch.ended_keys(each.kind)
             ]
             if left:
                 reason = f"The branch dropped the namespace; {left[0].name!r} is in it on {self._lake}."
@@ -470,7 +473,7 @@ class _Rules:
         if known is None:
             return f"#{object_id}"
         parent = self._main_live.get(known.schema_id) or self._branch_live.get(known.schema_id)
-        return known.name if parent is None or known.kind == "schema" else f"{parent.name}.{known.name}"
+        return known.name if parent is None else f"{self._name(parent, parent.object_id)}.{known.name}"
 
 
 DATA_WORDS: Mapping[str, frozenset[str]] = {

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.changes import AT_FORK, KINDS, NOW, SideVersions, VersionedKind, get_table_id
+from duckicelake.lake.branches.changes import AT_FORK, NOW, SideVersions, get_table_id
 from duckicelake.lake.branches.create import FOLDER
-from duckicelake.lake.branches.layout import read_columns
+from duckicelake.lake.branches.layout import KINDS, VersionedKind, read_columns
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.registry import MergePoint
 
@@ -43,7 +43,7 @@ def read_head(conn: psycopg.Connection, schema: str) -> Head:
     return Head(*row)
 
 
-TEXT_KEYS = ("key",)
+TEXT_KEYS = ("key", "column_name")
 
 END_VERSIONS = sql.SQL("""
 UPDATE {p}.{t} t SET end_snapshot = {m} FROM unnest({arrays}) AS v({names})
@@ -62,6 +62,9 @@ PARTS: Mapping[str, Sequence[str]] = {
 
 MAPPED_SCHEMA = sql.SQL(
     "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.schema_id), f.schema_id)"
+)
+MAPPED_PARENT = sql.SQL(
+    "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.parent_schema_id), f.parent_schema_id)"
 )
 MAPPED_OBJECT = sql.SQL(
     "coalesce((SELECT x.theirs FROM unnest({mine}, {theirs}) AS x(mine, theirs) WHERE x.mine = f.object_id), f.object_id)"
@@ -163,10 +166,10 @@ ADD_VERSION = sql.SQL("""
 INSERT INTO {p}.ducklake_schema_versions (begin_snapshot, schema_version, table_id) SELECT {m}, {version}, {table_id}
  WHERE NOT EXISTS (SELECT FROM {p}.ducklake_schema_versions WHERE table_id = {table_id} AND schema_version = {version})
 """)
-ADD_ROWS = sql.SQL("INSERT INTO {relation} SELECT {values} FROM {source} WHERE begin_snapshot > {n} AND end_snapshot IS NULL")
+ADD_ROWS = sql.SQL("INSERT INTO {relation} SELECT {values} FROM {source} WHERE {begin} > {n} AND {end} IS NULL")
 END_ROWS = sql.SQL("""
-UPDATE {relation} t SET end_snapshot = {m} FROM unnest(%(rows)s::bigint[], %(begins)s::bigint[]) AS v(row_id, begin_snapshot)
- WHERE t.row_id = v.row_id AND t.begin_snapshot = v.begin_snapshot AND t.end_snapshot IS NULL
+UPDATE {relation} t SET {end} = {m} FROM unnest(%(rows)s::bigint[], %(begins)s::bigint[]) AS v(row_id, begin_snapshot)
+ WHERE t.{row_id} = v.row_id AND t.{begin} = v.begin_snapshot AND t.{end} IS NULL
 """)
 SELECT_FORK_VERSION = sql.SQL("""
 SELECT max(schema_version) FROM {p}.ducklake_schema_versions WHERE table_id = {table_id} AND begin_snapshot <= {n}
@@ -235,6 +238,8 @@ class MergeWriter:
             return schema
         if column == "object_id":
             return MAPPED_OBJECT.format(**mapped)
+        if column == "parent_schema_id":
+            return MAPPED_PARENT.format(**mapped)
         if column in ("path", "path_is_relative") and kind.name == "table":
             moved, folder = MOVED_BACK.format(**self._names), FOLDER.format(source=self._names["p"])
             form = TABLE_PATH if column == "path" else TABLE_IS_RELATIVE
@@ -340,7 +345,8 @@ class MergeWriter:
         else:
             self._conn.execute(CREATE_ROWS.format(**names, **relations, name=sql.Literal(target), version=sql.Literal(version)))
         columns = read_columns(self._conn, self._point.source, name)
-        values = sql.SQL(", ").join(self._names["m"] if column == "begin_snapshot" else sql.Identifier(column) for column in columns)
+        # The second column of inlined rows is the snapshot they begin with.
+        values = sql.SQL(", ").join(self._names["m"] if place == 1 else sql.Identifier(column) for place, column in enumerate(columns))
         return self._conn.execute(ADD_ROWS.format(**self._names, **relations, values=values)).rowcount
 
     def _has(self, name: str) -> bool:

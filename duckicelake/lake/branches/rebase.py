@@ -11,13 +11,12 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.changes import get_table_id
-from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.branches.layout import PREFIX, VIEWED, read_columns
+from duckicelake.lake.branches.create import OF_DELETES, SELECT_INLINED
+from duckicelake.lake.branches.layout import PREFIX, VIEWED, list_copied, read_columns
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head
 from duckicelake.lake.branches.registry import MergePoint
-from duckicelake.lake.branches.spare import COPIED
 
 NOT_NEEDED = ("snapshot", "snapshot_changes", "files_scheduled_for_deletion", "table_column_stats")
 FILE_TABLES = ("data_file", "delete_file")
@@ -41,7 +40,7 @@ COPY_TABLE = sql.SQL("CREATE TABLE {s}.{t} AS SELECT {columns} FROM {b}.{t}{cond
 OF_TABLES = sql.SQL(" WHERE table_id = ANY({tables}::bigint[])")
 COPY_ROWS = sql.SQL("""
 CREATE TABLE {s}.{t} (LIKE {b}.{t} INCLUDING ALL);
-INSERT INTO {s}.{t} SELECT * FROM {b}.{t} WHERE begin_snapshot > {n}
+INSERT INTO {s}.{t} SELECT * FROM {b}.{t} WHERE {begin} > {n}
 """)
 # DuckLake has a stand-in for a view whose text is not translated: the view itself is in its note alone.
 RESTORE_VIEWS = sql.SQL("""
@@ -75,12 +74,12 @@ def copy_changes(conn: psycopg.Connection, point: MergePoint, plan: MergePlan) -
             conn.execute(COPY_FILE_PARTS.format(**names, own=own))
     tables = sorted({*plan.files, *plan.new_tables, *plan.reshaped, *plan.noted, *(int(v[0]) for v in plan.versions["table"].added)})
     copied = [PREFIX + table.name for table in VIEWED if table.limit != "next_file_id"]
-    copied += [PREFIX + name for name in COPIED if name not in NOT_NEEDED]
+    copied += [PREFIX + name for name in list_copied(point.lake_format) if name not in NOT_NEEDED]
     for name in (*copied, *(f"iceberg_{note}" for note in NOTES), VIEW_NOTES):
         _copy_table(conn, names, point.source, name, tables)
-    for name, _ in conn.execute(SELECT_INLINED, {"schema": point.source}).fetchall():
+    for name, has_deletes in conn.execute(SELECT_INLINED, {"schema": point.source}).fetchall():
         if get_table_id(name) in tables:
-            conn.execute(COPY_ROWS.format(**names, t=sql.Identifier(name)))
+            conn.execute(COPY_ROWS.format(**{**names, **(OF_DELETES if has_deletes else {})}, t=sql.Identifier(name)))
     return copy
 
 

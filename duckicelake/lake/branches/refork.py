@@ -16,7 +16,6 @@ from psycopg import sql
 
 from duckicelake.lake.branches.create import (
     CHANGE_SETTINGS,
-    COPY_TABLES,
     FOLDER,
     ROW_ID_BITS,
     SELECT_INLINED,
@@ -27,15 +26,18 @@ from duckicelake.lake.branches.create import (
     STRIDE_BITS,
     build_branch_path,
     copy_own_rows,
+    copy_tables,
     format_copying,
+    has_inlined,
     to_uri,
 )
-from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_path, read_columns
+from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_path, list_copied, read_columns
 from duckicelake.lake.branches.merge_write import Head
 from duckicelake.lake.branches.notes import COPY_NOTES
 from duckicelake.lake.branches.registry import Branch, MergePoint, list_branches
-from duckicelake.lake.branches.spare import COPIED, copy_large
+from duckicelake.lake.branches.spare import copy_large
 from duckicelake.lake.changes import Change, format_changes, quote_names
+from duckicelake.lake.lake_format import SCHEMA_NAMES
 from duckicelake.lake.readers import ReadMember, renew_inlined
 
 Version = tuple[int, int]
@@ -43,16 +45,19 @@ Version = tuple[int, int]
 
 # The row that stands for kept files begins after every lake snapshot.
 SELECT_LIVE = sql.SQL("""
-WITH live AS (SELECT * FROM {b}.ducklake_schema WHERE end_snapshot IS NULL AND begin_snapshot < {placeholder})
-SELECT schema_id, begin_snapshot, 'created_schema', schema_name, NULL FROM live
+WITH live AS (
+    SELECT s.schema_id, s.begin_snapshot, {names} AS names
+      FROM {b}.ducklake_schema s WHERE s.end_snapshot IS NULL AND s.begin_snapshot < {placeholder}
+)
+SELECT schema_id, begin_snapshot, 'created_schema', names, NULL FROM live WHERE names IS NOT NULL
  UNION ALL
-SELECT t.table_id, t.begin_snapshot, 'created_table', s.schema_name, t.table_name
+SELECT t.table_id, t.begin_snapshot, 'created_table', s.names, t.table_name
   FROM {b}.ducklake_table t JOIN live s USING (schema_id) WHERE t.end_snapshot IS NULL
  UNION ALL
-SELECT v.view_id, v.begin_snapshot, 'created_view', s.schema_name, v.view_name
+SELECT v.view_id, v.begin_snapshot, 'created_view', s.names, v.view_name
   FROM {b}.ducklake_view v JOIN live s USING (schema_id) WHERE v.end_snapshot IS NULL
  UNION ALL
-SELECT m.macro_id, m.begin_snapshot, 'created_scalar_macro', s.schema_name, m.macro_name
+SELECT m.macro_id, m.begin_snapshot, 'created_scalar_macro', s.names, m.macro_name
   FROM {b}.ducklake_macro m JOIN live s USING (schema_id) WHERE m.end_snapshot IS NULL
  ORDER BY 1, 2
 """)
@@ -72,10 +77,12 @@ def list_arrivals(conn: psycopg.Connection, branch: str, shown: Set[Version]) ->
 
 
 def _read_live(conn: psycopg.Connection, branch: str) -> Mapping[Version, Change]:
-    rows = conn.execute(SELECT_LIVE.format(b=sql.Identifier(branch), placeholder=NO_DATA_FILE)).fetchall()
+    schema = sql.Identifier(branch)
+    names = {"b": schema, "names": sql.SQL(SCHEMA_NAMES).format(lake=sql.SQL("{}.").format(schema))}
+    rows = conn.execute(SELECT_LIVE.format(**names, placeholder=NO_DATA_FILE)).fetchall()
     return {
-        (object_id, begin): Change(kind, quote_names(*(part for part in (schema, name) if part is not None)))
-        for object_id, begin, kind, schema, name in rows
+        (object_id, begin): Change(kind, quote_names(*levels, *(() if name is None else (name,))))
+        for object_id, begin, kind, levels, name in rows
     }
 
 
@@ -224,7 +231,7 @@ def refork(conn: psycopg.Connection, point: MergePoint, branch: Branch, restart:
     if point.has_parent_branch:
         copy_own_rows(conn, point.source, point.target, names)
     copy_large(conn, names, with_bounds=True)
-    conn.execute(COPY_TABLES.format(**names))
+    copy_tables(conn, point.lake_format, names)
     _copy_inlined(conn, point, names)
     conn.execute(COPY_NOTES.format(**names))
     conn.execute(RAISE_VERSIONS.format(**names))
@@ -304,7 +311,7 @@ def _empty(conn: psycopg.Connection, point: MergePoint, kept: Sequence[str]) -> 
     # Notes first: the triggers on rows keep files that notes name.
     names = [f"iceberg_{name}" for name in NOTES if name not in kept]
     names += [f"{prefix}_{table.name}" for table in VIEWED for prefix in ("own", "gone")]
-    names += ["own_iceberg_file", "branch_root", "branch_removed", *(f"ducklake_{name}" for name in COPIED)]
+    names += ["own_iceberg_file", "branch_root", "branch_removed", *(f"ducklake_{name}" for name in list_copied(point.lake_format))]
     conn.execute(sql.SQL("DELETE FROM {} WHERE key = 'restored_max_bytes'").format(sql.Identifier(point.source, "iceberg_setting")))
     # The views show nothing meanwhile: a trigger keeps the schemas that rows of tables name.
     fork = sql.Identifier(point.source, "branch_fork")
@@ -326,11 +333,10 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
     needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
     for name, has_deletes in theirs.items():
         copy, original = point.relation(name, on_branch=True), point.relation(name, on_branch=False)
-        row = conn.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE begin_snapshot <= {})").format(original, names["fork"])).fetchone()
-        if name not in needed and (row is None or not row[0]):
+        if name not in needed and not has_inlined(conn, original, names, has_deletes=has_deletes):
             continue
         conn.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} (LIKE {} INCLUDING ALL)").format(copy, original))
-        conn.execute(format_copying(read_columns(conn, point.target, name), copy, original, names["fork"]))
+        conn.execute(format_copying(read_columns(conn, point.target, name), copy, original, names, has_deletes=has_deletes))
         if not has_deletes:
             registered = (
                 "INSERT INTO {b}.ducklake_inlined_data_tables SELECT * FROM {p}.ducklake_inlined_data_tables WHERE table_name = {name}"

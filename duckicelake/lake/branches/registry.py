@@ -14,7 +14,9 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
+from duckicelake.lake.branches.layout import name_inlined, read_format
 from duckicelake.lake.install import format_search_path, read_script
+from duckicelake.lake.lake_format import LakeFormat
 from duckicelake.lake.readers import drop_schema
 
 MAIN = "main"
@@ -151,6 +153,7 @@ class MergePoint:
     repository: str
     fork_snapshot_id: int
     next_file_id: int
+    lake_format: LakeFormat
     has_parent_branch: bool = False
     parent_name: str = MAIN
 
@@ -163,6 +166,7 @@ class MergePoint:
             "r": sql.Identifier(self.repository),
             "n": sql.Literal(self.fork_snapshot_id),
             "nf": sql.Literal(self.next_file_id),
+            **name_inlined(self.lake_format),
         }
 
     @property
@@ -183,9 +187,10 @@ def read_point(conn: psycopg.Connection, lake_schema: str, branch: Branch, paren
     row = conn.execute(SELECT_POINT.format(b=sql.Identifier(branch.schema_name))).fetchone()
     assert row is not None
     fork_of_lake, lakes_file_id, fork, file_id = row
+    lake_format = read_format(conn, lake_schema)
     if parent is None:
-        return MergePoint(lake_schema, branch.schema_name, lake_schema, fork_of_lake, lakes_file_id)
-    return MergePoint(parent.schema_name, branch.schema_name, lake_schema, fork, file_id, True, parent.name)
+        return MergePoint(lake_schema, branch.schema_name, lake_schema, fork_of_lake, lakes_file_id, lake_format)
+    return MergePoint(parent.schema_name, branch.schema_name, lake_schema, fork, file_id, lake_format, True, parent.name)
 
 
 LOCK_BRANCH = sql.SQL("SELECT number FROM iceberg_branch WHERE schema_name = {schema} AND NOT is_deleted FOR UPDATE")

@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
-from duckicelake.lake.branches.changes import KINDS, OF_TABLES, PLACEHOLDER, VersionedKind, get_table_id
+from duckicelake.lake.branches.changes import PLACEHOLDER, get_table_id
 from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.branches.layout import read_columns
+from duckicelake.lake.branches.layout import KINDS, OF_TABLES, VersionedKind, list_kinds, name_inlined, read_columns, read_format
 from duckicelake.lake.branches.merge import CUTTING_KINDS, INSERT_SNAPSHOT, SELECT_UNSOUND
 from duckicelake.lake.branches.merge_rules import Conflict
 from duckicelake.lake.branches.merge_write import CREATE_ROWS, FILE_PARTS, STOP_INLINING, Head, read_head
@@ -29,6 +29,8 @@ from duckicelake.lake.branches.revert_rules import (
     list_narrowed,
     list_tables_back,
     list_unsound_columns,
+    read_name,
+    read_table_names,
     take_back_purges,
 )
 from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, Change, format_changes, parse_changes, quote_names
@@ -158,10 +160,6 @@ SELECT DISTINCT table_id FROM ducklake_data_file
 SELECT DISTINCT table_id FROM ducklake_delete_file
  WHERE begin_snapshot < %(reverted)s AND partial_max >= %(reverted)s OR begin_snapshot = %(reverted)s AND partial_max > %(reverted)s
 """
-SELECT_NAMES = """
-SELECT t.table_id, s.schema_name || '.' || t.table_name FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
- ORDER BY t.table_id, t.begin_snapshot
-"""
 SELECT_IS_PROTECTED = """
 SELECT EXISTS (SELECT FROM ducklake_tag WHERE object_id = ANY(%(ids)s::bigint[]) AND key = %(key)s AND lower(value) = 'true'
                   AND end_snapshot IS NULL)
@@ -219,12 +217,11 @@ SELECT r.table_name FROM ducklake_inlined_data_tables r
 """
 
 # Text of statements whose tables have no fixed name or columns.
-SELECT_NAME = sql.SQL("""
-SELECT s.schema_name, o.{name} FROM {t} o JOIN ducklake_schema s ON s.schema_id = o.schema_id AND s.end_snapshot IS NULL
- WHERE o.{id} = %(id)s AND o.end_snapshot IS NULL
-""")
+SPAN: Mapping[str, sql.Composable] = {"begin": sql.Identifier("begin_snapshot"), "end": sql.Identifier("end_snapshot")}
+"""The columns of versioned rows that say when they begin and end; those of inlined rows have other names."""
 BEGINS: Mapping[str, sql.Composable] = {"begin_snapshot": sql.SQL("%(made)s"), "end_snapshot": sql.SQL("NULL")}
 NEW_ID = sql.SQL("n.new_id")
+OF_FILE: Mapping[str, sql.Composable] = {"key": sql.Identifier("data_file_id")}
 COPY_ROWS = sql.SQL("""
 INSERT INTO {t} ({columns}) SELECT {values} FROM {t} f
   JOIN unnest(%(ids)s::bigint[], %(new_ids)s::bigint[]) AS n(id, new_id) ON n.id = f.{key}
@@ -235,17 +232,15 @@ SELECT {keys}, bool_or(t.begin_snapshot = %(reverted)s) AS is_added, bool_or(t.e
   FROM {t} t WHERE t.begin_snapshot < {placeholder} GROUP BY {keys}
 HAVING bool_or(t.begin_snapshot = %(reverted)s) OR bool_or(t.end_snapshot = %(reverted)s)
 """)
-END_ADDED = sql.SQL("UPDATE {t} SET end_snapshot = %(made)s WHERE begin_snapshot = %(reverted)s AND end_snapshot IS NULL")
-ADD_ENDED = sql.SQL(
-    "INSERT INTO {t} ({columns}) SELECT {values} FROM {t} f WHERE f.end_snapshot = %(reverted)s AND f.begin_snapshot < %(reverted)s"
-)
+END_ADDED = sql.SQL("UPDATE {t} SET {end} = %(made)s WHERE {begin} = %(reverted)s AND {end} IS NULL")
+ADD_ENDED = sql.SQL("INSERT INTO {t} ({columns}) SELECT {values} FROM {t} f WHERE f.{end} = %(reverted)s AND f.{begin} < %(reverted)s")
 COUNT_INLINED = sql.SQL("""
-SELECT count(*) FILTER (WHERE begin_snapshot = %(reverted)s AND end_snapshot IS DISTINCT FROM %(reverted)s),
-       count(*) FILTER (WHERE end_snapshot = %(reverted)s AND begin_snapshot < %(reverted)s),
-       count(*) FILTER (WHERE begin_snapshot = %(reverted)s AND end_snapshot > %(reverted)s)
+SELECT count(*) FILTER (WHERE {begin} = %(reverted)s AND {end} IS DISTINCT FROM %(reverted)s),
+       count(*) FILTER (WHERE {end} = %(reverted)s AND {begin} < %(reverted)s),
+       count(*) FILTER (WHERE {begin} = %(reverted)s AND {end} > %(reverted)s)
   FROM {t}
 """)
-HAS_LATER = sql.SQL("SELECT EXISTS (SELECT FROM {t} WHERE begin_snapshot > %(reverted)s OR end_snapshot > %(reverted)s)")
+HAS_LATER = sql.SQL("SELECT EXISTS (SELECT FROM {t} WHERE {begin} > %(reverted)s OR {end} > %(reverted)s)")
 SELECT_CUT_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {t} WHERE begin_snapshot = %(reverted)s")
 SELECT_CHANGED_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {t} WHERE begin_snapshot > %(reverted)s")
 COPY_INLINED_DELETES = sql.SQL("""
@@ -264,9 +259,13 @@ class _Reverting:
         self._next_file_id = self._head.next_file_id
         self._kinds = self._read_kinds()
         self._inlined = sorted(row[0] for row in conn.execute(SELECT_INLINED, {"schema": member}).fetchall())
-        self._versions = {kind.name: self._read_versions(kind) for kind in KINDS}
+        lake_format = read_format(conn, member)
+        self._rows = name_inlined(lake_format)
+        self._begins: Mapping[str, sql.Composable] = dict(zip(lake_format.inlined_columns[1:], BEGINS.values(), strict=True))
+        kinds = list_kinds(lake_format)
+        self._versions = {kind.name: self._read_versions(kind) if kind in kinds else [] for kind in KINDS}
         self._data = self._read_data()
-        self._names: dict[int, str] = dict(conn.execute(SELECT_NAMES).fetchall())
+        self._names: dict[int, str] = read_table_names(conn)
 
     def revert(self) -> RevertResult:
         """Write the revert. Raises: MergeConflicts: something stands against it. BadRequest: there is nothing to revert"""
@@ -322,7 +321,7 @@ class _Reverting:
                 files = [row[0] for row in self._conn.execute(SELECT_CUT_INLINED.format(t=table), self._ids).fetchall()]
                 each.cut += [file_id for file_id in files if file_id not in each.removed and file_id not in each.added]
             else:
-                row = self._conn.execute(COUNT_INLINED.format(t=table), self._ids).fetchone()
+                row = self._conn.execute(COUNT_INLINED.format(**self._rows, t=table), self._ids).fetchone()
                 assert row is not None
                 if row[0] or row[1]:
                     each.inlined[name] = (row[0] + row[1], row[2])
@@ -361,7 +360,7 @@ class _Reverting:
     def _check_drops(self) -> Iterable[Conflict]:
         """Yield conflicts about objects that are dropped by now, and about files that a drop deleted."""
         own = {int(key[0]) for kind in ("schema", "table", "view", "macro") for key, *_ in self._versions[kind]}
-        changed = {int(key[0]) for kind in (*OF_TABLES, "tag") for key, *_ in self._versions[kind]} | self._data.keys()
+        changed = {int(key[0]) for kind in (*OF_TABLES, "tag", "view_column_tag") for key, *_ in self._versions[kind]} | self._data.keys()
         for object_id in list_dead(self._conn, changed - own):
             yield self._conflict("change/drop", object_id, "It was dropped since.", "Revert the snapshot that dropped it first")
         for table_id in take_back_purges(self._conn, self._dropped_tables):
@@ -378,14 +377,14 @@ class _Reverting:
     def _has_later_inlined(self, table_id: int) -> bool:
         for name in self._inlined:
             if get_table_id(name) == table_id and name.startswith("ducklake_inlined_data_"):
-                row = self._conn.execute(HAS_LATER.format(t=sql.Identifier(name)), self._ids).fetchone()
+                row = self._conn.execute(HAS_LATER.format(**self._rows, t=sql.Identifier(name)), self._ids).fetchone()
                 if row and row[0]:
                     return True
         return False
 
     def _check_data(self) -> Iterable[Conflict]:
         compacted = {row[0] for row in self._conn.execute(SELECT_COMPACTED, self._ids).fetchall()}
-        back = list_tables_back(self._conn, self._ids, self._inlined)
+        back = list_tables_back(self._conn, self._ids, self._inlined, self._rows)
         revert = find_revert(self._conn, self._ids)
         for table_id in sorted({*self._data, *(each for each, kinds in self._kinds.items() if kinds & (INSERT_KINDS | DELETE_KINDS))}):
             found, kinds = self._data.get(table_id, _Data()), self._kinds.get(table_id, set[str]())
@@ -427,9 +426,9 @@ class _Reverting:
             ended = any(is_ended for _, _, is_ended, *_ in self._versions[kind.name])
             added = any(is_added for _, is_added, *_ in self._versions[kind.name])
             if added:
-                self._conn.execute(END_ADDED.format(t=_table(kind)), self._ids)
+                self._conn.execute(END_ADDED.format(**SPAN, t=_table(kind)), self._ids)
             if ended and kind.name not in ONE_ROW:
-                self._copy(ADD_ENDED, "ducklake_" + kind.name, self._ids, BEGINS)
+                self._copy(ADD_ENDED, "ducklake_" + kind.name, self._ids, BEGINS, SPAN)
         for table_id in self._made_tables & self._data.keys():
             self._data[table_id].inlined.clear()
         reshaped = {int(key[0]) for kind in ("table", "column", "partition_info") for key, *_ in self._versions[kind]}
@@ -468,16 +467,16 @@ class _Reverting:
             self._copy_files(table_id, pairs, deletes)
         for name, (count, _) in found.inlined.items():
             if count:
-                self._conn.execute(END_ADDED.format(t=sql.Identifier(name)), self._ids)
-                self._copy(ADD_ENDED, name, self._ids, BEGINS)
+                self._conn.execute(END_ADDED.format(**self._rows, t=sql.Identifier(name)), self._ids)
+                self._copy(ADD_ENDED, name, self._ids, self._begins, self._rows)
         self._conn.execute(DELETE_BOUNDS, {"tables": [table_id]})
 
     def _copy_files(self, table_id: int, pairs: Mapping[str, object], deletes: Sequence[tuple[int, int]]) -> None:
         """Give files new rows, with the rows deleted that were deleted before the snapshot."""
         renewed: dict[str, sql.Composable] = {**BEGINS, "partial_max": sql.SQL("NULL"), "data_file_id": NEW_ID}
-        self._copy(COPY_ROWS, "ducklake_data_file", pairs, renewed, "data_file_id")
+        self._copy(COPY_ROWS, "ducklake_data_file", pairs, renewed, OF_FILE)
         for name in FILE_PARTS:
-            self._copy(COPY_ROWS, "ducklake_" + name, pairs, {"data_file_id": NEW_ID}, "data_file_id")
+            self._copy(COPY_ROWS, "ducklake_" + name, pairs, {"data_file_id": NEW_ID}, OF_FILE)
         self._conn.execute(COPY_NOTES, pairs)
         files = {row[0]: row[1] for row in deletes}
         ids = self._take_ids(len(files))
@@ -485,7 +484,7 @@ class _Reverting:
         owner = owners.format(sql.Literal(list(files)), sql.Literal(list(files.values())))
         renewed |= {"delete_file_id": NEW_ID, "data_file_id": owner}
         parameters = {**self._ids, "ids": list(files), "new_ids": ids}
-        self._copy(COPY_ROWS, "ducklake_delete_file", parameters, renewed, "delete_file_id")
+        self._copy(COPY_ROWS, "ducklake_delete_file", parameters, renewed, {"key": sql.Identifier("delete_file_id")})
         name = f"ducklake_inlined_delete_{table_id}"
         if name in self._inlined:
             self._conn.execute(COPY_INLINED_DELETES.format(t=sql.Identifier(name)), pairs)
@@ -496,13 +495,14 @@ class _Reverting:
         table: str,
         parameters: Mapping[str, object],
         values: Mapping[str, sql.Composable],
-        key: str = "",
+        names: Mapping[str, sql.Composable],
     ) -> None:
         """Copy rows of a table into it. `values`: those of columns that change; a row of the table is `f`."""
         columns = read_columns(self._conn, self._member, table)
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
         shown = sql.SQL(", ").join(values.get(column, sql.Identifier("f", column)) for column in columns)
-        self._conn.execute(query.format(t=sql.Identifier(table), columns=listed, values=shown, key=sql.Identifier(key)), parameters)
+        parts = {"t": sql.Identifier(table), "columns": listed, "values": shown}
+        self._conn.execute(query.format(**names, **parts), parameters)
 
     def _take_ids(self, count: int) -> list[int]:
         first = self._next_file_id
@@ -558,21 +558,14 @@ class _Reverting:
                 if is_added and not is_ended:
                     yield Change("dropped_scalar_macro" if kind == "macro" else f"dropped_{kind}", str(key[0]))
                 elif kind in ("table", "view"):
-                    yield Change(f"created_{kind}", quote_names(*self._read_name(kind, int(key[0]))))
+                    yield Change(f"created_{kind}", quote_names(*read_name(self._conn, kind, int(key[0]))))
                     yield Change(f"altered_{kind}", str(key[0]))
         changed = {int(key[0]) for kind in OF_TABLES for key, *_ in self._versions[kind]}
         changed |= {int(key[0]) for key, *_ in self._versions["tag"] if int(key[0]) in self._names}
         yield from (Change("altered_table", str(table_id)) for table_id in sorted(changed - self._made_tables))
+        yield from (Change("altered_view", str(key[0])) for key, *_ in self._versions["view_column_tag"])
         for table_id in self._data.keys() - self._made_tables:
             yield from (Change(kind, str(table_id)) for kind in (*CUTTING_KINDS, "inlined_insert"))
-
-    def _read_name(self, kind: str, object_id: int) -> tuple[str, str]:
-        query = SELECT_NAME.format(
-            name=sql.Identifier(f"{kind}_name"), t=sql.Identifier(f"ducklake_{kind}"), id=sql.Identifier(f"{kind}_id")
-        )
-        row = self._conn.execute(query, {"id": object_id}).fetchone()
-        assert row is not None
-        return row[0], row[1]
 
 
 def _table(kind: VersionedKind) -> sql.Identifier:

@@ -1,7 +1,7 @@
-"""What stands against a revert of a lake snapshot, besides rows that changed since. `revert` calls this under the member's lock.
+"""What stands against a revert of a lake snapshot, besides rows that changed since, and names of objects.
 
-The search path is the metadata schema of the lake or branch. `ids` has the snapshots `reverted` and `made`. Only
-`take_back_purges` writes: it deletes notes.
+`revert` calls it under the member's lock. The search path is the metadata schema of the lake or branch. `ids` has the snapshots `reverted`
+and `made`. Only `take_back_purges` writes: it deletes notes.
 """
 
 import json
@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.changes import get_table_id
+from duckicelake.lake.lake_format import SCHEMA_NAMES, SHOWN_SCHEMA_NAME
 
 # A row has one span of snapshots, so a file that came back has another row with the same path, which may be relative in one of them.
 SELECT_FILES_BACK = """
@@ -22,21 +23,23 @@ SELECT DISTINCT f.table_id FROM ducklake_data_file f
    AND (l.path = f.path OR right(l.path, length(f.path) + 1) = '/' || f.path OR right(f.path, length(l.path) + 1) = '/' || l.path)
 """
 HAS_ROWS_BACK = sql.SQL("""
-SELECT EXISTS (SELECT FROM {t} e JOIN {l} l ON l.row_id = e.row_id AND l.end_snapshot IS NULL AND l.begin_snapshot <> %(reverted)s
-                WHERE e.end_snapshot = %(reverted)s AND e.begin_snapshot < %(reverted)s)
+SELECT EXISTS (SELECT FROM {t} e JOIN {l} l ON l.{row_id} = e.{row_id} AND l.{end} IS NULL AND l.{begin} <> %(reverted)s
+                WHERE e.{end} = %(reverted)s AND e.{begin} < %(reverted)s)
 """)
 
 
-def list_tables_back(conn: psycopg.Connection, ids: Mapping[str, int], inlined: Sequence[str]) -> set[int]:
+def list_tables_back(
+    conn: psycopg.Connection, ids: Mapping[str, int], inlined: Sequence[str], columns: Mapping[str, sql.Composable]
+) -> set[int]:
     """Return the tables with rows that the snapshot deleted and that are live again, as after another revert.
 
-    `inlined`: the tables of inlined rows and deletes.
+    `inlined`: the tables of inlined rows and deletes. `columns`: the first columns of those of rows.
     """
     found = {row[0] for row in conn.execute(SELECT_FILES_BACK, ids).fetchall()}
     rows = [name for name in inlined if not name.startswith("ducklake_inlined_delete_")]
     for ended, live in product(rows, rows):
         if get_table_id(ended) == get_table_id(live):
-            query = HAS_ROWS_BACK.format(t=sql.Identifier(ended), l=sql.Identifier(live))
+            query = HAS_ROWS_BACK.format(**columns, t=sql.Identifier(ended), l=sql.Identifier(live))
             row = conn.execute(query, ids).fetchone()
             if row and row[0]:
                 found.add(get_table_id(ended))
@@ -144,3 +147,29 @@ SELECT DISTINCT 'table ' || t.table_name || ' is sorted by a column that is drop
 def list_unsound_columns(conn: psycopg.Connection, tables: Collection[int]) -> Iterator[str]:
     """Yield what does not go together in the columns and sort orders of tables, after the revert is written."""
     yield from (row[0] for row in conn.execute(SELECT_UNSOUND_COLUMNS, {"tables": sorted(tables)}).fetchall())
+
+
+SELECT_NAMES = sql.SQL("""
+SELECT t.table_id, {name} || '.' || t.table_name FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
+ ORDER BY t.table_id, t.begin_snapshot
+""").format(name=sql.SQL(SHOWN_SCHEMA_NAME).format(lake=sql.SQL("")))
+
+
+def read_table_names(conn: psycopg.Connection) -> dict[int, str]:
+    """Return the newest names of all tables, of dropped ones too, as messages show them."""
+    return dict(conn.execute(SELECT_NAMES).fetchall())
+
+
+SELECT_NAME = sql.SQL("""
+SELECT {names} || o.{name}::text FROM {t} o JOIN ducklake_schema s ON s.schema_id = o.schema_id AND s.end_snapshot IS NULL
+ WHERE o.{id} = %(id)s AND o.end_snapshot IS NULL
+""")
+
+
+def read_name(conn: psycopg.Connection, kind: str, object_id: int) -> Sequence[str]:
+    """Return the levels of the namespace, and the name, of a live table or view."""
+    parts = {"name": f"{kind}_name", "t": f"ducklake_{kind}", "id": f"{kind}_id"}
+    names = {part: sql.Identifier(text) for part, text in parts.items()}
+    row = conn.execute(SELECT_NAME.format(**names, names=sql.SQL(SCHEMA_NAMES).format(lake=sql.SQL(""))), {"id": object_id}).fetchone()
+    assert row is not None
+    return row[0]

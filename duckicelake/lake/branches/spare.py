@@ -13,35 +13,17 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.layout import PREFIX, Schemas, create_relations
+from duckicelake.lake.branches.layout import PREFIX, Schemas, create_relations, list_copied, read_format
 from duckicelake.lake.branches.notes import install_notes
 from duckicelake.lake.branches.registry import MAX_SCHEMA_BYTES, compute_maker
 from duckicelake.lake.install import format_search_path
-
-COPIED: Mapping[str, str | None] = {
-    "snapshot": "snapshot_id",
-    "snapshot_changes": "snapshot_id",
-    "metadata": None,
-    "schema": "schema_id",
-    "macro": None,
-    "macro_impl": None,
-    "macro_parameters": None,
-    "sort_info": None,
-    "sort_expression": None,
-    "column_mapping": None,
-    "name_mapping": None,
-    "table_stats": None,
-    "table_column_stats": None,
-    "inlined_data_tables": None,
-    "files_scheduled_for_deletion": None,
-}
-"""The tables of DuckLake that a branch has as tables, with their primary keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeTable:
     """A table whose rows a spare has copies of. `key`: the columns by which changed rows are copied again.
 
+    `columns`: those that are copied, none for all of them, which copy and original have in one order.
     `until`: the column of lake snapshots that a branch has up to its fork point, None if it takes all rows.
     """
 
@@ -70,7 +52,8 @@ LARGE = (
         ("snapshot_id", "changes_made", "author", "commit_message", "commit_extra_info"),
         "snapshot_id",
     ),
-    LargeTable(BOUNDS, "table_id", ("table_id", "column_id", "contains_null", "contains_nan", "min_value", "max_value", "extra_stats")),
+    # DuckLake 1.1 has more columns.
+    LargeTable(BOUNDS, "table_id", ()),
     LargeTable("iceberg_schema", "table_id", ("table_id", "schema_id", "json", "is_removed")),
     LargeTable("iceberg_spec", "table_id", ("table_id", "spec_id", "json", "is_removed")),
     LargeTable("iceberg_sort_order", "table_id", ("table_id", "order_id", "json")),
@@ -115,7 +98,7 @@ CREATE TRIGGER iceberg_keep_for_members
 
 
 def _create_copied(conn: psycopg.Connection, schemas: Schemas) -> None:
-    for name, key in COPIED.items():
+    for name, key in list_copied(read_format(conn, schemas.repository)).items():
         table, base = sql.Identifier(schemas.branch, PREFIX + name), sql.Identifier(schemas.repository, PREFIX + name)
         conn.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(table, base))
         if key is not None:
@@ -214,7 +197,7 @@ def claim_spare(conn: psycopg.Connection, schemas: Schemas, number: int) -> str 
     return found[0]
 
 
-COPY_LARGE = sql.SQL("INSERT INTO {copy} ({columns}) SELECT {columns} FROM {original} s WHERE {condition}")
+COPY_LARGE = sql.SQL("INSERT INTO {copy}{into} SELECT {columns} FROM {original} s WHERE {condition}")
 # A row that no transaction since has written is in the copy as it is. `age` counts transactions backwards from the newest one.
 COMPARE_LARGE = sql.SQL("""
 SELECT {name}, (SELECT count(*) FROM {copy}), count(*),
@@ -299,10 +282,12 @@ def _format_parts(table: LargeTable, names: Mapping[str, sql.Composable]) -> dic
     condition = sql.SQL("true")
     if table.until is not None and "fork" in names:
         condition = sql.SQL("s.{} <= {}").format(sql.Identifier(table.until), names["fork"])
+    listed = sql.SQL(", ").join(map(sql.Identifier, table.columns))
     return {
         "copy": sql.SQL("{}.{}").format(names["branch"], sql.Identifier(table.name)),
         "original": sql.SQL("{}.{}").format(names["source"], sql.Identifier(table.name)),
-        "columns": sql.SQL(", ").join(map(sql.Identifier, table.columns)),
+        "into": sql.SQL(" ({})").format(listed) if table.columns else sql.SQL(""),
+        "columns": listed if table.columns else sql.SQL("s.*"),
         "condition": condition,
     }
 

@@ -16,6 +16,8 @@ from pyiceberg.types import IntegerType
 
 from duckicelake.catalog.namespace_changes import nest_schemas
 from duckicelake.errors import BadRequest
+from duckicelake.lake.branches.create import BranchRequest, create_branch
+from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.lake.lake_format import SCHEMA_NAMES
 from duckicelake.lake.writing.migrate import migrate, plan_migration
@@ -286,6 +288,12 @@ def test_what_stands_against_nesting_is_named(local_lake: FreshLake) -> None:
         (obstacle,) = nest_schemas(pool, is_dry_run=False).obstacles
         assert "nested one has the grant 'ann' = 'write': revoke it on a.b" in obstacle
         conn.execute("DELETE FROM iceberg_grant WHERE privilege = 'write'")
+        create_branch(conn, local_lake.metadata_schema, BranchRequest("dev"))
+        schemas = conn.execute(SELECT_SCHEMAS).fetchall()
+        (obstacle,) = nest_schemas(pool, is_dry_run=False).obstacles
+        assert "branches or tags, which keep the schemas as they are: dev" in obstacle
+        assert conn.execute(SELECT_SCHEMAS).fetchall() == schemas
+        delete_branch(conn, local_lake.metadata_schema, "dev")
         assert nest_schemas(pool, is_dry_run=False).obstacles == []
         assert conn.execute(SELECT_OPTION).fetchall() == [("b",)]
         assert lake.load_table(("a", "b", "flat")).to_arrow()["i"].to_pylist() == [1] * 51

@@ -14,6 +14,7 @@ import pytest
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch, remove_repository
 from duckicelake.lake.branches.delete import delete_branch
+from duckicelake.lake.branches.layout import read_format
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.registry import (
     check_name,
@@ -24,6 +25,7 @@ from duckicelake.lake.branches.registry import (
 )
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
+from duckicelake.lake.lake_format import V1_1
 from duckicelake.lake.writing.migrate import migrate
 from tests.lake.bare import list_relations
 from tests.lake.branches import stopping
@@ -73,16 +75,16 @@ def test_a_branch_lies_beside_its_lake() -> None:
             build_branch_path(whole, 3)
 
 
-def test_branches_and_migrations_exclude_each_other(lake: FreshLake) -> None:
-    """A lake with branches is not migrated, and names them; a migrated lake gets none yet."""
+def test_a_lake_with_branches_is_not_migrated(lake: FreshLake) -> None:
+    """The message names them. Branches that are made afterwards have the lake's new version."""
     conn = lake.psycopg()
     make_branch(lake, "dev")
     with pytest.raises(BadRequest, match="dev"):
         migrate(conn, lake.metadata_schema)
     assert delete_branch(conn, lake.metadata_schema, "dev")
     assert not migrate(conn, lake.metadata_schema).obstacles
-    with pytest.raises(Unsupported, match="1.0"):
-        make_branch(lake, "late")
+    late = make_branch(lake, "late")
+    assert read_format(conn, late.metadata_schema) is V1_1
 
 
 def test_a_schema_of_that_name_is_not_taken_over(lake: FreshLake) -> None:
