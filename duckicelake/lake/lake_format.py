@@ -1,7 +1,8 @@
 """The supported versions of DuckLake and the differences between them.
 
-Commits read the version (`writing.transaction`) and pass its `LakeFormat` on in `LakeHead`; other transactions read it where they need it
-(`connect.read_format`, and for members of a repository `branches.layout.read_format`). Only `writing.migrate` and `pipeline.maintain`
+Each transaction of a pool reads the version when it begins, and refuses others (`connect.open_transaction`). Commits pass its `LakeFormat`
+on in `LakeHead`; `catalog` asks again where it needs it (`connect.read_format`), as `branches` does for members of a repository
+(`layout.read_format`), and what has connections of its own reads the version itself. Only `writing.migrate` and `pipeline.maintain`
 (DuckDB 1.5 flushes inlined rows) compare versions.
 Source: DuckLake specification 1.0 and 1.1
 """
