@@ -220,9 +220,15 @@ class Repository:
         self._follow(branch, expected)
 
     def _merge_with_parent(self, branch: Member, event: Event, *, is_rebase: bool) -> None:
-        """Merge a branch into the branch that it was made of, or that one into it."""
+        """Merge a branch into the branch that it was made of, or that one into it; make one first if there is none."""
+        if branch.parent == MAIN:
+            made = [each for each in self.members.values() if each.parent == branch.name and not each.is_tag]
+            if not made:
+                self._make("fork", branch.name)
+                return
+            branch = made[0]
         parent, kind = self.members.get(branch.parent), "down" if is_rebase else "up"
-        if parent is None or branch.parent == MAIN:
+        if parent is None:
             return
         names = (parent.name, branch.name) if is_rebase else (branch.name, parent.name)
         request = MergeRequest(*names, resolution=Resolution((CANCEL, OURS)[event.member % 2]))
