@@ -162,6 +162,10 @@ WITH found AS (
 DELETE FROM {repository}.iceberg_spare s USING found f WHERE s.only_row = f.only_row
 RETURNING s.unchanged_before::xid::text
 """)
+SELECT_TABLES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(schema)s AND c.relkind = 'r'
+"""
+LOCK_SPARE = sql.SQL("LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE NOWAIT")
 # Statements and functions name the schema of their branch.
 MOVE_SPARE = sql.SQL("""
 ALTER SCHEMA {spare} RENAME TO {branch};
@@ -177,13 +181,13 @@ SELECT coalesce(string_agg(replace(pg_get_functiondef(p.oid), %(old)s, %(new)s),
 def claim_spare(conn: psycopg.Connection, schemas: Schemas, number: int) -> str | None:
     """Give the lake's spare to a branch, and return the first transaction whose changes of the lake its copies may lack.
 
-    None: there is no spare, another branch claims it, or another version made it.
+    None: there is no spare, another branch claims it, another session uses its tables, or another version made it.
 
     Raises: psycopg.errors.DuplicateSchema: there is a schema of the branch's name
     """
     names = {"repository": sql.Identifier(schemas.repository), "branch": sql.Identifier(schemas.branch)}
-    found = conn.execute(CLAIM_SPARE.format(**names), {"maker": compute_maker()}).fetchone()
-    if found is None:
+    unchanged_before = _take_spare(conn, schemas.repository)
+    if unchanged_before is None:
         return None
     spare = sql.Identifier(_name_spare(schemas.repository))
     texts = {"old": spare.as_string(conn), "new": names["branch"].as_string(conn)}
@@ -194,7 +198,25 @@ def claim_spare(conn: psycopg.Connection, schemas: Schemas, number: int) -> str 
     row = conn.execute(SELECT_FUNCTIONS, {**texts, "branch": schemas.branch}).fetchone()
     assert row is not None
     conn.execute(row[0].encode())
-    return found[0]
+    return unchanged_before
+
+
+def _take_spare(conn: psycopg.Connection, lake_schema: str) -> str | None:
+    """Delete the row of a spare that can be claimed, and lock its tables.
+
+    A session that has locked one, as `pg_dump` does, may read it by its name later, and TRUNCATE would wait for that session.
+    """
+    schema = _name_spare(lake_schema)
+    try:
+        with conn.transaction():
+            found = conn.execute(CLAIM_SPARE.format(repository=sql.Identifier(lake_schema)), {"maker": compute_maker()}).fetchone()
+            if found is None:
+                return None
+            tables = [sql.Identifier(schema, name) for (name,) in conn.execute(SELECT_TABLES, {"schema": schema}).fetchall()]
+            conn.execute(LOCK_SPARE.format(tables=sql.SQL(", ").join(tables)))
+            return found[0]
+    except psycopg.errors.LockNotAvailable:
+        return None
 
 
 COPY_LARGE = sql.SQL("INSERT INTO {copy}{into} SELECT {columns} FROM {original} s WHERE {condition}")

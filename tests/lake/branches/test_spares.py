@@ -241,6 +241,18 @@ def test_two_claims_at_once_and_one_spare(lake: FreshLake) -> None:
         assert delete_branch(conn, lake.metadata_schema, name)
 
 
+def test_a_spare_in_use_is_not_claimed(lake: FreshLake) -> None:
+    """`pg_dump` locks its tables so, maybe for hours, and then reads them by name. The branch makes its own relations without waiting."""
+    conn = make_spare(lake)
+    with closing(lake.psycopg(autocommit=False)) as dump:
+        dump.execute(f'LOCK TABLE "{SPARE}".iceberg_schema IN ACCESS SHARE MODE'.encode())
+        make_branch(lake, "dev")
+        assert has_spare(conn)
+        dump.execute(f'SELECT FROM "{SPARE}".iceberg_schema'.encode())
+    make_branch(lake, "next")
+    assert not has_spare(conn)
+
+
 STEPS = ["create_schema", "_create_copied+", "copy_large+"]
 
 
