@@ -52,9 +52,11 @@ def list_objects(lake: FreshLake) -> set[str]:
 
 
 def list_named(lake: FreshLake, table: str) -> set[str]:
-    """The files that DuckDB reads a table from."""
+    """The files that DuckDB reads a table from, as `t` in main or `s.t`."""
+    schema, _, name = table.rpartition(".")
+    call = f"ducklake_list_files('lake', '{name}', schema => '{schema or 'main'}')"
     with closing(lake.duckdb(read_only=True)) as session:
-        rows = session.execute(f"SELECT data_file, delete_file FROM ducklake_list_files('lake', '{table}')").fetchall()
+        rows = session.execute(f"SELECT data_file, delete_file FROM {call}").fetchall()
     return {path for row in rows for path in row if path is not None}
 
 
