@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import LiteralString
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
@@ -247,12 +247,8 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
 
 def refresh_views(conn: psycopg.Connection, member: ReadMember) -> None:
     """Drop views of inlined tables that DuckDB has dropped, unless a reader uses one now; create the missing views."""
-    names = member.build_names()
-    for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
-        with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
-            conn.execute("SET LOCAL lock_timeout = '50ms'")
-            conn.execute(_compose("DROP VIEW {own}.{name}", member, name))
-            conn.execute("SET LOCAL lock_timeout = '10s'")
+    for (name,) in conn.execute(SELECT_STALE, {**member.build_names(), "most": MOST_STALE}).fetchall():
+        _drop_view(conn, member, name)
     show_inlined(conn, member)
 
 
@@ -268,9 +264,15 @@ def renew_inlined(conn: psycopg.Connection, member: ReadMember, replaced: Sequen
     if not can_have_readers(member.metadata_schema):
         return
     for name in replaced:
-        with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
-            conn.execute(_compose("DROP VIEW IF EXISTS {own}.{name}", member, name))
+        _drop_view(conn, member, name)
     show_inlined(conn, member)
+
+
+def _drop_view(conn: psycopg.Connection, member: ReadMember, name: str) -> None:
+    """Drop a view of an inlined table if it exists and no reader uses it: whoever holds its lock would make the lake's writers wait."""
+    with contextlib.suppress(errors.LockNotAvailable, errors.UndefinedTable, errors.InvalidSchemaName), conn.transaction():
+        conn.execute(_compose("LOCK TABLE {own}.{name} IN ACCESS EXCLUSIVE MODE NOWAIT", member, name))
+        conn.execute(_compose("DROP VIEW {own}.{name}", member, name))
 
 
 def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:

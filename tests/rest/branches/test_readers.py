@@ -1,10 +1,13 @@
 """Read-only DuckLake on branches: the lake's roles read a schema of views of each branch, and keys open the files that it reads."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import duckdb
 import psycopg
 import pytest
+from psycopg import sql
 
 from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.lake.branches.create import BranchRequest
@@ -39,6 +42,41 @@ def list_left(lake: FreshLake) -> list[str]:
     """Return the schemas of readers."""
     found = lake.psycopg().execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE '%@%readers' ORDER BY 1").fetchall()
     return [name for (name,) in found]
+
+
+def hold_views(told: Told, lake: FreshLake) -> psycopg.Connection:
+    """Return a reader's session whose transaction has locked each view of inlined rows of the branch, and none of their tables."""
+    conn = lake.opened.enter_context(closing(psycopg.connect(told.answer["dsn"])))
+    for name in list_views(lake):
+        conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier("lake@dev_readers", name)))
+    return conn
+
+
+def list_views(lake: FreshLake) -> Sequence[str]:
+    """Return the names of the views of inlined rows that readers of `dev` have."""
+    found = lake.psycopg().execute(
+        "SELECT viewname FROM pg_views WHERE schemaname = 'lake@dev_readers' AND viewname LIKE 'ducklake_inlined_data_%_%'"
+        " AND viewname <> 'ducklake_inlined_data_tables' ORDER BY 1"
+    )
+    return [name for (name,) in found.fetchall()]
+
+
+def test_a_reader_that_holds_views_delays_no_reset(lake: FreshLake) -> None:
+    """A reset replaces the views of inlined tables that have other columns now, but waits for none that a reader's transaction holds."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        dev, watching = make_branch(lake, "dev"), lake.psycopg()
+        lake.duckdb().execute("ALTER TABLE a.t ADD COLUMN mine VARCHAR; INSERT INTO a.t VALUES (78, 'x')")
+        dev.duckdb().execute("ALTER TABLE a.t ADD COLUMN c INTEGER; INSERT INTO a.t VALUES (1, 1)")
+        hold_views(ask(guarded, "dev"), lake)
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = ANY(%s::text[]::regclass[])"
+        views = [f'"lake@dev_readers".{name}' for name in list_views(lake)]
+        with ThreadPoolExecutor(1) as pool:
+            reset = pool.submit(reset_branch, lake.psycopg(), lake.metadata_schema, "dev")
+            seen = 0
+            while not reset.done():
+                seen += watching.execute(waiting, [views]).fetchone() != (0,)
+        reset.result()
+        assert views and not seen
 
 
 def test_a_reader_sees_what_it_may_read_on_a_branch(lake: FreshLake) -> None:
