@@ -131,13 +131,19 @@ def compare_rows(lake: FreshLake, tmp_path: Path, limit: int, *form: str) -> str
 
 
 def test_rows_are_shown_whatever_they_are_stored_in(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files, deletes of some rows of a file, inlined rows and deletes, made, dropped and replaced tables; compacted rows are the same."""
+    """Files, deletes of some rows of a file, inlined rows and deletes, made, dropped and replaced tables; compacted rows are the same.
+
+    Inlined rows that both sides have are not shown.
+    """
     monkeypatch.chdir(tmp_path)
     with closing(lake.duckdb()) as main:
         fill(main)
         main.execute("CREATE TABLE hiding (filename VARCHAR)")
         main.execute("CREATE TABLE compacted AS SELECT range AS i FROM range(50)")
         main.execute("INSERT INTO compacted FROM range(50, 90)")
+        for name in ("one_more", "one_less"):
+            main.execute(f"CREATE TABLE {name} (id INTEGER)")
+            main.execute(f"INSERT INTO {name} VALUES (1), (2)")
         dev = make_branch(lake, "dev")
         # as many deletes of one file on both sides
         main.execute("DELETE FROM t WHERE id = 3")
@@ -152,6 +158,8 @@ def test_rows_are_shown_whatever_they_are_stored_in(lake: FreshLake, tmp_path: P
             "CREATE TABLE made AS SELECT 1.50::DECIMAL(9, 2) AS d, 'inf'::DOUBLE AS f, DATE '2026-01-02' AS day, {'a': [NULL, 0.5]} AS n",
             "DROP TABLE empty",
             "INSERT INTO hiding VALUES ('x')",
+            "INSERT INTO one_more VALUES (3)",
+            "DELETE FROM one_less WHERE id = 2",
         ):
             session.execute(statement)
     found: dict[str, Any] = {
@@ -165,6 +173,10 @@ def test_rows_are_shown_whatever_they_are_stored_in(lake: FreshLake, tmp_path: P
     assert found["main.compacted"] == {"added": [], "deleted": [], "more-added": False, "more-deleted": False}
     assert found["main.made"]["added"] == [{"d": "1.50", "f": "inf", "day": "2026-01-02", "n": {"a": [None, 0.5]}}]
     assert found["main.hiding"]["added"] == [{"filename": "x"}]
+    assert [(found[f"main.{each}"]["added"], found[f"main.{each}"]["deleted"]) for each in ("one_more", "one_less")] == [
+        ([{"id": 3}], []),
+        ([], [{"id": 2}]),
+    ]
 
 
 def test_rows_are_compared_by_the_columns_that_both_sides_have(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,10 +401,13 @@ def read_differing_files(conn: psycopg.Connection, sides: tuple[Side, Side]) -> 
     """Return for each table the data files, and tables of inlined rows, of both sides whose rows may differ."""
     files, rows = _list_live(conn, sides)
     found: dict[int, tuple[set[str], set[str]]] = {}
-    for query in (SELECT_DIFFERING_FILES.format(**files), SELECT_DIFFERING_ROWS.format(**rows)):
-        for table_id, *names in conn.execute(query).fetchall():
-            for side, name in zip(found.setdefault(table_id, (set(), set())), names, strict=True):
-                side.update(() if name is None else (name,))
+    for table_id, *paths in conn.execute(SELECT_DIFFERING_FILES.format(**files)).fetchall():
+        for side, path in zip(found.setdefault(table_id, (set(), set())), paths, strict=True):
+            side.update(() if path is None else (path,))
+    for table_id, *names in conn.execute(SELECT_DIFFERING_ROWS.format(**rows)).fetchall():
+        for side in found.setdefault(table_id, (set(), set())):
+            # DuckLake reads all rows of the table, of which both sides may have some.
+            side.update(name for name in names if name is not None)
     return {table_id: (tuple(sorted(old)), tuple(sorted(new))) for table_id, (old, new) in found.items()}
 
 
