@@ -1,8 +1,8 @@
 """The rows by which two members of a repository differ, read by DuckDB for `duckicelake branch diff --rows`.
 
 `commands.branches` calls it. Both members are attached read-only to a DuckDB of this process, each at the snapshot that the difference
-was read at; it reads Postgres, and the store with the lake's own keys. Only files that differ are read, with all their rows: rows that both
-sides have cancel each other.
+was read at; it reads Postgres, and the store with the lake's own keys. Only files and tables of inlined rows that differ are read, with
+all their rows: rows that both sides have cancel each other.
 """
 
 import json
@@ -88,8 +88,9 @@ def _compare(session: DuckDBPyConnection, sides: tuple[RowSource | None, RowSour
         return []
     types = [_read_types(session, name, side) for name, side in zip((OLD, NEW), sides, strict=True)]
     as_json = [_is_compared_as_json(column, types) for column in columns]
+    is_whole = _hides_files(sides)
     parts = [
-        _format_side((name, weight, place), side, columns, (types, as_json))
+        _format_side((name, weight, place), side, columns, (types, as_json)) + ("" if is_whole else _format_files(side))
         for place, (name, weight, side) in enumerate(zip((OLD, NEW), (-1, 1), sides, strict=True))
         if side is not None
     ]
@@ -162,7 +163,7 @@ def _format_side(
         value = quote_name(own.name) if own is not None else _format_default(other, types[1 - number])
         values.append(f"CAST(to_json({value}) AS VARCHAR)" if is_json else value)
     listed = ", ".join(f"{value} AS c{count}" for count, value in enumerate(values))
-    return f"SELECT {listed}, {weight} AS side FROM {_format_table(catalog, side)}{_format_files(side)}"  # noqa: S608  names are quoted
+    return f"SELECT {listed}, {weight} AS side FROM {_format_table(catalog, side)}"  # noqa: S608  names are quoted
 
 
 def _format_default(column: DiffColumn | None, types: Mapping[str, str]) -> str:
@@ -172,10 +173,13 @@ def _format_default(column: DiffColumn | None, types: Mapping[str, str]) -> str:
     return f"CAST({value} AS {types[column.name]})"
 
 
+def _hides_files(sides: Sequence[RowSource | None]) -> bool:
+    """Return True if a column of either side hides DuckLake's `filename`. Both are read whole then: equal rows must cancel each other."""
+    return any(column.name.lower() == "filename" for side in sides if side is not None for column in side.columns)
+
+
 def _format_files(side: RowSource) -> str:
-    """Return the condition by which DuckLake reads only files that differ; all, if a column of the table hides DuckLake's `filename`."""
-    if any(column.name.lower() == "filename" for column in side.columns):
-        return ""
+    """Return the condition by which DuckLake reads only files that differ."""
     return f" WHERE filename IN ({', '.join(map(quote, side.files))})" if side.files else " WHERE false"
 
 
