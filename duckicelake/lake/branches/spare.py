@@ -107,11 +107,13 @@ def _create_copied(conn: psycopg.Connection, schemas: Schemas) -> None:
     conn.execute(CREATE_GUARD.format(repository=repository, branch=branch, name=sql.Literal(schemas.repository)))
 
 
+IS_RIGHT = sql.SQL("""s.made_by = %(maker)s AND s.lake_version = m.value AND s.xmin = s.made_in::xid
+       -- `age` is right for 2^31 transactions
+       AND s.made_at > clock_timestamp() - interval '1 day'""")
 # Text of statements that a lake without branches cannot prepare.
 SELECT_SPARE = sql.SQL("""
-SELECT s.made_by = %(maker)s AND s.lake_version = m.value AND s.xmin = s.made_in::xid AS is_right
-  FROM iceberg_spare s, ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL
-""")
+SELECT {is_right} AS is_right FROM iceberg_spare s, ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL
+""").format(is_right=IS_RIGHT)
 INSERT_SPARE = sql.SQL("""
 INSERT INTO iceberg_spare (made_by, lake_version)
 SELECT %(maker)s, m.value FROM ducklake_metadata m WHERE m.key = 'version' AND m.scope IS NULL
@@ -155,7 +157,7 @@ def prepare_spare(conn: psycopg.Connection, lake_schema: str) -> bool:
 CLAIM_SPARE = sql.SQL("""
 WITH found AS (
     SELECT s.only_row FROM {repository}.iceberg_spare s, {repository}.ducklake_metadata m
-     WHERE s.made_by = %(maker)s AND m.key = 'version' AND m.scope IS NULL AND s.lake_version = m.value AND s.xmin = s.made_in::xid
+     WHERE m.key = 'version' AND m.scope IS NULL AND {is_right}
        -- another branch claims it
        FOR UPDATE OF s SKIP LOCKED
 )
@@ -209,7 +211,8 @@ def _take_spare(conn: psycopg.Connection, lake_schema: str) -> str | None:
     schema = _name_spare(lake_schema)
     try:
         with conn.transaction():
-            found = conn.execute(CLAIM_SPARE.format(repository=sql.Identifier(lake_schema)), {"maker": compute_maker()}).fetchone()
+            claim = CLAIM_SPARE.format(repository=sql.Identifier(lake_schema), is_right=IS_RIGHT)
+            found = conn.execute(claim, {"maker": compute_maker()}).fetchone()
             if found is None:
                 return None
             tables = [sql.Identifier(schema, name) for (name,) in conn.execute(SELECT_TABLES, {"schema": schema}).fetchall()]

@@ -201,8 +201,10 @@ def test_a_spare_is_no_branch(lake: FreshLake) -> None:
         "UPDATE iceberg_spare SET lake_version = '0.9', made_in = pg_current_xact_id()",
         # As in a lake that was restored from a dump, where the numbers of transactions are others.
         "UPDATE iceberg_spare SET made_at = made_at",
+        # Numbers of transactions are compared by their 32 lower bits.
+        "UPDATE iceberg_spare SET made_at = made_at - interval '1 day', made_in = pg_current_xact_id()",
     ],
-    ids=["version", "format", "dump"],
+    ids=["version", "format", "dump", "age"],
 )
 def test_a_spare_that_is_not_right_is_not_claimed(lake: FreshLake, change: str) -> None:
     """The branch makes its own relations, and the next spare replaces the wrong one."""
