@@ -1,4 +1,4 @@
-"""The views that readers attach as a DuckLake, as SQL; `lake.readers` creates them.
+"""The readers' schema: its name, and the views that readers attach as a DuckLake, as SQL. `lake.readers` creates them.
 
 Law: every view shows only rows that `session_user`, a reader's role, may read at that moment; other roles see none.
 Placeholders: `{lake}` is the schema of the lake or of a branch, `{repository}` that of the lake, which has the readers and the accounts,
@@ -6,8 +6,15 @@ Placeholders: `{lake}` is the schema of the lake or of a branch, `{repository}` 
 statements decides if a lake's readers' schema is replaced, so even a changed comment in them replaces it.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import LiteralString
+
+from psycopg import sql
+
+from duckicelake.errors import NotServed
+from duckicelake.lake.lake_format import SCHEMA_NAME, V1_1, LakeFormat
 
 COVERS: LiteralString = """
 (p.space = '' OR n.name = p.space OR (starts_with(n.name, p.space || '\u241f') AND n.name !~ '(^|\u241f)(\u241f|$)'))
@@ -316,3 +323,103 @@ SELECT {own}.iceberg_show(f.name, f.table_id, f.version)
 """,
 )
 """Creates the views of inlined tables that exist already."""
+
+SUFFIX = "_readers"
+LONGEST_NAME_BYTES = 63
+
+CREATE_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
+CREATE_FILTERED_VIEW: LiteralString = (
+    "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+)
+
+
+def format_schema_name(metadata_schema: str) -> str:
+    """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
+    name = metadata_schema + SUFFIX
+    if not can_have_readers(metadata_schema):
+        raise NotServed(f"The name of the lake's metadata schema is too long: {name!r} has more than 63 bytes.")
+    return name
+
+
+def can_have_readers(metadata_schema: str) -> bool:
+    """Return True if there is room for the name of the readers' schema."""
+    return len((metadata_schema + SUFFIX).encode()) <= LONGEST_NAME_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMember:
+    """A lake, or a branch of it, that readers attach: its metadata schema, and that of the lake, which has the readers."""
+
+    metadata_schema: str
+    repository: str
+
+    def build_names(self) -> dict[str, str]:
+        """Return the schemas, and the comment by which the readers' one is known as ours."""
+        own = format_schema_name(self.metadata_schema)
+        return {
+            "lake": self.metadata_schema,
+            "repository": self.repository,
+            "own": own,
+            "mark": f"duckicelake readers of {self.metadata_schema}",
+        }
+
+
+def as_lake(metadata_schema: str) -> ReadMember:
+    """Return a lake itself."""
+    return ReadMember(metadata_schema, metadata_schema)
+
+
+def list_statements(member: ReadMember, lake_format: LakeFormat) -> Iterator[sql.Composed]:
+    """Return the statements that make the readers' schema anew."""
+    others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
+    for text in (
+        "DROP SCHEMA IF EXISTS {own} CASCADE",
+        "CREATE SCHEMA {own}",
+        "COMMENT ON SCHEMA {own} IS {mark}",
+        "GRANT USAGE ON SCHEMA {own} TO PUBLIC",
+    ):
+        yield compose(text, member)
+    yield compose(REFUSE, member)
+    for name, query in INNER:
+        yield compose(CREATE_VIEW, member, name, query)
+    yield compose(IDS, member)
+    for name in OF_TABLES:
+        yield compose(CREATE_FILTERED_VIEW, member, name, condition=OF_TABLE)
+    for name, condition in others:
+        yield compose(CREATE_FILTERED_VIEW, member, name, condition=condition)
+    for name, query in OWN:
+        yield compose(CREATE_VIEW, member, name, query)
+    for name in (*OF_TABLES, *dict(others), *dict(OWN)):
+        yield compose("GRANT SELECT ON {own}.{name} TO PUBLIC", member, name)
+    for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
+        yield compose(text, member)
+
+
+def compose(
+    text: LiteralString, member: ReadMember, name: str = "", query: LiteralString = "", condition: LiteralString = ""
+) -> sql.Composed:
+    """Return a statement with all its placeholders filled in."""
+    names = member.build_names()
+    own = names["own"]
+    parts: dict[str, sql.Composable] = {
+        "lake": sql.Identifier(member.metadata_schema),
+        "repository": sql.Identifier(member.repository),
+        "own": sql.Identifier(own),
+        "lake_text": sql.Literal(member.metadata_schema),
+        "own_text": sql.Literal(own),
+        "mark": sql.Literal(names["mark"]),
+        "name": sql.Identifier(name),
+        "covers": sql.SQL(COVERS),
+        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(member.metadata_schema))),
+    }
+    parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
+    parts["reads"] = sql.SQL(READS).format(**parts)
+    parts["condition"] = sql.SQL(condition).format(**parts)
+    parts["query"] = sql.SQL(query).format(**parts)
+    return sql.SQL(text).format(**parts)
+
+
+def compute_digest() -> str:
+    """Return the digest that identifies this version of the schema."""
+    statements = [statement.as_string() for statement in list_statements(as_lake("lake"), V1_1)]
+    return hashlib.sha256("".join(statements).encode()).hexdigest()

@@ -8,10 +8,9 @@ removed objects), and `duckicelake init --remove` drops all, with the schema. `r
 """
 
 import contextlib
-import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import LiteralString
 
@@ -23,32 +22,10 @@ from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
-from duckicelake.lake.lake_format import SCHEMA_NAME, V1_1, LakeFormat, get_format
-from duckicelake.lake.reader_views import (
-    COVERS,
-    HIDE,
-    IDS,
-    INLINED,
-    INNER,
-    NESTED,
-    OF_TABLE,
-    OF_TABLES,
-    OTHERS,
-    OWN,
-    READS,
-    REFUSE,
-    ROWS,
-    SHOW,
-    SHOW_ALL,
-    SHOW_DELETES,
-    SHOW_ROWS,
-    SHOWN,
-    TRIGGERS,
-)
+from duckicelake.lake.lake_format import get_format
+from duckicelake.lake.reader_views import SHOW_ALL, ReadMember, as_lake, can_have_readers, compose, compute_digest, list_statements
 
-SUFFIX = "_readers"
 MOST_STALE = 100
-LONGEST_NAME_BYTES = 63
 LOCK_TRIES = 100
 
 SELECT_INSTALLED = """
@@ -98,16 +75,23 @@ SELECT r.rolsuper OR r.rolcreaterole,
   FROM pg_roles r WHERE r.rolname = current_user
 """
 
-CREATE_VIEW: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
-CREATE_FILTERED_VIEW: LiteralString = (
-    "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
-)
 SELECT_STALE = """
-SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
+SELECT v.relname
+  FROM pg_namespace n JOIN pg_class v ON v.relnamespace = n.oid
+  LEFT JOIN pg_namespace o ON o.nspname = %(lake)s
+  LEFT JOIN pg_class c ON c.relnamespace = o.oid AND c.relname = v.relname
+  CROSS JOIN LATERAL (
+      SELECT string_agg(format('%%I %%s', a.attname, format_type(a.atttypid, a.atttypmod)), ',' ORDER BY a.attnum)
+                 FILTER (WHERE a.attrelid = v.oid) AS of_view,
+             string_agg(format('%%I %%s', a.attname, format_type(a.atttypid, a.atttypmod)), ',' ORDER BY a.attnum)
+                 FILTER (WHERE a.attrelid = c.oid) AS of_table
+        FROM pg_attribute a WHERE a.attrelid IN (v.oid, c.oid) AND a.attnum > 0 AND NOT a.attisdropped
+  ) columns
  WHERE n.nspname = %(own)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s
    AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
-   AND NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace o ON o.oid = c.relnamespace
-                    WHERE o.nspname = %(lake)s AND c.relname = v.relname)
+   AND columns.of_view IS DISTINCT FROM columns.of_table
+ -- A view with other columns shows wrong rows, one without a table none.
+ ORDER BY c.oid IS NULL
  LIMIT %(most)s
 """
 
@@ -126,42 +110,6 @@ OPEN_SCHEMA = (
     "The catalog cannot issue read-only access to DuckLake: PUBLIC, and so every reader, may create tables in the lake's metadata schema. "
     "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to the roles that write with DuckDB."
 )
-
-
-def format_schema_name(metadata_schema: str) -> str:
-    """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
-    name = metadata_schema + SUFFIX
-    if not can_have_readers(metadata_schema):
-        raise NotServed(f"The name of the lake's metadata schema is too long: {name!r} has more than 63 bytes.")
-    return name
-
-
-def can_have_readers(metadata_schema: str) -> bool:
-    """Return True if there is room for the name of the readers' schema."""
-    return len((metadata_schema + SUFFIX).encode()) <= LONGEST_NAME_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMember:
-    """A lake, or a branch of it, that readers attach: its metadata schema, and that of the lake, which has the readers."""
-
-    metadata_schema: str
-    repository: str
-
-    def build_names(self) -> dict[str, str]:
-        """Return the schemas, and the comment by which the readers' one is known as ours."""
-        own = format_schema_name(self.metadata_schema)
-        return {
-            "lake": self.metadata_schema,
-            "repository": self.repository,
-            "own": own,
-            "mark": f"duckicelake readers of {self.metadata_schema}",
-        }
-
-
-def as_lake(metadata_schema: str) -> ReadMember:
-    """Return a lake itself."""
-    return ReadMember(metadata_schema, metadata_schema)
 
 
 def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
@@ -207,11 +155,11 @@ def install_readers(conn: psycopg.Connection, member: ReadMember, tries: int = L
         try:
             with conn.transaction():
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
-                conn.execute(_compose(LOCK_FOR_INSTALL, member))
+                conn.execute(compose(LOCK_FOR_INSTALL, member))
                 if not is_ready(conn, member):
                     _check_own(conn, member)
                     row = conn.execute(SELECT_VERSION).fetchone()
-                    for statement in _list_statements(member, get_format(None if row is None else row[0])):
+                    for statement in list_statements(member, get_format(None if row is None else row[0])):
                         conn.execute(statement)
                     conn.execute(UPSERT_INSTALLED, {"digest": compute_digest()})
         except psycopg.errors.LockNotAvailable:
@@ -235,8 +183,8 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
                 drop_roles(conn)
                 if conn.execute(SELECT_INSTALLED).fetchone() is not None:
                     _check_own(conn, as_lake(metadata_schema))
-                    conn.execute(_compose(LOCK_FOR_REMOVAL, as_lake(metadata_schema)))
-                    conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", as_lake(metadata_schema)))
+                    conn.execute(compose(LOCK_FOR_REMOVAL, as_lake(metadata_schema)))
+                    conn.execute(compose("DROP SCHEMA IF EXISTS {own} CASCADE", as_lake(metadata_schema)))
                     conn.execute(DELETE_INSTALLED)
         except psycopg.errors.LockNotAvailable:
             time.sleep(LOCK_PAUSE_S)
@@ -246,7 +194,12 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
 
 
 def refresh_views(conn: psycopg.Connection, member: ReadMember) -> None:
-    """Drop views of inlined tables that DuckDB has dropped, unless a reader uses one now; create the missing views."""
+    """Drop views of inlined tables that are gone or have other columns now, unless a reader uses one; create the missing views.
+
+    A view that a reader uses now is dropped when this function is called next, which is when credentials are asked for.
+    """
+    if not can_have_readers(member.metadata_schema):
+        return
     for (name,) in conn.execute(SELECT_STALE, {**member.build_names(), "most": MOST_STALE}).fetchall():
         _drop_view(conn, member, name)
     show_inlined(conn, member)
@@ -256,23 +209,14 @@ def show_inlined(conn: psycopg.Connection, member: ReadMember) -> None:
     """Create the missing views of inlined tables, if the readers' schema is there."""
     row = conn.execute(SELECT_MAY_SHOW, member.build_names()).fetchone()
     for text in SHOW_ALL if row is not None and row[0] else ():
-        conn.execute(_compose(text, member))
-
-
-def renew_inlined(conn: psycopg.Connection, member: ReadMember, replaced: Sequence[str]) -> None:
-    """Create the missing views of inlined tables, and again those of tables that have other columns now, unless a reader uses one."""
-    if not can_have_readers(member.metadata_schema):
-        return
-    for name in replaced:
-        _drop_view(conn, member, name)
-    show_inlined(conn, member)
+        conn.execute(compose(text, member))
 
 
 def _drop_view(conn: psycopg.Connection, member: ReadMember, name: str) -> None:
     """Drop a view of an inlined table if it exists and no reader uses it: whoever holds its lock would make the lake's writers wait."""
     with contextlib.suppress(errors.LockNotAvailable, errors.UndefinedTable, errors.InvalidSchemaName), conn.transaction():
-        conn.execute(_compose("LOCK TABLE {own}.{name} IN ACCESS EXCLUSIVE MODE NOWAIT", member, name))
-        conn.execute(_compose("DROP VIEW {own}.{name}", member, name))
+        conn.execute(compose("LOCK TABLE {own}.{name} IN ACCESS EXCLUSIVE MODE NOWAIT", member, name))
+        conn.execute(compose("DROP VIEW {own}.{name}", member, name))
 
 
 def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
@@ -282,62 +226,7 @@ def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
     names = as_lake(metadata_schema).build_names()
     row = conn.execute(SELECT_MARK, names).fetchone()
     if row is not None and row[0] == names["mark"]:
-        conn.execute(_compose("DROP SCHEMA {own} CASCADE", as_lake(metadata_schema)))
-
-
-def _list_statements(member: ReadMember, lake_format: LakeFormat) -> Iterator[sql.Composed]:
-    others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
-    for text in (
-        "DROP SCHEMA IF EXISTS {own} CASCADE",
-        "CREATE SCHEMA {own}",
-        "COMMENT ON SCHEMA {own} IS {mark}",
-        "GRANT USAGE ON SCHEMA {own} TO PUBLIC",
-    ):
-        yield _compose(text, member)
-    yield _compose(REFUSE, member)
-    for name, query in INNER:
-        yield _compose(CREATE_VIEW, member, name, query)
-    yield _compose(IDS, member)
-    for name in OF_TABLES:
-        yield _compose(CREATE_FILTERED_VIEW, member, name, condition=OF_TABLE)
-    for name, condition in others:
-        yield _compose(CREATE_FILTERED_VIEW, member, name, condition=condition)
-    for name, query in OWN:
-        yield _compose(CREATE_VIEW, member, name, query)
-    for name in (*OF_TABLES, *dict(others), *dict(OWN)):
-        yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", member, name)
-    for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
-        yield _compose(text, member)
-
-
-def _compose(
-    text: LiteralString, member: ReadMember, name: str = "", query: LiteralString = "", condition: LiteralString = ""
-) -> sql.Composed:
-    """Return a statement with all its placeholders filled in."""
-    names = member.build_names()
-    own = names["own"]
-    parts: dict[str, sql.Composable] = {
-        "lake": sql.Identifier(member.metadata_schema),
-        "repository": sql.Identifier(member.repository),
-        "own": sql.Identifier(own),
-        "lake_text": sql.Literal(member.metadata_schema),
-        "own_text": sql.Literal(own),
-        "mark": sql.Literal(names["mark"]),
-        "name": sql.Identifier(name),
-        "covers": sql.SQL(COVERS),
-        "names": sql.SQL(SCHEMA_NAME).format(lake=sql.SQL("{}.").format(sql.Identifier(member.metadata_schema))),
-    }
-    parts |= {"of_table": sql.SQL(OF_TABLE).format(**parts), "shown": sql.SQL(SHOWN).format(**parts)}
-    parts["reads"] = sql.SQL(READS).format(**parts)
-    parts["condition"] = sql.SQL(condition).format(**parts)
-    parts["query"] = sql.SQL(query).format(**parts)
-    return sql.SQL(text).format(**parts)
-
-
-def compute_digest() -> str:
-    """Return the digest that identifies this version of the schema."""
-    statements = [statement.as_string() for statement in _list_statements(as_lake("lake"), V1_1)]
-    return hashlib.sha256("".join(statements).encode()).hexdigest()
+        conn.execute(compose("DROP SCHEMA {own} CASCADE", as_lake(metadata_schema)))
 
 
 ROLE_PREFIX = "duckicelake_reader_"

@@ -21,7 +21,8 @@ from duckicelake.lake.branches.ancestors import in_schema, is_always_in, list_an
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.locations import LiveTableName, TableLocation, list_live_table_names, list_outside_paths, list_table_locations
 from duckicelake.lake.read import read_data_path, read_iceberg_path
-from duckicelake.lake.readers import LakeReader, ReaderRole, can_issue, create_reader_role, format_schema_name, is_live, prepare_branch
+from duckicelake.lake.reader_views import format_schema_name
+from duckicelake.lake.readers import LakeReader, ReaderRole, can_issue, create_reader_role, is_live, prepare_branch
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.store.uris import parse_uri
 from duckicelake.store.vending import SessionCredentials, Vendor, split_reads

@@ -38,7 +38,8 @@ from duckicelake.lake.branches.registry import Branch, MergePoint, list_branches
 from duckicelake.lake.branches.spare import copy_large
 from duckicelake.lake.changes import Change, format_changes, quote_names
 from duckicelake.lake.lake_format import SCHEMA_NAMES
-from duckicelake.lake.readers import ReadMember, renew_inlined
+from duckicelake.lake.reader_views import ReadMember
+from duckicelake.lake.readers import refresh_views
 
 Version = tuple[int, int]
 """The id of an object, and the `begin_snapshot` of its row."""
@@ -325,10 +326,8 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
     mine, theirs = (
         {row[0]: row[1] for row in conn.execute(SELECT_INLINED, {"schema": schema}).fetchall()} for schema in (point.source, point.target)
     )
-    replaced: list[str] = []
     for name in mine:
         is_same = name in theirs and _read_types(conn, point.source, name) == _read_types(conn, point.target, name)
-        replaced += [] if is_same else [name]
         _clear(conn, point.relation(name, on_branch=True), drops=not is_same, must_drop=name in theirs and not is_same)
     needed = {name for (name,) in conn.execute(SELECT_NEEDED.format(**names)).fetchall()}
     for name, has_deletes in theirs.items():
@@ -343,7 +342,7 @@ def _copy_inlined(conn: psycopg.Connection, point: MergePoint, names: Mapping[st
             )
             conn.execute(sql.SQL(registered).format(**point.names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
-    renew_inlined(conn, ReadMember(point.source, point.repository), replaced)
+    refresh_views(conn, ReadMember(point.source, point.repository))
 
 
 def _clear(conn: psycopg.Connection, relation: sql.Identifier, *, drops: bool, must_drop: bool) -> None:
