@@ -158,6 +158,8 @@ CLAIM_SPARE = sql.SQL("""
 WITH found AS (
     SELECT s.only_row FROM {repository}.iceberg_spare s, {repository}.ducklake_metadata m
      WHERE m.key = 'version' AND m.scope IS NULL AND {is_right}
+       -- the role may rename the schema
+       AND pg_has_role(current_user, (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = {schema}), 'USAGE')
        -- another branch claims it
        FOR UPDATE OF s SKIP LOCKED
 )
@@ -183,7 +185,7 @@ SELECT coalesce(string_agg(replace(pg_get_functiondef(p.oid), %(old)s, %(new)s),
 def claim_spare(conn: psycopg.Connection, schemas: Schemas, number: int) -> str | None:
     """Give the lake's spare to a branch, and return the first transaction whose changes of the lake its copies may lack.
 
-    None: there is no spare, another branch claims it, another session uses its tables, or another version made it.
+    None: there is no spare, another branch claims it, another session uses its tables, or another version or role made it.
 
     Raises: psycopg.errors.DuplicateSchema: there is a schema of the branch's name
     """
@@ -211,7 +213,7 @@ def _take_spare(conn: psycopg.Connection, lake_schema: str) -> str | None:
     schema = _name_spare(lake_schema)
     try:
         with conn.transaction():
-            claim = CLAIM_SPARE.format(repository=sql.Identifier(lake_schema), is_right=IS_RIGHT)
+            claim = CLAIM_SPARE.format(repository=sql.Identifier(lake_schema), schema=sql.Literal(schema), is_right=IS_RIGHT)
             found = conn.execute(claim, {"maker": compute_maker()}).fetchone()
             if found is None:
                 return None

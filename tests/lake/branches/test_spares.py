@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from threading import Thread
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -241,6 +242,16 @@ def test_two_claims_at_once_and_one_spare(lake: FreshLake) -> None:
     assert not has_spare(conn)
     for name in ("one", "two"):
         assert delete_branch(conn, lake.metadata_schema, name)
+
+
+def test_a_spare_of_another_role_is_not_claimed(lake: FreshLake) -> None:
+    """Only a member of the role that owns a schema may rename it. The branch makes its own relations."""
+    conn, role = make_spare(lake), f"maker_{uuid4().hex}"
+    with conn.transaction(force_rollback=True):
+        conn.execute(f"CREATE ROLE {role}; GRANT {role} TO CURRENT_USER; GRANT CREATE ON DATABASE {lake.name} TO {role}".encode())
+        conn.execute(f'ALTER SCHEMA "{SPARE}" OWNER TO {role}; REVOKE {role} FROM CURRENT_USER'.encode())
+        create_branch(conn, lake.metadata_schema, BranchRequest("dev"))
+        assert has_spare(conn)
 
 
 def test_a_spare_in_use_is_not_claimed(lake: FreshLake) -> None:
