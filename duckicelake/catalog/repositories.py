@@ -122,7 +122,7 @@ def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_t
 def rename(warehouse: Warehouse, asked: RequestContext, name: str, new_name: str) -> tuple[Branch, str | None]:
     """Rename a branch and return it as `list_made` does; a request with the same key renames it once.
 
-    Raises: what `rename_branch` raises
+    Raises: what `rename_branch` raises; LakeBusy: another session held the branch all the time
     """
     done = _run(warehouse, asked, lambda opened: _rename_once(opened, name, new_name))
     return _get_made(warehouse, done["metadata-schema"], f"The branch {name[:64]!r} was renamed, and has been deleted since.")

@@ -13,7 +13,7 @@ from functools import cache
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
+from duckicelake.errors import AlreadyExists, BadRequest, LakeBusy, NotFound, Unsupported
 from duckicelake.lake.branches.layout import name_inlined, read_format
 from duckicelake.lake.install import format_search_path, read_script
 from duckicelake.lake.lake_format import LakeFormat
@@ -262,16 +262,21 @@ def prepare_rename(conn: psycopg.Connection, lake_schema: str, name: str, new_na
 
 
 def rename_locked(conn: psycopg.Connection, name: str, new_name: str) -> Branch:
-    """Rename a branch in the caller's transaction, which an error ends, and return it. Raises: what `rename_branch` raises."""
+    """Rename a branch in the caller's transaction, which an error ends, and return it.
+
+    Raises: what `rename_branch` raises; LakeBusy: another session holds the branch for longer than the transaction waits for locks
+    """
     branch = get_branch(conn, name)
-    number = lock_branch(conn, branch)
-    # Another session may have given the name away, or deleted the branch.
-    if number is None or get_branch(conn, name).schema_name != branch.schema_name:
-        raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
     try:
+        number = lock_branch(conn, branch)
+        # Another session may have given the name away, or deleted the branch.
+        if number is None or get_branch(conn, name).schema_name != branch.schema_name:
+            raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
         conn.execute(UPDATE_NAME, {"name": new_name, "number": number})
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists(f"Branch or tag already exists: {new_name!r}. Delete or rename it first, or choose another name.") from error
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise LakeBusy(f"Another session holds branch {name[:64]!r}; it was not renamed. Try again.") from error
     return replace(branch, name=new_name, number=number)
 
 

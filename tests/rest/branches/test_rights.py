@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from duckicelake.lake.branches.create import BranchRequest
+from duckicelake.lake.connect import BEGIN_WRITING
 from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.lake.branches.repository import make_branch, read_head, read_rows
@@ -97,6 +98,24 @@ def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake)
         assert [(each["name"], each["from"]) for each in server.get(TAGS).json["tags"]] == [("v1", "three")]
         assert server.ask("DELETE", f"{TAGS}/v1").status == 204
         assert server.get(TAGS).json == {"tags": []}
+
+
+def test_a_rename_that_meets_others_may_be_sent_again(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its key, also if another session held the branch for too long."""
+    monkeypatch.setattr("duckicelake.lake.connect.BEGIN_WRITING", BEGIN_WRITING.replace(b"10s", b"50ms"))
+    make_branch(lake, "dev")
+    other = lake.psycopg(autocommit=False)
+    key = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+    with serve(make_settings(lake)) as server:
+
+        def rename() -> Answer:
+            return server.ask("POST", f"{BRANCHES}/dev/rename", key, b'{"name": "new"}')
+
+        other.execute("SELECT FROM iceberg_branch WHERE name = 'dev' FOR UPDATE")
+        assert rename().error == (503, "SlowDownException")
+        other.rollback()
+        done = rename()
+        assert (done.status, done.json["name"]) == (200, "new")
 
 
 def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> None:
