@@ -131,7 +131,7 @@ def rename(warehouse: Warehouse, asked: RequestContext, name: str, new_name: str
 def _rename_once(warehouse: Warehouse, name: str, new_name: str) -> dict[str, Any]:
     lake = warehouse.lake
     with connecting(lake) as conn:
-        prepare_rename(conn, lake.metadata_schema, name, new_name)
+        prepare_rename(conn, lake.metadata_schema, new_name)
     with writing(lake) as conn:
         if lake.request is not None:
             claim_key(conn, lake.request)

@@ -245,19 +245,19 @@ def rename_branch(conn: psycopg.Connection, lake_schema: str, name: str, new_nam
 
     Raises: NotFound: there is no such branch. BadRequest: it is a tag, or the new name cannot be used. AlreadyExists: the name is taken
     """
-    prepare_rename(conn, lake_schema, name, new_name)
+    prepare_rename(conn, lake_schema, new_name)
     with conn.transaction():
         return rename_locked(conn, name, new_name)
 
 
-def prepare_rename(conn: psycopg.Connection, lake_schema: str, name: str, new_name: str) -> None:
+def prepare_rename(conn: psycopg.Connection, lake_schema: str, new_name: str) -> None:
     """Drop deleted branches, one of which may have the new name, on a connection that is in no transaction.
 
-    Raises: what `rename_branch` raises
+    The branch itself is looked up by `rename_locked`, after the caller has claimed the key of its request: a copy of the request may have
+    renamed it meanwhile.
+    Raises: BadRequest: the new name cannot be used
     """
     check_name(new_name, lake_schema)
-    conn.execute(format_search_path(lake_schema))
-    get_branch(conn, name)
     drop_deleted(conn, lake_schema)
 
 

@@ -1,6 +1,7 @@
 """Rights on branches: who makes, changes and deletes them, and a lake that is changed by merges alone."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import Answer, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.waiting import count_waiting, wait_for
 
 BRANCHES, TAGS = "/management/v1/repositories/lake/branches", "/management/v1/repositories/lake/tags"
 DEV, OTHER, MAIN = (f"/v1/{warehouse}/namespaces" for warehouse in ("lake%40dev-1", "lake%40other", "lake"))
@@ -101,12 +103,12 @@ def test_branches_are_renamed_and_reset_and_tags_made_over_rest(lake: FreshLake)
 
 
 def test_a_rename_that_meets_others_may_be_sent_again(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its key, also if another session held the branch for too long."""
+    """With its key: once another session held the branch for too long; once a copy of the request landed between two of its reads."""
     monkeypatch.setattr("duckicelake.lake.connect.BEGIN_WRITING", BEGIN_WRITING.replace(b"10s", b"50ms"))
     make_branch(lake, "dev")
-    other = lake.psycopg(autocommit=False)
+    other, watching = lake.psycopg(autocommit=False), lake.psycopg()
     key = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
-    with serve(make_settings(lake)) as server:
+    with serve(make_settings(lake)) as server, ThreadPoolExecutor(1) as pool:
 
         def rename() -> Answer:
             return server.ask("POST", f"{BRANCHES}/dev/rename", key, b'{"name": "new"}')
@@ -116,6 +118,16 @@ def test_a_rename_that_meets_others_may_be_sent_again(lake: FreshLake, monkeypat
         other.rollback()
         done = rename()
         assert (done.status, done.json["name"]) == (200, "new")
+        other.execute("UPDATE iceberg_branch SET name = 'dev'")
+        outcome = other.execute("DELETE FROM iceberg_idempotency RETURNING key, fingerprint, message").fetchone()
+        other.commit()
+        other.execute("LOCK TABLE iceberg_branch IN ACCESS EXCLUSIVE MODE")
+        running = pool.submit(rename)
+        wait_for(lambda: count_waiting(watching, "iceberg_branch") > 0, "the request")
+        other.execute("INSERT INTO iceberg_idempotency (key, fingerprint, message) VALUES (%s, %s, %s)", outcome)
+        other.execute("UPDATE iceberg_branch SET name = 'new'")
+        other.commit()
+        assert (running.result().status, running.result().json) == (200, done.json)
 
 
 def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> None:
