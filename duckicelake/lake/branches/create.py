@@ -37,7 +37,7 @@ from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_
 from duckicelake.lake.lake_format import LakeFormat
 
 STRIDE_BITS, ROW_ID_BITS = 32, 40
-"""Branch number k gives ids of snapshots, tables and files from k·2³² on, and row ids from k·2⁴⁰ on."""
+"""Branch number k gives ids of snapshots, tables and files, and schema versions, from k·2³² on, and row ids from k·2⁴⁰ on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +423,8 @@ def copy_own_rows(conn: psycopg.Connection, branch: str, source: str, names: Map
         conn.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(gone, gone_of_source))
 
 
-# The bridge at the next id of the parent: DuckDB's change feed after the fork point begins with it.
+# The bridge at the next id of the parent: DuckDB's change feed after the fork point begins with it. The branch counts schema
+# versions in its own range: a DuckDB session keeps the columns of each version, and after a merge reads the lake's inlined rows by theirs.
 COPY_TABLES = sql.SQL("""
 INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
 SELECT key, CASE WHEN key = 'data_path' AND scope IS NULL THEN {data_path} ELSE value END, scope, scope_id
@@ -434,8 +435,9 @@ INSERT INTO {branch}.ducklake_metadata (key, value, scope, scope_id)
 SELECT DISTINCT 'auto_compact', 'false', 'table', table_id FROM {branch}.ducklake_partition_info;
 
 INSERT INTO {branch}.ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
-SELECT n.id, greatest(clock_timestamp(), s.snapshot_time + n.place * interval '1 microsecond'), {schema_version}, {base}, {base}
-  FROM {source}.ducklake_snapshot s, (VALUES ({fork} + 1, 1), ({base}, 2)) AS n(id, place) WHERE s.snapshot_id = {fork};
+SELECT n.id, greatest(clock_timestamp(), s.snapshot_time + n.place * interval '1 microsecond'), n.version, {base}, {base}
+  FROM {source}.ducklake_snapshot s, (VALUES ({fork} + 1, 1, {schema_version}), ({base}, 2, {base})) AS n(id, place, version)
+ WHERE s.snapshot_id = {fork};
 
 INSERT INTO {branch}.ducklake_snapshot_changes (snapshot_id, author, commit_message)
 VALUES ({fork} + 1, 'duckicelake', {message}), ({base}, 'duckicelake', {message});

@@ -276,7 +276,7 @@ def _pin_named(conn: psycopg.Connection, branch: Branch, names: Mapping[str, sql
 
 
 def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, number: int, restart: Restart) -> dict[str, sql.Composable]:
-    head, lake = restart.head, restart.lake
+    lake = restart.lake
     paths = sql.SQL("SELECT b.lake_iceberg_path, k.lake_iceberg_path FROM {b}.branch_fork b, {folders} k")
     row = conn.execute(paths.format(**point.names, folders=point.folders)).fetchone()
     assert row is not None
@@ -290,8 +290,7 @@ def _build_names(conn: psycopg.Connection, point: MergePoint, branch: Branch, nu
         "fork": sql.Literal(lake.snapshot_id),
         "next_file_id": sql.Literal(lake.next_file_id),
         "next_catalog_id": sql.Literal(lake.next_catalog_id),
-        # A session of DuckDB that has attached the branch keeps the columns of a version that it knows.
-        "schema_version": sql.Literal(max(head.schema_version + 1, lake.schema_version)),
+        "schema_version": sql.Literal(lake.schema_version),
         "base": sql.Literal(number << STRIDE_BITS),
         "row_base": sql.Literal(number << ROW_ID_BITS),
         "message": sql.Literal(message),

@@ -54,6 +54,29 @@ OPEN = {
 }
 
 
+@pytest.mark.parametrize("how", ["merge", "rebase", "reset"])
+def test_a_session_that_stays_open_reads_inlined_rows_by_their_own_columns(lake: FreshLake, how: str) -> None:
+    """DuckDB keeps the columns of each `schema_version`, and inlined rows name theirs: no version is both the lake's and a branch's."""
+    conn, schema = lake.psycopg(), lake.metadata_schema
+    with closing(lake.duckdb()) as main:
+        main.execute("CREATE TABLE t (id INTEGER)")
+        main.execute("CREATE TABLE u (id INTEGER)")
+        dev = make_branch(lake, "dev")
+        with closing(dev.duckdb()) as session:
+            # Both raise the version as often, and read both tables at each.
+            for one, name in ((main, "t"), (session, "u")):
+                for statement in (f"ALTER TABLE {name} ADD COLUMN n INTEGER", f"INSERT INTO {name} VALUES (1, 10)"):
+                    one.execute(statement)
+                    one.execute("SELECT * FROM t, u").fetchall()
+            if how == "reset":
+                reset_branch(conn, schema, "dev")
+            else:
+                merge_branch(conn, schema, MergeRequest("dev") if how == "merge" else MergeRequest("main", "dev"))
+            for one, shows_u in ((session, how != "reset"), (main, how == "merge")):
+                assert one.execute("SELECT n FROM t").fetchall() == [(10,)]
+                assert not shows_u or one.execute("SELECT n FROM u").fetchall() == [(10,)]
+
+
 @pytest.mark.parametrize("case", OPEN)
 def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: FreshLake, case: str) -> None:
     """It conflicts with what the branch forgets; an insert into another table lands after the reset."""
