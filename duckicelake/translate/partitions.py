@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec
@@ -34,6 +34,7 @@ NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "timestamptz
 FIRST_FIELD_ID = 1000
 VOID = "void"
 INT = PrimitiveType("int")
+FLOAT = PrimitiveType("float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class PartitionKey:
     """One field of a spec, and the DuckLake key indexes that its value is computed from.
 
     `is_ordinal`: DuckLake's value is the field's value, a count since 1970, and no calendar component.
+    `has_been_float`: the column was a FLOAT before it became a DOUBLE.
     """
 
     source_id: int
     transform: str
     key_indexes: tuple[int, ...]
     is_ordinal: bool = False
+    has_been_float: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,7 @@ def _format_note(keys: Sequence[PartitionKey], field_ids: Sequence[int]) -> str:
 def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey, ...]:
     """Return the partition keys that one DuckLake partitioning proves; none if a source column is gone."""
     indexes: dict[tuple[int, str], int] = {}
+    promoted = {row.column_id for row in rows if {"float32", "float64"} <= set(row.column_types)}
     for row in rows:
         if row.column_id is not None and row.transform is not None and row.partition_key_index is not None:
             if find_field(schema, row.column_id) is None:
@@ -190,7 +194,7 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
     for (source_id, transform), index in indexes.items():
         key = _to_key(source_id, transform, index, indexes, schema)
         if key is not None:
-            keys.append(key)
+            keys.append(replace(key, has_been_float=source_id in promoted))
     return tuple(keys)
 
 
@@ -276,8 +280,13 @@ def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) ->
         return _to_ordinal(components) if key.transform in TIME_UNITS and not key.is_ordinal else components[0]
     field = find_field(schema, key.source_id)
     value = parse_value(field.type, present[0]) if field and isinstance(field.type, PrimitiveType) else None
+    if not isinstance(value, float):
+        return value
+    # A file that DuckLake rewrote after the promotion has the text of the FLOAT, which is that of another DOUBLE, too.
+    if key.has_been_float and parse_value(FLOAT, present[0]) not in (value, None):
+        return None
     # DuckLake puts 0.0 and -0.0 into one file, and Iceberg distinguishes them.
-    return None if isinstance(value, float) and (value == 0.0 or not math.isfinite(value)) else value
+    return None if value == 0.0 or not math.isfinite(value) else value
 
 
 def _to_ordinal(components: Sequence[int]) -> int:

@@ -195,6 +195,18 @@ def test_a_bucket_column_that_was_widened_keeps_its_first_type_in_mind(room: Roo
     assert place(room, name).transforms == [(), ()]
 
 
+def test_a_float_that_became_a_double_is_claimed_where_both_read_its_text_alike(room: Room) -> None:
+    """A rewrite puts the FLOAT's text beside a file of DOUBLEs: `0.1` is another value as the one and as the other, `0.5` is not."""
+    name = fill(room, "FLOAT", "k", ["0.1"])
+    room.run(f"INSERT INTO {name} SELECT unnest([0.1, 0.5]), i FROM range(4) r(i)", f"ALTER TABLE {name} ALTER COLUMN k TYPE DOUBLE")
+    room.run(f"DELETE FROM {name} WHERE v = 2", f"CALL ducklake_rewrite_data_files('lake', '{name}', delete_threshold => 0.01)")
+    room.run(f"INSERT INTO {name} VALUES (0.1, 5), (0.5, 5), (1e300, 5)")
+    placed = place(room, name)
+    widened = 0.10000000149011612
+    assert sorted(placed.tuples) == [(), (), (widened,), (widened,), *[(0.5,)] * 3, (1e300,)]
+    assert placed.default == ("identity",)
+
+
 def test_a_table_changes_its_mind(room: Room) -> None:
     """Every spec keeps its id; files stay under the one they were written by, also after a rename and a drop."""
     name = fill(room, "TIMESTAMP", "year(k)", STAMPS[:2])
