@@ -95,6 +95,26 @@ SELECT v.relname
  LIMIT %(most)s
 """
 
+CLOSE: Sequence[LiteralString] = (
+    "REVOKE USAGE ON SCHEMA {own} FROM PUBLIC",
+    "REVOKE ALL ON ALL TABLES IN SCHEMA {own} FROM PUBLIC",
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {own} FROM PUBLIC",
+)
+
+SELECT_HOLDERS = """
+SELECT DISTINCT r.role_name, a.pid
+  FROM pg_locks l
+  JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+  JOIN pg_class c ON c.oid = l.relation
+  JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname IN (%(lake)s, %(own)s)
+  JOIN pg_stat_activity a ON a.pid = l.pid
+  JOIN iceberg_reader r ON r.role_name = a.usename AND r.database_id = d.oid
+"""
+
+SELECT_ENDED = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = %(pid)s AND a.usename = %(role_name)s
+"""
+
 LOCK_FOR_INSTALL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
 )
@@ -219,13 +239,36 @@ def _drop_view(conn: psycopg.Connection, member: ReadMember, name: str) -> None:
         conn.execute(compose("DROP VIEW {own}.{name}", member, name))
 
 
-def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
-    """Drop the readers' schema of a deleted branch, if it has one that is ours, in the caller's transaction."""
+def _has_own_schema(conn: psycopg.Connection, metadata_schema: str) -> bool:
     if not can_have_readers(metadata_schema):
-        return
+        return False
     names = as_lake(metadata_schema).build_names()
     row = conn.execute(SELECT_MARK, names).fetchone()
-    if row is not None and row[0] == names["mark"]:
+    return row is not None and row[0] == names["mark"]
+
+
+def close_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Let no reader read a branch any more, in the transaction that deletes it; prepared statements of readers fail too."""
+    if _has_own_schema(conn, metadata_schema):
+        for text in CLOSE:
+            conn.execute(compose(text, as_lake(metadata_schema)))
+
+
+def end_sessions(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """End the sessions of readers that hold locks on a deleted branch, on a connection that is in no transaction."""
+    row = conn.execute(SELECT_HAS_READERS).fetchone()
+    if row is None or not row[0] or not _has_own_schema(conn, metadata_schema):
+        return
+    for role_name, pid in conn.execute(SELECT_HOLDERS, as_lake(metadata_schema).build_names()).fetchall():
+        # A role that another Postgres role created cannot be had: its session ends by its own time limits.
+        with contextlib.suppress(errors.InsufficientPrivilege), conn.transaction(force_rollback=True):
+            conn.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(role_name)))
+            conn.execute(SELECT_ENDED, {"role_name": role_name, "pid": pid})
+
+
+def drop_schema(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Drop the readers' schema of a deleted branch, if it has one that is ours, in the caller's transaction."""
+    if _has_own_schema(conn, metadata_schema):
         conn.execute(compose("DROP SCHEMA {own} CASCADE", as_lake(metadata_schema)))
 
 

@@ -89,7 +89,7 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
             claim = _Claim.prepare(conn, lake_schema, request, parent)
             return _claim_in_turn(conn, claim, tries)
     except psycopg.errors.UniqueViolation as error:
-        raise AlreadyExists(f"Branch already exists: {request.name!r}, or a session still uses a deleted one.") from error
+        raise AlreadyExists(f"Branch already exists: {request.name!r}. Another session has just made it.") from error
     except psycopg.errors.DuplicateSchema as error:
         taken = f"{lake_schema}@{request.name}"
         raise AlreadyExists(f"Postgres has a schema {taken!r} already, which is no branch of this lake. Choose another name.") from error
@@ -582,7 +582,7 @@ def remove_repository(conn: psycopg.Connection, lake_schema: str, tries: int = L
     names = [branch.name for branch in list_branches(conn)]
     if names:
         raise BadRequest(f"The lake has branches, which read its tables: {', '.join(names)}. `duckicelake branch delete` deletes them.")
-    if not drop_deleted(conn, lake_schema):
+    if drop_deleted(conn, lake_schema):
         raise BadRequest("A session still uses a deleted branch of the lake; end it, and try again.")
     for _ in range(tries):
         try:

@@ -1,8 +1,8 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
 
 `catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. The branch's audit lines move to the lake,
-and its schema is dropped afterwards, when no session uses it. Nothing is removed from the object store here. Servers also note here, on
-worker threads, which automatic tags they show.
+and its schema is dropped afterwards, when no session uses it: readers may read it no more, and their sessions are ended. Nothing is removed
+from the object store here. Servers also note here, on worker threads, which automatic tags they show.
 """
 
 from dataclasses import replace
@@ -15,10 +15,12 @@ from duckicelake.errors import BadRequest
 from duckicelake.lake.branches.registry import Branch, drop_deleted, find_branch, find_branch_in, has_repository, list_branches, lock_branch
 from duckicelake.lake.branches.spare import remove_spare
 from duckicelake.lake.install import format_search_path
+from duckicelake.lake.readers import close_schema
 
 UPDATE_DELETED = sql.SQL("""
 UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'branches';
-UPDATE iceberg_branch SET is_deleted = true WHERE number = {number};
+-- Its name is free at once; no other branch or tag may have one that begins so.
+UPDATE iceberg_branch SET is_deleted = true, name = '@' || number WHERE number = {number};
 UPDATE iceberg_setting SET value = (SELECT count(*)::text FROM iceberg_branch WHERE NOT is_deleted) WHERE key = 'open_branches'
 """)
 
@@ -79,7 +81,7 @@ def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_t
             raise BadRequest(f"{'Tag' if is_tag else 'Branch'} does not exist: {name!r}. It has just been deleted.")
         # A merge that went on meanwhile has given the branch another number.
         _schedule(conn, replace(branch, number=number))
-    return drop_deleted(conn, lake_schema)
+    return number not in drop_deleted(conn, lake_schema, number)
 
 
 # Branches that another version made are deleted too: these columns are in all of them.
@@ -93,6 +95,7 @@ SELECT a.logged_at, a.request_id, a.principal, a.operation, a.objects, a.lake_sn
 def _schedule(conn: psycopg.Connection, branch: Branch) -> None:
     names = {"branch": sql.Identifier(branch.schema_name), "data_path": sql.Literal(branch.data_path)}
     conn.execute(UPDATE_DELETED.format(number=sql.Literal(branch.number)))
+    close_schema(conn, branch.schema_name)
     conn.execute(MOVE_LINES.format(**names, name=sql.Literal(branch.name)))
     conn.execute(SCHEDULE_OWN.format(**names))
     conn.execute(RELEASE_KEPT)
@@ -184,7 +187,7 @@ def release_tag(conn: psycopg.Connection, lake_schema: str, tag: Branch, server:
             if row is not None and row[0]:
                 return False
         _schedule(conn, tag)
-    drop_deleted(conn, lake_schema)
+    drop_deleted(conn, lake_schema, tag.number)
     return True
 
 

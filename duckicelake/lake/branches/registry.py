@@ -6,6 +6,7 @@ schema, for `is_shared` also a branch's. Only `rename_branch` and `drop_deleted`
 
 import hashlib
 import re
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -17,7 +18,7 @@ from duckicelake.errors import AlreadyExists, BadRequest, LakeBusy, NotFound, Un
 from duckicelake.lake.branches.layout import name_inlined, read_format
 from duckicelake.lake.install import format_search_path, read_script
 from duckicelake.lake.lake_format import LakeFormat
-from duckicelake.lake.readers import drop_schema
+from duckicelake.lake.readers import drop_schema, end_sessions
 
 MAIN = "main"
 """The name of the lake itself among its branches."""
@@ -291,25 +292,36 @@ def is_shared(conn: psycopg.Connection) -> bool:
     return bool(row and row[0])
 
 
-DROP_TIMEOUT = "SET LOCAL lock_timeout = '5s'"
+AWAITED_MS, OTHERS_MS = 5_000, 100
+"""How long the drop of the schema that a command has just deleted waits for a lock, and that of the others, which are tried each time."""
 
 
-def drop_deleted(conn: psycopg.Connection, lake_schema: str) -> bool:
-    """Drop the schemas of deleted branches. Return False if one is still in use; it is dropped another time."""
+def drop_deleted(conn: psycopg.Connection, lake_schema: str, awaited: int | None = None) -> Set[int]:
+    """Drop the schemas of deleted branches, after the sessions of readers that hold them are ended.
+
+    Return the numbers of those that other sessions still use; they are dropped another time. `awaited`: the number of the branch that
+    has just been deleted.
+    """
     conn.execute(format_search_path(lake_schema))
     rows = conn.execute(sql.SQL("SELECT number, schema_name FROM iceberg_branch WHERE is_deleted")).fetchall()
+    left: set[int] = set()
     for number, schema_name in rows:
+        end_sessions(conn, schema_name)
         try:
             with conn.transaction():
-                conn.execute(DROP_TIMEOUT)
-                conn.execute(sql.SQL("SET LOCAL client_min_messages = error"))
-                drop_schema(conn, schema_name)
-                conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_name)))
-                conn.execute(sql.SQL("DELETE FROM iceberg_branch_copy WHERE number = {}").format(sql.Literal(number)))
-                conn.execute(sql.SQL("DELETE FROM iceberg_branch WHERE number = {}").format(sql.Literal(number)))
-        except psycopg.errors.LockNotAvailable:
-            return False
-    return True
+                _drop_deleted(conn, number, schema_name, AWAITED_MS if number == awaited else OTHERS_MS)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            left.add(number)
+    return left
+
+
+def _drop_deleted(conn: psycopg.Connection, number: int, schema_name: str, timeout_ms: int) -> None:
+    conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(timeout_ms))
+    conn.execute("SET LOCAL client_min_messages = error")
+    drop_schema(conn, schema_name)
+    conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_name)))
+    conn.execute(sql.SQL("DELETE FROM iceberg_branch_copy WHERE number = {}").format(sql.Literal(number)))
+    conn.execute(sql.SQL("DELETE FROM iceberg_branch WHERE number = {}").format(sql.Literal(number)))
 
 
 SELECT_MADE_BY = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'made_by'")

@@ -316,6 +316,12 @@ def test_a_deletion_lets_the_lake_go_on_beside_a_reader(lake: FreshLake) -> None
     conn = lake.psycopg()
     assert not delete_branch(conn, lake.metadata_schema, "dev")
     assert list_branches(conn) == []
+    # The name is free, and other branches go with their schemas.
+    again = make_branch(lake, "dev")
+    assert len(read_rows(again, "t")) == 100
+    assert delete_branch(conn, lake.metadata_schema, "dev")
+    left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE '%@%' ORDER BY 1"
+    assert conn.execute(left).fetchall() == [(dev.metadata_schema,)]
     main.execute("DELETE FROM t WHERE id < 50")
     maintain(lake)
     reader.rollback()

@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from duckicelake.embedded.object_store import ROLE_ARN
+from duckicelake.lake.branches import registry
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
@@ -82,6 +83,24 @@ def test_a_reader_that_holds_views_delays_no_reset(lake: FreshLake) -> None:
         assert (78, "x") in ask(guarded, "dev").duckdb().execute(f"FROM {MINE}.a.t").fetchall()
 
 
+def test_a_deleted_branch_is_read_no_more(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its views are closed to the lake's roles, also for prepared statements, while a writer's session keeps the schema in place."""
+    monkeypatch.setattr(registry, "AWAITED_MS", 1)
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        dev = make_branch(lake, "dev")
+        told = ask(guarded, "dev")
+        reader = lake.opened.enter_context(closing(psycopg.connect(told.answer["dsn"], autocommit=True)))
+        reader.execute('PREPARE p AS SELECT count(*) FROM "lake@dev_readers".ducklake_table')
+        assert reader.execute("EXECUTE p").fetchone() != (0,)
+        dev.psycopg(autocommit=False).execute("SELECT count(*) FROM ducklake_data_file")
+        assert not delete_branch(lake.psycopg(), lake.metadata_schema, "dev")
+        for statement in ("EXECUTE p", 'SELECT FROM "lake@dev_readers".ducklake_table'):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(statement)
+        make_branch(lake, "dev")
+        assert ask(guarded, "dev").duckdb().execute(f"SELECT count(*) FROM {MINE}.a.t").fetchone() == (10,)
+
+
 def test_a_reader_sees_what_it_may_read_on_a_branch(lake: FreshLake) -> None:
     """Files of both, inlined rows and deletes, also after a merge; no other tables, and no writing."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -148,7 +167,11 @@ def test_nothing_of_readers_is_left_of_a_branch(lake: FreshLake) -> None:
         reader.close()
         managed.give("read", "table:a.t", "ann")
         assert list_left(lake) == [f"{schema}@dev_readers"]
+        # The deletion ends the sessions of readers whose transactions hold the branch.
+        held = hold_views(open_as_ann(), lake)
         assert delete_branch(lake.psycopg(), schema, "dev")
+        with pytest.raises(psycopg.OperationalError):
+            held.execute("SELECT 1")
         assert list_left(lake) == []
         main.execute("INSERT INTO a.t VALUES (77)")
         make_branch(lake, "dev")
