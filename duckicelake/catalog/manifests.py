@@ -25,7 +25,7 @@ from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedC
 from duckicelake.lake.writing.read_back import PredictedState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
-from duckicelake.store.variants import MAX_REWRITTEN_BYTES, rewrite_variants
+from duckicelake.store.variants import MAX_REWRITTEN_BYTES, REVISION, rewrite_variants
 from duckicelake.translate.bulk_files import SINGLY_MAX, DataFileBuilder
 from duckicelake.translate.bulk_manifests import ManifestBuilder, ParsedManifest, to_sequence_number
 from duckicelake.translate.client_snapshots import with_client_summary
@@ -70,7 +70,7 @@ class VariantRewriter:
         Raises: Unsupported: the file's variants cannot be read, or it is too large
         """
         size_bytes = file.file_size_in_bytes
-        uri = rewritten_uri(self.location, path, size_bytes)
+        uri = rewritten_uri(self.location, path, size_bytes, REVISION)
         if uri in self.uploads.known_uris:
             return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
         if size_bytes > MAX_REWRITTEN_BYTES:

@@ -2,16 +2,18 @@
 
 DuckDB writes a NULL as a variant null, and says that the names of objects are sorted, when they are not. A rewritten variant is NULL where
 DuckDB reads NULL, is not shredded, and does not say that its names are sorted. DuckDB reads the variants, and the new column chunks
-come where the old footer was; rows keep their positions, and all other bytes stay. Trino leaves out the logical type in the footer.
+stand in the place of the old ones; rows keep their positions and row groups, and the pages of other columns stay as they are. Row groups
+are contiguous in the new file and follow each other: Java's readers compute from these offsets which split has a row group, and pass
+over a row group that no split has. Trino leaves out the logical type in the footer.
 `catalog.manifests` calls this while it makes manifests, and `catalog.incoming.variant_copies` before a commit. No I/O but a temporary file.
 
 Source: Parquet «VariantEncoding.md», parquet.thrift
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import NamedTemporaryFile
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import duckdb
 import numpy as np
@@ -45,9 +47,12 @@ PARTS = ("metadata", "value")
 MAX_REWRITTEN_BYTES = 1024 * 1024 * 1024
 MARK = ThriftField(10, STRUCT, join_struct([ThriftField(VARIANT_LOGICAL_TYPE, STRUCT, join_struct([ThriftField(1, BYTE, b"\x01")]))]))
 """The logical type of a variant whose encoding has version 1."""
+REVISION = 2
+"""The number of the way in which files are rewritten. It is in their names: copies of an earlier one are not used again."""
 CONFIG: Mapping[str, str | int | bool] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
 
 Fields = dict[int, ThriftField]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +85,18 @@ def rewrite_variants(content: bytes) -> bytes | None:
     added_bytes = len(written) - TRAILER_BYTES - int.from_bytes(written[-TRAILER_BYTES:-4], "little")
     made = _by_id(written[added_bytes:-TRAILER_BYTES])
     footer[2] = footer[2]._replace(value=_replace_elements(elements, groups, split_list(made[2].value)[1]))
-    footer[4] = footer[4]._replace(value=_replace_chunks(footer, made, groups, kept - len(MAGIC)))
+    output = _Output([MAGIC], len(MAGIC))
+    rows = [
+        output.append_group(_by_id(old), _list_chunks(old, content, kept), _list_chunks(new, written, added_bytes), groups)
+        for old, new in zip(split_list(footer[4].value)[1], split_list(made[4].value)[1], strict=True)
+    ]
+    footer[4] = footer[4]._replace(value=join_list(STRUCT, rows))
     if 7 in footer:
         # The order of each leaf's values: those of variants have none that a reader uses.
         kind, orders = split_list(footer[7].value)
         footer[7] = footer[7]._replace(value=join_list(kind, _splice(orders, groups, [orders[:1] * len(PARTS)] * len(groups))))
     encoded = _join(footer)
-    return content[:kept] + written[len(MAGIC) : added_bytes] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
+    return b"".join([*output.parts, encoded, len(encoded).to_bytes(4, "little"), MAGIC])
 
 
 def needs_correction(source: BinaryIO, size_bytes: int, columns: Mapping[int, str]) -> bool:
@@ -236,9 +246,9 @@ def _encode(variants: pa.Table, counts: Sequence[int]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _splice(items: Sequence[bytes], groups: Sequence[_Group], parts: Sequence[Sequence[bytes]]) -> list[bytes]:
+def _splice(items: Sequence[Item], groups: Sequence[_Group], parts: Sequence[Sequence[Item]]) -> list[Item]:
     """Return items of leaves, with those of each group replaced by its part."""
-    spliced: list[bytes] = []
+    spliced: list[Item] = []
     place = 0
     for group, part in zip(groups, parts, strict=True):
         spliced += [*items[place : group.first], *part]
@@ -254,34 +264,78 @@ def _replace_elements(elements: Sequence[bytes], groups: Sequence[_Group], made:
         own = _by_id(elements[group.start])
         own[5] = ThriftField(5, I32, encode_int(len(PARTS)))
         first = 2 + number * (1 + len(PARTS))
+        # The pages have definition levels of an optional group, whatever the old ones had.
+        own[3] = _by_id(made[first - 1])[3]
         replaced += [*elements[place : group.start], _join(own), *made[first : first + len(PARTS)]]
         place = group.end
     return join_list(STRUCT, [*replaced, *elements[place:]])
 
 
-def _replace_chunks(footer: Fields, made: Fields, groups: Sequence[_Group], shift: int) -> bytes:
-    """Return the row groups of a file with the column chunks of its new variants, which are `shift` bytes further back."""
-    rows: list[bytes] = []
-    for old, new in zip(split_list(footer[4].value)[1], split_list(made[4].value)[1], strict=True):
-        fields = _by_id(old)
-        chunks, fresh = split_list(fields[1].value)[1], [_move(chunk, shift) for chunk in split_list(_by_id(new)[1].value)[1]]
-        parts = [fresh[start : start + len(PARTS)] for start in range(0, len(fresh), len(PARTS))]
-        spliced = _splice(chunks, groups, parts)
-        fields[1] = fields[1]._replace(value=join_list(STRUCT, spliced))
+@dataclass(frozen=True, slots=True)
+class _ColumnChunk:
+    """A column chunk in the file `content`, whose pages end before `end`: `metadata` are the fields of its `ColumnMetaData`."""
+
+    metadata: Fields
+    content: memoryview
+    end: int
+
+    def read(self, start: int, length: int) -> memoryview:
+        """Return bytes of the file. Raises: Unsupported: they are not all before the footer"""
+        if not len(MAGIC) <= start <= start + length <= self.end:
+            raise Unsupported("A data file's footer states places that the file does not have.")
+        return self.content[start : start + length]
+
+
+def _list_chunks(group: bytes, content: bytes, end: int) -> list[_ColumnChunk]:
+    chunks = split_list(_by_id(group)[1].value)[1]
+    return [_ColumnChunk(_by_id(_by_id(chunk)[3].value), memoryview(content), end) for chunk in chunks]
+
+
+@dataclass(slots=True)
+class _Output:
+    """The bytes of the new file so far, and their number."""
+
+    parts: list[bytes | memoryview]
+    size_bytes: int
+
+    def append_group(self, fields: Fields, old: Sequence[_ColumnChunk], new: Sequence[_ColumnChunk], groups: Sequence[_Group]) -> bytes:
+        """Append a row group and return its `RowGroup`; `new` are the chunks of its variants, `old` those that it had."""
+        start = self.size_bytes
+        spliced = _splice(old, groups, [new[place : place + len(PARTS)] for place in range(0, len(new), len(PARTS))])
+        moved = [self._append_pages(chunk) for chunk in spliced]
+        total_bytes = self.size_bytes - start
+        for chunk in moved:
+            self._append_bloom_filter(chunk)
+        chunks = [join_struct([ThriftField(2, I64, encode_int(0)), ThriftField(3, STRUCT, _join(chunk.metadata))]) for chunk in moved]
+        fields[1] = fields[1]._replace(value=join_list(STRUCT, chunks))
+        fields[2] = fields[2]._replace(value=encode_int(sum(decode_int(chunk.metadata[6].value) for chunk in moved)))
         # The columns of a sort order are numbered by leaves, which are others now.
         fields.pop(4, None)
-        for ours, theirs in ((2, 6), (6, 7)):
-            if ours in fields:
-                total = sum(decode_int(_by_id(_by_id(chunk)[3].value)[theirs].value) for chunk in spliced)
-                fields[ours] = fields[ours]._replace(value=encode_int(total))
-        rows.append(_join(fields))
-    return join_list(STRUCT, rows)
+        fields[5], fields[6] = ThriftField(5, I64, encode_int(start)), ThriftField(6, I64, encode_int(total_bytes))
+        return _join(fields)
 
+    def _append_pages(self, chunk: _ColumnChunk) -> _ColumnChunk:
+        """Append the pages of a chunk, and return the chunk with their new offsets."""
+        metadata = dict(chunk.metadata)
+        offsets = {place: decode_int(metadata[place].value) for place in (9, 10, 11) if place in metadata}
+        start = min(offset for place, offset in offsets.items() if offset or place == 9)
+        pages = chunk.read(start, decode_int(metadata[7].value))
+        for place, offset in offsets.items():
+            metadata[place] = metadata[place]._replace(value=encode_int(offset - start + self.size_bytes))
+            if not offset:
+                del metadata[place]
+        self._append(pages)
+        return replace(chunk, metadata=metadata)
 
-def _move(chunk: bytes, shift: int) -> bytes:
-    """Return a `ColumnChunk` whose pages are `shift` bytes further back, without places of indexes."""
-    metadata = _by_id(_by_id(chunk)[3].value)
-    for place in (9, 11):
-        if place in metadata:
-            metadata[place] = metadata[place]._replace(value=encode_int(decode_int(metadata[place].value) + shift))
-    return join_struct([ThriftField(2, I64, encode_int(0)), ThriftField(3, STRUCT, _join(metadata))])
+    def _append_bloom_filter(self, chunk: _ColumnChunk) -> None:
+        """Append the Bloom filter of a chunk, if it has one of a known length, and change its offset."""
+        offset, length = (chunk.metadata.pop(place, None) for place in (14, 15))
+        if offset is None or length is None:
+            return
+        content = chunk.read(decode_int(offset.value), decode_int(length.value))
+        chunk.metadata[14], chunk.metadata[15] = offset._replace(value=encode_int(self.size_bytes)), length
+        self._append(content)
+
+    def _append(self, content: memoryview) -> None:
+        self.parts.append(content)
+        self.size_bytes += len(content)

@@ -207,15 +207,16 @@ def find_inlined_snapshot(locations: Sequence[str], uri: str) -> int | None:
     return next((int(match[1]) for match in matches if match), None)
 
 
-REWRITTEN = re.compile(r".*/data/variants-\d+/([A-Za-z0-9_/-]+)\.parquet", re.DOTALL)
+REWRITTEN = re.compile(r".*/data/variants-(?:\d+-)?\d+/([A-Za-z0-9_/-]+)\.parquet", re.DOTALL)
+"""The name of a derived file; those of the first revision lack its number."""
 FOLDER_LENGTH = 128
 
 
-def rewritten_uri(location: str, path: str, size_bytes: int) -> str:
+def rewritten_uri(location: str, path: str, size_bytes: int, revision: int) -> str:
     """Return the URI of the file that is derived from a data file for its variants; it tells DuckLake's path of that file."""
     text = urlsafe_b64encode(path.encode()).decode().rstrip("=")
     folders = [text[start : start + FOLDER_LENGTH] for start in range(0, len(text), FOLDER_LENGTH)]
-    return f"{location}/data/variants-{size_bytes}/{'/'.join(folders)}.parquet"
+    return f"{location}/data/variants-{revision}-{size_bytes}/{'/'.join(folders)}.parquet"
 
 
 def find_rewritten_path(uri: str) -> str | None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.variants import decode_names, decode_variant, format_json
 from duckicelake.store.parquet import FIELD_ID
+from duckicelake.store.row_ids import I64, decode_int, split_list, split_struct
 from duckicelake.store.variants import correct_variants, needs_correction, rewrite_variants
 
 NAMES = st.sampled_from(["a", "b", "aa", "z", "é", "€", "", "metadata"])
@@ -71,25 +72,82 @@ def test_values_are_what_duckdb_reads(tmp_path_factory: pytest.TempPathFactory, 
     ]
 
 
-def test_other_bytes_stay(tmp_path: Path) -> None:
-    """The new pages follow the old ones; row groups, field ids and other columns are what they were, and DuckDB reads the same."""
+def test_all_else_stays(tmp_path: Path) -> None:
+    """Row groups, field ids and the pages of other columns are what they were, Bloom filters too, and DuckDB reads the same."""
     content = write_file(tmp_path / "f.parquet", [{"b": n, "a": [n]} if n % 3 else None for n in range(5000)])
     rewritten = rewrite_variants(content)
     assert rewritten is not None
-    kept = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    assert rewritten[:kept] == content[:kept]
     old, new = (pq.ParquetFile(pa.BufferReader(each)) for each in (content, rewritten))
     assert old.num_row_groups == new.num_row_groups > 1
     metadata: Any = new.metadata
     assert [metadata.row_group(n).num_rows for n in range(new.num_row_groups)] == [
         cast("Any", old.metadata).row_group(n).num_rows for n in range(old.num_row_groups)
     ]
+    others = [(number, name) for number in range(new.num_row_groups) for name in ("i", "m.metadata", "m.value", "s.list.element")]
+    parts = [read_chunk(content, *each) for each in others]
+    assert parts == [read_chunk(rewritten, *each) for each in others]
+    assert any(len(part) > 1 for part in parts), "DuckDB writes Bloom filters"
     fields: list[Any] = list(new.schema_arrow)
     assert [field.metadata[FIELD_ID] for field in fields] == [b"1", b"2", b"3", b"6", b"7"]
     (tmp_path / "g.parquet").write_bytes(rewritten)
     with duckdb.connect() as conn:
         one, other = (conn.execute(f"SELECT * FROM '{tmp_path}/{name}.parquet' ORDER BY i").fetchall() for name in ("f", "g"))
     assert one == other
+
+
+def list_chunks(content: bytes, number: int) -> list[Any]:
+    """The metadata of the column chunks of a row group."""
+    group = cast("Any", pq.read_metadata(pa.BufferReader(content))).row_group(number)
+    return [group.column(place) for place in range(group.num_columns)]
+
+
+def get_start(chunk: Any) -> int:
+    """The offset of the first page."""
+    return min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+
+
+def read_chunk(content: bytes, number: int, path: str) -> list[bytes]:
+    """The pages of a column in a row group, and its Bloom filter if it has one."""
+    [chunk] = [chunk for chunk in list_chunks(content, number) if chunk.path_in_schema == path]
+    ranges = [(get_start(chunk), chunk.total_compressed_size)]
+    if chunk.bloom_filter_offset:
+        ranges.append((chunk.bloom_filter_offset, chunk.bloom_filter_length))
+    return [content[start : start + length] for start, length in ranges]
+
+
+@pytest.mark.parametrize("columns", ["v, s", "s, v", "v", "v, w, s", "s, v, n, w"])
+@pytest.mark.parametrize("rows", [1, 9000])
+def test_row_groups_follow_each_other(tmp_path: Path, columns: str, rows: int) -> None:
+    """Java readers read a row group with the split that has its midpoint: the first column's offset plus half of the size.
+
+    Source: parquet-java's `ParquetMetadataConverter.filterFileMetaDataByMidpoint`
+    """
+    with duckdb.connect() as conn:
+        values = "{'a': r}::VARIANT AS v, repeat(md5(r::VARCHAR), 2) AS s, r AS n, CASE WHEN r % 3 = 0 THEN 'x'::VARIANT END AS w"
+        conn.execute(
+            f"COPY (SELECT {columns} FROM (SELECT {values} FROM range({rows}) r(r))) TO '{tmp_path}/f.parquet' (ROW_GROUP_SIZE 2048)"
+        )
+    rewritten = rewrite_variants((tmp_path / "f.parquet").read_bytes())
+    assert rewritten is not None
+    footer = decode_footer(rewritten)
+    end = 4
+    for number, group in enumerate(footer):
+        chunks = list_chunks(rewritten, number)
+        assert end <= get_start(chunks[0]) == group[5], "a row group begins behind the one before"
+        end = get_start(chunks[0])
+        for chunk in chunks:
+            assert get_start(chunk) == end
+            end += chunk.total_compressed_size
+        assert group[6] == end - get_start(chunks[0])
+        assert get_start(chunks[0]) + group[6] // 2 < end < len(rewritten)
+    assert len(footer) == -(-rows // 2048)
+
+
+def decode_footer(content: bytes) -> list[dict[int, int]]:
+    """The numbers in the row groups of a footer, by field id."""
+    length = int.from_bytes(content[-8:-4], "little")
+    groups = {each.id: each.value for each in split_struct(content[-8 - length : -8])}[4]
+    return [{each.id: decode_int(each.value) for each in split_struct(group) if each.kind == I64} for group in split_list(groups)[1]]
 
 
 def test_a_file_without_variants_is_left_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.translate.locations import (
     deletes_uri,
     file_uri,
+    find_rewritten_path,
     format_manifest_name,
     has_empty_part,
     inlined_uri,
@@ -18,6 +19,7 @@ from duckicelake.translate.locations import (
     manifest_list_uri,
     manifest_uri,
     metadata_uri,
+    rewritten_uri,
     table_folder,
     table_location,
     to_uri,
@@ -122,6 +124,15 @@ def test_no_location_holds_another(schema_name: str, table_name: str, one: UUID,
     locations = [table_location("s3://b/i/", uuid, schema_name, table_name) + "/" for uuid in (one, other)]
     assert one == other or not locations[0].startswith(locations[1])
     assert all(location.count("/") <= 6 and "//" not in location.removeprefix("s3://") for location in locations)
+
+
+def test_a_derived_file_names_the_original() -> None:
+    """Each revision has a name of its own. Names of the first revision, without a number, are known too."""
+    path = "é/" + 200 * "x"
+    uri = rewritten_uri("s3://b/t", path, 17, 2)
+    assert uri.startswith("s3://b/t/data/variants-2-17/")
+    assert find_rewritten_path(uri) == find_rewritten_path(uri.replace("variants-2-", "variants-")) == path
+    assert find_rewritten_path("s3://b/t/data/variants-x/abc.parquet") is None
 
 
 def test_object_names() -> None:

@@ -148,17 +148,21 @@ def test_a_lost_copy_is_written_again(served: Served, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_and_duckdb_write_variants(served: Served, spark: Spark) -> None:
-    """Shredded or not, with NULLs, and row-level changes of files of both."""
+    """Shredded or not, with NULLs, and row-level changes of files of both.
+
+    The first column is a variant: its offset in a file decides which row groups Spark reads.
+    """
     reader, duck = served.spark(spark), served.lake.duckdb()
     name = reader.sql_name(("main", "t"))
     run = reader.spark.arrow
-    run(f"CREATE TABLE {name} (i INT, v VARIANT) TBLPROPERTIES ('format-version' = '3')")
-    run(f"""INSERT INTO {name} VALUES (1, parse_json('{{"b":1,"a":[1,null,{{"z":"x","y":1.5}}]}}')), (2, NULL), (3, parse_json('"t"'))""")
+    run(f"CREATE TABLE {name} (v VARIANT, i INT) TBLPROPERTIES ('format-version' = '3')")
+    nested = '{"b":1,"a":[1,null,{"z":"x","y":1.5}]}'
+    run(f"""INSERT INTO {name} (i, v) VALUES (1, parse_json('{nested}')), (2, NULL), (3, parse_json('"t"'))""")
     run(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.parquet.shred-variants' = 'true')")
-    run(f"""INSERT INTO {name} VALUES (4, parse_json('{{"b":1,"a":3}}')), (5, parse_json('{{"b":2,"a":3}}'))""")
+    run(f"""INSERT INTO {name} (i, v) VALUES (4, parse_json('{{"b":1,"a":3}}')), (5, parse_json('{{"b":2,"a":3}}'))""")
     for number, shape in enumerate(SHAPES, 10):
-        duck.execute(f"INSERT INTO t VALUES ({number}, ({shape})::VARIANT)")
-    duck.execute("INSERT INTO t SELECT n, CASE WHEN n % 2 = 0 THEN {'b': n, 'a': [n]}::VARIANT END FROM range(30, 60) r(n)")
+        duck.execute(f"INSERT INTO t (i, v) VALUES ({number}, ({shape})::VARIANT)")
+    duck.execute("INSERT INTO t (i, v) SELECT n, CASE WHEN n % 2 = 0 THEN {'b': n, 'a': [n]}::VARIANT END FROM range(30, 60) r(n)")
     run(f"DELETE FROM {name} WHERE i IN (3, 31, 32)")
     run(f"UPDATE {name} SET v = parse_json('[2]') WHERE i IN (4, 34, 35)")
     duck.execute("UPDATE t SET v = 'changed'::VARIANT WHERE i = 5")
