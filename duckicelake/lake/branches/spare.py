@@ -143,7 +143,7 @@ def prepare_spare(conn: psycopg.Connection, lake_schema: str) -> bool:
                 return True
             drop_spare(conn, lake_schema)
             conn.execute(INSERT_SPARE, {"maker": compute_maker()})
-            create_schema(conn, schemas, NO_NUMBER)
+            _create_marked(conn, schemas)
             names = {"branch": sql.Identifier(schemas.branch), "source": sql.Identifier(lake_schema)}
             copy_large(conn, names, with_bounds=True)
     except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.LockNotAvailable):
@@ -152,6 +152,25 @@ def prepare_spare(conn: psycopg.Connection, lake_schema: str) -> bool:
     finally:
         conn.execute(format_search_path(lake_schema))
     return True
+
+
+# `DROP SCHEMA lake CASCADE` leaves the tables of the spare, and a lake that is made again under this name has no row of it.
+SELECT_IS_LEFT_OVER = """
+SELECT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = %(schema)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s
+                  AND pg_has_role(current_user, n.nspowner, 'USAGE'))
+"""
+DROP_SCHEMA = sql.SQL("DROP SCHEMA IF EXISTS {branch} CASCADE")
+MARK_SPARE = sql.SQL("COMMENT ON SCHEMA {branch} IS {mark}")
+
+
+def _create_marked(conn: psycopg.Connection, schemas: Schemas) -> None:
+    """Create the relations of the spare in a schema with a comment, by which one that has no row any more is known and replaced."""
+    branch, mark = sql.Identifier(schemas.branch), f"duckicelake spare of {schemas.repository}"
+    row = conn.execute(SELECT_IS_LEFT_OVER, {"schema": schemas.branch, "mark": mark}).fetchone()
+    if row is not None and row[0]:
+        conn.execute(DROP_SCHEMA.format(branch=branch))
+    create_schema(conn, schemas, NO_NUMBER)
+    conn.execute(MARK_SPARE.format(branch=branch, mark=sql.Literal(mark)))
 
 
 CLAIM_SPARE = sql.SQL("""
@@ -173,6 +192,7 @@ LOCK_SPARE = sql.SQL("LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE NOWAIT")
 # Statements and functions name the schema of their branch.
 MOVE_SPARE = sql.SQL("""
 ALTER SCHEMA {spare} RENAME TO {branch};
+COMMENT ON SCHEMA {branch} IS NULL;
 UPDATE {repository}.iceberg_branch_copy SET number = {number}, statement = replace(statement, {old}, {new}) WHERE number = 0
 """)
 SELECT_FUNCTIONS = """
@@ -337,7 +357,7 @@ def drop_spare(conn: psycopg.Connection, lake_schema: str, idle_s: float = 0.0) 
     if conn.execute(DELETE_SPARE.format(repository=repository, condition=condition)).rowcount == 0:
         return
     conn.execute("SET LOCAL client_min_messages = error")
-    conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(_name_spare(lake_schema))))
+    conn.execute(DROP_SCHEMA.format(branch=sql.Identifier(_name_spare(lake_schema))))
     conn.execute(sql.SQL("DELETE FROM {}.iceberg_branch_copy WHERE number = 0").format(repository))
 
 

@@ -53,9 +53,11 @@ def read_large(conn: psycopg.Connection, schema: str, fork_snapshot_id: int) -> 
 
 
 def list_kinds(conn: psycopg.Connection, schema: str) -> list[tuple[object, ...]]:
-    """Return the relations, functions and triggers of a branch without its schema's name."""
+    """Return the comment, relations, functions and triggers of a branch without its schema's name."""
     return conn.execute(
         """
+        SELECT 'schema', coalesce(obj_description(n.oid, 'pg_namespace'), ''), '', '' FROM pg_namespace n WHERE n.nspname = %(schema)s
+         UNION ALL
         SELECT 'relation', c.relname, c.relkind::text, coalesce(replace(pg_get_viewdef(c.oid), n.nspname, ''), '') FROM pg_class c
           JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(schema)s
          UNION ALL
@@ -252,6 +254,18 @@ def test_a_spare_of_another_role_is_not_claimed(lake: FreshLake) -> None:
         conn.execute(f'ALTER SCHEMA "{SPARE}" OWNER TO {role}; REVOKE {role} FROM CURRENT_USER'.encode())
         create_branch(conn, lake.metadata_schema, BranchRequest("dev"))
         assert has_spare(conn)
+
+
+def test_a_spare_without_its_row_is_made_again(lake: FreshLake) -> None:
+    """`DROP SCHEMA lake CASCADE` leaves its tables. A schema of this name that the catalog has not made stays."""
+    conn = make_spare(lake)
+    conn.execute("DELETE FROM iceberg_spare; DELETE FROM iceberg_branch_copy WHERE number = 0")
+    assert prepare_spare(conn, lake.metadata_schema)
+    assert has_spare(conn)
+    assert remove_spare(conn, lake.metadata_schema)
+    conn.execute(f'CREATE SCHEMA "{SPARE}"'.encode())
+    assert not prepare_spare(conn, lake.metadata_schema)
+    assert conn.execute("SELECT to_regnamespace(%s) IS NOT NULL", (f'"{SPARE}"',)).fetchone() == (True,)
 
 
 def test_a_spare_in_use_is_not_claimed(lake: FreshLake) -> None:
