@@ -21,7 +21,7 @@ from duckicelake.config import LakeSettings
 from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret, quote, quote_name
 from duckicelake.embedded.home import Home
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.lake.branches.diff import DROPPED, MADE, Diff, DiffColumn, ObjectChange, Row, RowChanges, RowSource, RowSources
+from duckicelake.lake.branches.diff import Diff, DiffColumn, ObjectChange, Row, RowChanges, RowSource, RowSources
 
 TRIES = 3
 MOVED = "files of it were compacted meanwhile"
@@ -69,8 +69,9 @@ def add_rows(lake: LakeSettings, home: Home, diff: Diff, found: tuple[RowSources
 
 
 def _read_table(session: DuckDBPyConnection, change: ObjectChange, sources: RowSources, limit: int) -> ObjectChange:
-    old = None if change.change == MADE else sources.old.get(change.old_name or change.name)
-    new = None if change.change == DROPPED else sources.new.get(change.name)
+    old, new = (
+        None if table_id is None else side.get(table_id) for table_id, side in zip(change.ids, (sources.old, sources.new), strict=True)
+    )
     if old is None and new is None:
         return change
     if old is not None and new is not None and old.table_id != new.table_id:

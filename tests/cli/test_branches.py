@@ -213,3 +213,27 @@ def test_rows_are_compared_by_the_columns_that_both_sides_have(lake: FreshLake, 
     ]
     # Of the third, only the column has changed that the branch does not have.
     assert lines[-1] == "    more rows were deleted and added: a greater --rows shows them"
+
+
+def test_rows_are_those_of_the_table_that_is_named(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if names with dots make the same text of two of them."""
+    monkeypatch.chdir(tmp_path)
+    with closing(lake.duckdb()) as main:
+        for statement in ('CREATE SCHEMA "a.b"', "CREATE SCHEMA a", 'CREATE TABLE "a.b".c (x INTEGER)', 'CREATE TABLE a."b.d" (y INTEGER)'):
+            main.execute(statement)
+        dev = make_branch(lake, "dev")
+    with closing(dev.duckdb()) as session:
+        for statement in (
+            'CREATE TABLE a."b.c" AS SELECT 1 AS z',
+            'INSERT INTO "a.b".c VALUES (2)',
+            'DROP TABLE a."b.d"',
+            'CREATE TABLE "a.b".d AS SELECT 3 AS w',
+        ):
+            session.execute(statement)
+    found = json.loads(compare_rows(lake, tmp_path, 1, "--format", "json"))["tables"]
+    assert [(each["change"], each["name"], each.get("rows", {}).get("added")) for each in found] == [
+        ("changed", "a.b.c", [{"x": 2}]),
+        ("made", "a.b.c", [{"z": 1}]),
+        ("dropped", "a.b.d", None),
+        ("made", "a.b.d", [{"w": 3}]),
+    ]

@@ -32,7 +32,8 @@ class ColumnChange:
 class ObjectChange:
     """A namespace, table or view that differs. `old_name`: what the first side calls it, if it was renamed.
 
-    The rest is for tables. A file that was compacted counts on both sides, with its rows.
+    The rest is for tables. A file that was compacted counts on both sides, with its rows. `ids`: the object's id on both sides; names of
+    two objects may be the same text, as those of `"a.b".c` and `a."b.c"`.
     """
 
     change: str
@@ -46,6 +47,7 @@ class ObjectChange:
     rows_added: int = 0
     rows_deleted: int = 0
     rows: "RowChanges | None" = None
+    ids: tuple[int | None, int | None] = field(default=(None, None), compare=False)
 
 
 Row = Mapping[str, Any]
@@ -87,15 +89,15 @@ def name_member(member: str) -> dict[str, sql.Composable]:
 
 # Text of statements that name other schemas than the search path's. The rows of `old` are the first side's alone, or as it has them.
 SELECT_NAMESPACES = sql.SQL("""
-SELECT s.schema_id, {name}, '' AS definition FROM {member}.ducklake_schema s WHERE s.end_snapshot IS NULL
+SELECT s.schema_id, '' AS namespace, {name}, '' AS definition FROM {member}.ducklake_schema s WHERE s.end_snapshot IS NULL
 """)
 SELECT_TABLES = sql.SQL("""
-SELECT t.table_id, {name} || '.' || t.table_name, '' AS definition
+SELECT t.table_id, {name}, t.table_name, '' AS definition
   FROM {member}.ducklake_table t JOIN {member}.ducklake_schema s ON s.schema_id = t.schema_id
  WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND t.begin_snapshot < 9223372036854775807
 """)
 SELECT_VIEWS = sql.SQL("""
-SELECT v.view_id, {name} || '.' || v.view_name, concat_ws(' ', v.column_aliases, v.sql)
+SELECT v.view_id, {name}, v.view_name, concat_ws(' ', v.column_aliases, v.sql)
   FROM {member}.ducklake_view v JOIN {member}.ducklake_schema s ON s.schema_id = v.schema_id
  WHERE v.end_snapshot IS NULL AND s.end_snapshot IS NULL
 """)
@@ -175,6 +177,25 @@ SELECT {table_id}::bigint, {name}::text, {row_id}, {begin} FROM {relation}
 """)
 
 
+@dataclass(frozen=True, slots=True)
+class _NamedObject:
+    """A namespace, table or view as one side has it; a namespace is in none."""
+
+    namespace: str
+    own_name: str
+    definition: str
+
+    @property
+    def name(self) -> str:
+        """The name that is shown."""
+        return f"{self.namespace}.{self.own_name}" if self.namespace else self.own_name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells the object from others of its kind."""
+        return self.namespace, self.own_name
+
+
 @dataclass(slots=True)
 class _TableParts:
     """The parts of a table's change, while they are collected."""
@@ -188,49 +209,65 @@ class _TableParts:
 def read_diff(conn: psycopg.Connection, old: str, new: str) -> Diff:
     """Return the difference between two metadata schemas of one repository."""
     parts = _read_parts(conn, old, new)
-    tables = _compare(*(_read_objects(conn, SELECT_TABLES, member) for member in (old, new)))
+    tables, views, namespaces = (
+        [_read_objects(conn, query, member) for member in (old, new)] for query in (SELECT_TABLES, SELECT_VIEWS, SELECT_NAMESPACES)
+    )
     changed_views = {object_id for object_id, part in parts.items() if part.properties}
-    views = _compare(*(_read_objects(conn, SELECT_VIEWS, member) for member in (old, new)), touched=changed_views)
-    namespaces = _compare(*(_read_objects(conn, SELECT_NAMESPACES, member) for member in (old, new)), touched=changed_views)
-    known = {**_read_objects(conn, SELECT_TABLES, old), **_read_objects(conn, SELECT_TABLES, new)}
+    known = tables[0] | tables[1]
+    changed = _compare(*tables)
     for table_id in parts:
-        if table_id in known and table_id not in tables:
-            tables[table_id] = ObjectChange(CHANGED, known[table_id][0])
-    described = [_describe(change, parts.get(table_id)) for table_id, change in tables.items()]
-    return Diff(*(sorted(each, key=lambda change: change.name) for each in (namespaces.values(), _pair(described), _pair(views.values()))))
+        if table_id in known and table_id not in changed:
+            changed[table_id] = ObjectChange(CHANGED, known[table_id].name, ids=(table_id, table_id))
+    described = [_describe(change, parts.get(table_id)) for table_id, change in changed.items()]
+    found = (
+        _compare(*namespaces, touched=changed_views).values(),
+        _pair(described, *tables),
+        _pair(_compare(*views, touched=changed_views).values(), *views),
+    )
+    return Diff(*(sorted(each, key=lambda change: (change.name, change.change)) for each in found))
 
 
-def _read_objects(conn: psycopg.Connection, query: sql.SQL, member: str) -> dict[int, tuple[str, str]]:
+_Objects = Mapping[int, _NamedObject]
+"""The objects of one kind that a side has, by id."""
+
+
+def _read_objects(conn: psycopg.Connection, query: sql.SQL, member: str) -> dict[int, _NamedObject]:
     rows = conn.execute(query.format(**name_member(member))).fetchall()
-    return {object_id: (name, definition) for object_id, name, definition in rows}
+    return {object_id: _NamedObject(*names) for object_id, *names in rows}
 
 
-def _compare(
-    old: Mapping[int, tuple[str, str]], new: Mapping[int, tuple[str, str]], *, touched: Iterable[int] = ()
-) -> dict[int, ObjectChange]:
-    found = {object_id: ObjectChange(DROPPED, name) for object_id, (name, _) in old.items() if object_id not in new}
+def _compare(old: _Objects, new: _Objects, *, touched: Iterable[int] = ()) -> dict[int, ObjectChange]:
+    found = {object_id: ObjectChange(DROPPED, each.name, ids=(object_id, None)) for object_id, each in old.items() if object_id not in new}
     changed = set(touched)
-    for object_id, (name, definition) in new.items():
+    for object_id, each in new.items():
+        both = (object_id, object_id)
         if object_id not in old:
-            found[object_id] = ObjectChange(MADE, name)
-        elif old[object_id][0] != name:
-            found[object_id] = ObjectChange(RENAMED, name, old[object_id][0])
-        elif old[object_id][1] != definition or object_id in changed:
-            found[object_id] = ObjectChange(CHANGED, name)
+            found[object_id] = ObjectChange(MADE, each.name, ids=(None, object_id))
+        elif old[object_id].key != each.key:
+            found[object_id] = ObjectChange(RENAMED, each.name, old[object_id].name, ids=both)
+        elif old[object_id] != each or object_id in changed:
+            found[object_id] = ObjectChange(CHANGED, each.name, ids=both)
     return found
 
 
-def _pair(changes: Iterable[ObjectChange]) -> list[ObjectChange]:
+def _pair(changes: Iterable[ObjectChange], old: _Objects, new: _Objects) -> list[ObjectChange]:
     """Return the changes; an object that was dropped, and another one made under its name, are one that was replaced."""
     each = list(changes)
-    dropped = {change.name: change for change in each if change.change == DROPPED}
-    made = {change.name for change in each if change.change == MADE}
-    paired = [replace(change, change=REPLACED) if change.change == MADE and change.name in dropped else change for change in each]
-    return [_add_rows(c, dropped[c.name]) if c.change == REPLACED else c for c in paired if not (c.change == DROPPED and c.name in made)]
+    dropped = {old[change.ids[0]].key: change for change in each if change.ids[0] is not None and change.change == DROPPED}
+    replaced = {new[change.ids[1]].key for change in each if change.ids[1] is not None and change.change == MADE} & dropped.keys()
+    paired = list[ObjectChange]()
+    for change in each:
+        former, present = change.ids
+        if change.change == MADE and present is not None and new[present].key in replaced:
+            paired.append(_replace_dropped(change, dropped[new[present].key]))
+        elif former is None or change.change != DROPPED or old[former].key not in replaced:
+            paired.append(change)
+    return paired
 
 
-def _add_rows(change: ObjectChange, dropped: ObjectChange) -> ObjectChange:
-    return replace(change, files_removed=dropped.files_removed, rows_deleted=dropped.rows_deleted)
+def _replace_dropped(made: ObjectChange, dropped: ObjectChange) -> ObjectChange:
+    ids = (dropped.ids[0], made.ids[1])
+    return replace(made, change=REPLACED, ids=ids, files_removed=dropped.files_removed, rows_deleted=dropped.rows_deleted)
 
 
 def _describe(change: ObjectChange, parts: _TableParts | None) -> ObjectChange:
@@ -349,12 +386,12 @@ DifferingFiles = Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class RowSources:
-    """The tables whose rows may differ, by their names on each side, each as of the newest snapshot of its side."""
+    """The tables whose rows may differ, by their ids, each as of the newest snapshot of its side."""
 
     sides: tuple[Side, Side]
     files: DifferingFiles
-    old: Mapping[str, RowSource]
-    new: Mapping[str, RowSource]
+    old: Mapping[int, RowSource]
+    new: Mapping[int, RowSource]
 
 
 SELECT_HEAD = sql.SQL("SELECT max(snapshot_id) FROM {member}.ducklake_snapshot")
@@ -411,7 +448,7 @@ def read_differing_files(conn: psycopg.Connection, sides: tuple[Side, Side]) -> 
     return {table_id: (tuple(sorted(old)), tuple(sorted(new))) for table_id, (old, new) in found.items()}
 
 
-def _read_sources(conn: psycopg.Connection, member: str, files: Mapping[int, Sequence[str]]) -> dict[str, RowSource]:
+def _read_sources(conn: psycopg.Connection, member: str, files: Mapping[int, Sequence[str]]) -> dict[int, RowSource]:
     names = {"member": sql.Identifier(member), "ids": sql.Literal(list(files))}
     columns, former = dict[int, list[DiffColumn]](), dict[int, dict[int, frozenset[int]]]()
     for table_id, column_id, name, default, begins, is_live in conn.execute(SELECT_SOURCE_COLUMNS.format(**names)).fetchall():
@@ -419,6 +456,6 @@ def _read_sources(conn: psycopg.Connection, member: str, files: Mapping[int, Seq
         if is_live:
             columns.setdefault(table_id, []).append(DiffColumn(column_id, name, default, frozenset(begins)))
     return {
-        f"{schema}.{table}": RowSource(table_id, schema, table, columns.get(table_id, ()), former.get(table_id, {}), files[table_id])
+        table_id: RowSource(table_id, schema, table, columns.get(table_id, ()), former.get(table_id, {}), files[table_id])
         for table_id, schema, table in conn.execute(SELECT_SOURCE_TABLES.format(**names)).fetchall()
     }

@@ -142,7 +142,7 @@ def describe_diff(diff: Diff) -> Document:
 
 def describe_change(change: ObjectChange | ColumnChange) -> Document:
     """Return one change without the values that are empty."""
-    named: Mapping[str, Any] = {each.name: getattr(change, each.name) for each in fields(change)}
+    named: Mapping[str, Any] = {each.name: getattr(change, each.name) for each in fields(change) if each.name != "ids"}
     shown = {key.replace("_", "-"): value for key, value in named.items() if value not in (None, 0, (), [])}
     if isinstance(change, ObjectChange) and change.columns:
         shown["columns"] = [describe_change(each) for each in change.columns]
