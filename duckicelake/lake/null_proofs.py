@@ -133,25 +133,43 @@ SELECT t.column_id, n.begin_snapshot AS lake_snapshot_id
 """
 
 
+SELECT_ONLY_IN_PATHS = """
+SELECT n.target_field_id AS column_id, min(f.begin_snapshot) AS lake_snapshot_id
+  FROM ducklake_name_mapping n
+  JOIN ducklake_data_file f ON f.mapping_id = n.mapping_id
+ WHERE f.table_id = %(table_id)s AND f.data_file_id BETWEEN %(first)s AND %(last)s AND f.record_count > 0
+   AND n.is_partition AND n.target_field_id = ANY(%(column_ids)s)
+ GROUP BY n.target_field_id
+ ORDER BY n.target_field_id
+"""
+"""PyIceberg takes a value from the partition of a file that lacks the column only if the column is optional."""
+
+
 def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int) -> list[NullableRow]:
-    """Return the required columns that may hold a NULL in a file from `next_file_id` on, each with the first such file's snapshot."""
+    """Return the required columns that may hold a NULL in a file from `next_file_id` on, or that it has only in its path.
+
+    Each comes with the lake snapshot of the first such file.
+    """
     required = list_required(state.columns, state.notes.schemas)
     new = [span for span in state.spans if span.data_file_id >= next_file_id and span.record_count] if required else []
     if not new:
         return []
     proofs = list_proofs(state.columns, required)
+    in_paths = required & {row.target_field_id for row in state.name_mappings if row.is_partition}
     parameters: dict[str, object] = {
         "table_id": state.table.table_id,
         "first": min([span.data_file_id for span in new]),
         "last": max([span.data_file_id for span in new]),
         "leaves": sorted({proof.leaf_id for proof in proofs if not proof.is_repeated}),
+        "column_ids": sorted(in_paths),
     }
+    first: dict[int, int] = dict(conn.execute(SELECT_ONLY_IN_PATHS, parameters).fetchall()) if in_paths else {}
     counts: dict[int, int] = dict(conn.execute(SELECT_PROOFS, parameters).fetchall())
     # Lists and maps may have fewer values than the file has rows, so their files are checked one by one.
     proven = {proof.column_id for proof in proofs if not proof.is_repeated and counts.get(proof.leaf_id) == len(new)}
     ends = compute_default_ends(state.columns, sorted(required - proven))
     if not ends:
-        return []
+        return [NullableRow(*item) for item in sorted(first.items())]
     parameters |= {
         "column_ids": list(ends),
         "column_begins": [min(row.begin_snapshot for row in state.columns if row.column_id == column_id) for column_id in ends],
@@ -160,7 +178,9 @@ def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int
         "proofs": ["{" + ",".join(str(proof.leaf_id) for proof in proofs if proof.column_id == column_id) + "}" for column_id in ends],
         "begin_snapshot": min([span.begin_snapshot for span in new]),
     }
-    return [NullableRow(*row) for row in conn.execute(SELECT_NULLABLE, parameters)]
+    for column_id, lake_snapshot_id in conn.execute(SELECT_NULLABLE, parameters):
+        first[column_id] = min(lake_snapshot_id, first.get(column_id, lake_snapshot_id))
+    return [NullableRow(*item) for item in sorted(first.items())]
 
 
 def compute_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -> dict[int, int]:

@@ -76,9 +76,9 @@ def test_one_name_for_two_columns_is_refused(lake: FreshLake, warehouse: Warehou
 
 
 def test_columns_of_the_path_are_partition_values(lake: FreshLake, warehouse: Warehouse) -> None:
-    """A hive column that is in no file is read from the identity partition of its files."""
+    """A hive column that is in no file is read from the identity partition of its files, also if it has no NULL."""
     conn = lake.duckdb()
-    conn.execute("CREATE TABLE t (id INTEGER, part INTEGER)")
+    conn.execute("CREATE TABLE t (id INTEGER, part INTEGER NOT NULL)")
     conn.execute("ALTER TABLE t SET PARTITIONED BY (part)")
     for part in (1, 2):
         conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, f'part={part}')}.parquet'")
