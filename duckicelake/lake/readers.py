@@ -18,7 +18,7 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
+from duckicelake.errors import NotFound, NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.connect import Lake, reading, writing, writing_on_new_connection
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
@@ -115,6 +115,10 @@ SELECT_ENDED = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = %(pid)s AND a.usename = %(role_name)s
 """
 
+# Its deletion locks the row FOR UPDATE before it looks for a readers' schema.
+HOLD_BRANCH: LiteralString = (
+    "SELECT number FROM {repository}.iceberg_branch WHERE schema_name = {lake_text} AND NOT is_deleted FOR SHARE NOWAIT"
+)
 LOCK_FOR_INSTALL: LiteralString = (
     "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
 )
@@ -169,12 +173,13 @@ def _check_own(conn: psycopg.Connection, member: ReadMember) -> None:
 def install_readers(conn: psycopg.Connection, member: ReadMember, tries: int = LOCK_TRIES) -> None:
     """Create the readers' schema, on a connection that is in no transaction. Locks use NOWAIT, so writers are not blocked.
 
-    Raises: NotServed: our role lacks a right. ServiceUnavailable: the lake is never idle
+    Raises: NotServed: our role lacks a right. NotFound: the branch has been deleted. ServiceUnavailable: the lake is never idle
     """
     for _ in range(tries):
         try:
             with conn.transaction():
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
+                _hold_branch(conn, member)
                 conn.execute(compose(LOCK_FOR_INSTALL, member))
                 if not is_ready(conn, member):
                     _check_own(conn, member)
@@ -189,6 +194,12 @@ def install_readers(conn: psycopg.Connection, member: ReadMember, tries: int = L
         else:
             return
     raise ServiceUnavailable(NEVER_IDLE)
+
+
+def _hold_branch(conn: psycopg.Connection, member: ReadMember) -> None:
+    """Keep a branch from being deleted while its readers' schema is made: nothing would drop the schema then."""
+    if member != as_lake(member.repository) and conn.execute(compose(HOLD_BRANCH, member)).fetchone() is None:
+        raise NotFound(f"The branch in the schema {member.metadata_schema!r} has just been deleted.")
 
 
 def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: Callable[[psycopg.Connection], None]) -> None:
@@ -431,7 +442,7 @@ def drop_all_roles(conn: psycopg.Connection) -> None:
 def prepare_branch(branch: Lake, repository: str) -> None:
     """Create the readers' schema of a branch, and what it lacks. The lake's roles read it: they see in it what they may read.
 
-    Raises: NotServed: our role lacks a right. ServiceUnavailable: the branch is never idle
+    Raises: NotServed: our role lacks a right. NotFound: the branch has just been deleted. ServiceUnavailable: the branch is never idle
     """
     member = ReadMember(branch.metadata_schema, repository)
     _prepare(branch, member)

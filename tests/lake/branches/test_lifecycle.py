@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 
 from duckicelake.errors import AlreadyExists, BadRequest, NotFound, Unsupported
+from duckicelake.lake.branches import registry
 from duckicelake.lake.branches.create import BranchRequest, build_branch_path, create_branch, remove_repository
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.layout import read_format
@@ -26,12 +28,15 @@ from duckicelake.lake.branches.registry import (
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.install import uninstall
 from duckicelake.lake.lake_format import V1_1
+from duckicelake.lake.reader_views import ReadMember
+from duckicelake.lake.readers import install_readers
 from duckicelake.lake.writing.migrate import migrate
 from tests.lake.bare import list_relations
 from tests.lake.branches import stopping
 from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
 from tests.support.tiers import long_but
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -326,6 +331,25 @@ def test_a_deletion_lets_the_lake_go_on_beside_a_reader(lake: FreshLake) -> None
     maintain(lake)
     reader.rollback()
     assert make_branch(lake, "dev").metadata_schema == dev.metadata_schema
+
+
+def test_a_readers_schema_that_is_being_made_goes_with_the_branch(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion waits until it is there, and drops it; none is made for a deleted branch, whose schema may still be in use."""
+    dev, deleting, watching = make_branch(lake, "dev"), lake.psycopg(), lake.psycopg()
+    member = ReadMember(dev.metadata_schema, lake.metadata_schema)
+    waiting = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    with ThreadPoolExecutor(1) as pool, dev.psycopg() as making:
+        with making.transaction():
+            install_readers(making, member)
+            deleted = pool.submit(delete_branch, deleting, lake.metadata_schema, "dev")
+            wait_for(lambda: watching.execute(waiting, [deleting.info.backend_pid]).fetchone() == (True,), "the deletion to wait")
+        assert deleted.result()
+    assert watching.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE '%@%'").fetchall() == []
+    monkeypatch.setattr(registry, "AWAITED_MS", 1)
+    make_branch(lake, "dev").psycopg(autocommit=False).execute("SELECT count(*) FROM ducklake_data_file")
+    assert not delete_branch(deleting, lake.metadata_schema, "dev")
+    with pytest.raises(NotFound, match="deleted"):
+        install_readers(dev.psycopg(), member)
 
 
 @pytest.mark.whole
