@@ -51,13 +51,15 @@ REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FI
 class RequestContext:
     """The context of a change: the caller, the idempotency key, and summary entries from the headers.
 
-    `needs_client_ids`: the client looks in the answer for snapshots under the ids that it chose.
+    `needs_client_ids`: the client looks in the answer for snapshots under the ids that it chose. `checks_types`: the client may store
+    columns in other types than the table's.
     """
 
     audit_context: AuditContext
     key: RequestKey | None = None
     summary: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     needs_client_ids: bool = False
+    checks_types: bool = False
 
     def about(self, *objects: str) -> "RequestContext":
         """Return the request, about these objects."""

@@ -6,7 +6,7 @@ call the `decode_` functions, which are pure.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Any
 from uuid import UUID
@@ -34,11 +34,17 @@ from duckicelake.rest.openapi import JsonSchema
 
 KEY_HEADER = b"idempotency-key"
 CLIENT_VERSION_HEADER, JAVA_LIBRARY = b"x-client-version", b"Apache Iceberg"
+USER_AGENT, CLICKHOUSE = b"user-agent", b"ClickHouse/"
 
 
 def is_java_library(scope: Scope) -> bool:
     """Return True if Iceberg's Java library has sent a request, which says so in all of its versions that speak REST."""
     return any(name == CLIENT_VERSION_HEADER and value.startswith(JAVA_LIBRARY) for name, value in scope["headers"])
+
+
+def is_clickhouse(scope: Scope) -> bool:
+    """Return True if ClickHouse has sent a request, which every request of its HTTP client says."""
+    return any(name == USER_AGENT and value.startswith(CLICKHOUSE) for name, value in scope["headers"])
 
 
 def refreshes_java_table(scope: Scope) -> bool:
@@ -74,9 +80,9 @@ async def read_key(
 ) -> RequestContext:
     """Return the request's audit data, its snapshot summary and its idempotency key with a digest of the whole request."""
     audit_context, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
-    needs_client_ids = is_java_library(request.scope)
+    context = RequestContext(audit_context, None, snapshot_summary, is_java_library(request.scope), is_clickhouse(request.scope))
     if key is None:
-        return RequestContext(audit_context, summary=snapshot_summary, needs_client_ids=needs_client_ids)
+        return context
     try:
         uuid = UUID(key)
     except ValueError as error:
@@ -84,7 +90,7 @@ async def read_key(
     fingerprinted = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
     fingerprinted += [] if summary is None else [summary.encode()]
     request_key = RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest())
-    return RequestContext(audit_context, request_key, snapshot_summary, needs_client_ids)
+    return replace(context, key=request_key)
 
 
 Key = Annotated[RequestContext, Depends(read_key)]

@@ -33,7 +33,7 @@ from duckicelake.catalog.incoming.branch_snapshots import (
     with_data_copies,
 )
 from duckicelake.catalog.incoming.client_manifests import ClientManifests, ManifestReader
-from duckicelake.catalog.incoming.column_names import Footers, may_lack_field_ids, read_footers
+from duckicelake.catalog.incoming.column_names import Footers, check_stored_types, may_lack_field_ids, read_footers
 from duckicelake.catalog.incoming.file_changes import (
     NO_DELETES,
     FileChange,
@@ -313,6 +313,8 @@ def _prepare_files(warehouse: Warehouse, request: TableCommit, base: BaseTable, 
         changes.append(compute_move(reader, context, move))
     written: list[str] = []
     try:
+        if request.checks_types:
+            check_stored_types(read_footers(warehouse, base.row, base.allowed, changes), schemas)
         found = SnapshotFiles(changes=changes, branch_snapshots=branch_snapshots, move=move)
         return _write_files(warehouse, request, base, (reader, found, written))
     except CatalogError:

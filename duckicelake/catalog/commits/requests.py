@@ -28,11 +28,15 @@ NONE_COMMITTED: CommittedIds = {}
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A client's commit request for one table."""
+    """A client's commit request for one table.
+
+    `checks_types`: the client may store columns in other types than the table's, so its data files are looked into.
+    """
 
     ident: Ident
     requirements: tuple[Requirement, ...]
     updates: tuple[TableUpdate, ...]
+    checks_types: bool = False
 
     @property
     def creates(self) -> bool:
@@ -76,9 +80,9 @@ class CommitBatch:
         return [join_members(self.requests[0].ident, self.members)] if self.members else self.requests
 
 
-def to_request(ident: Ident, body: CommitTable) -> TableCommit:
+def to_request(ident: Ident, body: CommitTable, *, checks_types: bool = False) -> TableCommit:
     """Return what a body asks of a table."""
-    return TableCommit(ident, body.requirements, body.updates)
+    return TableCommit(ident, body.requirements, body.updates, checks_types)
 
 
 def join_members(ident: Ident, members: Sequence[GroupMember]) -> TableCommit:

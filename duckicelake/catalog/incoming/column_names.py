@@ -1,4 +1,4 @@
-"""Columns of data files without field ids: read from Parquet footers before the lock, written as name mappings under it.
+"""Columns of data files as their Parquet footers have them: types that DuckDB misreads are refused, names are written as name mappings.
 
 `commits.prepare` and `external_metadata` read footers from the object store, on a worker thread; `read_footers` also asks Postgres, in read
 transactions of its own. `commits.plan` builds the name mappings under the lake's lock, without I/O.
@@ -14,6 +14,8 @@ from duckicelake.errors import BadRequest, CommitFailed, NotFound, Unsupported
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, get_current_schema
 from duckicelake.iceberg.requests.updates import SetProperties, TableUpdate
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import PrimitiveType, walk_fields
 from duckicelake.lake.connect import reading
 from duckicelake.lake.note_rows import MappedFile
 from duckicelake.lake.read import read_data_path
@@ -36,6 +38,7 @@ from duckicelake.translate.to_ducklake.files import (
     list_partition_only,
 )
 from duckicelake.translate.to_ducklake.tables import IdAllocator
+from duckicelake.translate.types import VARIANT, casts_as_stored
 
 MAX_FILES = 10_000
 MAX_COLUMNS = 1_000_000
@@ -66,7 +69,7 @@ def read_footers(warehouse: Warehouse, table: TableRow | None, allowed: AllowedL
     }
     files |= _without_known(warehouse, table, returned)
     if len(files) > MAX_FILES:
-        raise BadRequest(f"A table with {PROPERTY!r} gets {len(files)} files, more than the {MAX_FILES} that are looked into at once.")
+        raise BadRequest(f"{len(files)} new files are more than the {MAX_FILES} that are looked into at once; add them in smaller steps.")
     elsewhere = [path for path in files if not allowed.is_own(path)]
     if elsewhere:
         with reading(warehouse.lake) as conn:
@@ -103,6 +106,25 @@ def _read_all(objects: Objects, files: Mapping[str, DataFile]) -> Footers:
 
     objects.each(read, files.values())
     return found
+
+
+def check_stored_types(footers: Footers, schemas: Sequence[Schema]) -> None:
+    """Raise BadRequest for a file that stores a column in a type from which DuckDB does not read the column's values.
+
+    `schemas` are those of the table, the newest last. Columns are known by the field ids in the file.
+    """
+    fields = {item.field_id: item for schema in schemas for _, item in walk_fields(schema.fields)}
+    for path, columns in footers.items():
+        for name, field_id in columns.field_ids.items():
+            wanted = fields.get(-1 if field_id is None else field_id)
+            if wanted is None or not isinstance(wanted.type, PrimitiveType) or wanted.type.name == VARIANT:
+                continue
+            stored = columns.kinds.get(name, "nested columns")
+            if not casts_as_stored(wanted.type.name, stored):
+                raise BadRequest(
+                    f"Data file {path!r} stores the column {'.'.join(name)!r} as {stored}, and the column's type is {wanted.type.name}. "
+                    f"DuckDB could not read the table. Write the column as {wanted.type.name}, with another client if this one cannot."
+                )
 
 
 def read_file_columns(objects: Objects, file: DataFile) -> FileColumns:

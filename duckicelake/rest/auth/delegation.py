@@ -29,10 +29,10 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, Unsupported
 from duckicelake.rest.cached_response import TableKey, find_table_key
 from duckicelake.rest.params import ADVERTISED_SEPARATOR, decode_segment, split_levels
+from duckicelake.rest.request_bodies import is_clickhouse
 
 NAMESPACE_PART, TABLE_PART = 4, 6
 DELEGATION, VENDED, SIGNING = b"x-iceberg-access-delegation", b"vended-credentials", b"remote-signing"
-USER_AGENT, CLICKHOUSE = b"user-agent", b"ClickHouse/"
 
 KEYED = Rights.READ | Rights.WRITE
 
@@ -79,7 +79,7 @@ def doubles_endpoint(scope: Scope) -> bool:
 
     Source: ClickHouse/ClickHouse#93283
     """
-    return any(name == USER_AGENT and value.startswith(CLICKHOUSE) for name, value in scope["headers"])
+    return is_clickhouse(scope)
 
 
 def get_rights(session: Session, raw_path: bytes) -> Rights:

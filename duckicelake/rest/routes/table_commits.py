@@ -199,7 +199,7 @@ def parse_commit(context: ServerContext, target: RequestTarget, ident: Ident, bo
     if asked.identifier is not None and to_ident(asked.identifier) != ident:
         raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
     check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-    return CommitRequest(target, context.get_warehouse(target), to_request(ident, asked), key, context.cache)
+    return CommitRequest(target, context.get_warehouse(target), to_request(ident, asked, checks_types=key.checks_types), key, context.cache)
 
 
 def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestContext) -> list[TableCommit]:
@@ -209,7 +209,7 @@ def parse_transaction_commits(target: RequestTarget, body: bytes, key: RequestCo
         assert asked.identifier is not None
         ident = to_ident(check_identifier(asked.identifier))
         check_commit(target.session, ident.namespace, ident.name, creates=is_create(asked.requirements))
-        requests.append(to_request(ident, add_to_summaries(asked, key.summary)))
+        requests.append(to_request(ident, add_to_summaries(asked, key.summary), checks_types=key.checks_types))
     return requests
 
 
