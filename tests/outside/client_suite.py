@@ -163,15 +163,16 @@ def run(cache: Path, stand: Stand, chosen: list[str]) -> dict[str, Result]:
 
 
 def fetch(cache: Path, name: str) -> Path:
-    """Return the Python of an environment, installed the first time."""
+    """Return the Python of an environment, installed the first time and when it is to have other packages."""
     if name == OWN:
         return Path(sys.executable)
     folder = cache / "clients" / name
     python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
+    installed, wanted = folder / "complete", "\n".join(PACKAGES[name])
+    if not installed.exists() or installed.read_text() != wanted:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *PACKAGES[name]], check=True)
-        (folder / "complete").touch()
+        installed.write_text(wanted)
     return python
 
 
