@@ -40,7 +40,7 @@ def test_a_branch_begins_again_with_what_the_lake_shows(lake: FreshLake) -> None
     for side in (dev, lake):
         maintain(side)
     assert see(dev) == see(lake) == rows
-    tables = ("t", "parts', schema => 's", "empty", "only_word")
+    tables = ("t", "s.parts", "empty", "only_word")
     named = {path for side in (lake, dev) for table in tables for path in list_named(side, table)}
     # In the lake's own folder a file may stay that was kept for the branch.
     assert {path for path in list_objects(lake) - named if path.startswith(dev.data_path)} == set()
