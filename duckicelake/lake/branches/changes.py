@@ -327,6 +327,12 @@ SELECT table_id, 'delete' FROM {p}.ducklake_delete_file
 SELECT o.table_id, 'delete' FROM {b}.own_data_file o
  WHERE o.data_file_id < {nf} AND o.begin_snapshot <= {n} AND (o.end_snapshot IS NULL OR o.end_snapshot > {n})
    AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = o.data_file_id)
+ UNION
+-- files of which the branch has deleted its rows, and the lake too
+SELECT m.table_id, 'delete' FROM {b}.branch_removed m
+ WHERE m.data_file_id < {nf} AND m.begin_snapshot <= {n} AND (m.end_snapshot IS NULL OR m.end_snapshot > {n})
+   AND NOT (m.is_parents AND {has_parent_branch})
+   AND NOT EXISTS (SELECT FROM {p}.ducklake_data_file f WHERE f.data_file_id = m.data_file_id)
 """)
 # Files of the lake that a parent branch has deleted since are rows of neither branch.
 SELECT_PARENT_REMOVED = sql.SQL("""
@@ -493,8 +499,10 @@ class _FileReader:
     def read_main_data(self) -> dict[int, set[str]]:
         """Return what the lake's rows show of what it did to the rows of each table."""
         found: dict[int, set[str]] = defaultdict(set)
-        rows = [*self._run(SELECT_MAIN_DATA, placeholder=sql.Literal(PLACEHOLDER))]
-        rows += self._run(SELECT_PARENT_REMOVED) if self._point.has_parent_branch else []
+        has_parent_branch = self._point.has_parent_branch
+        names = {"placeholder": sql.Literal(PLACEHOLDER), "has_parent_branch": sql.Literal(has_parent_branch)}
+        rows = [*self._run(SELECT_MAIN_DATA, **names)]
+        rows += self._run(SELECT_PARENT_REMOVED) if has_parent_branch else []
         for table_id, what in rows:
             found[table_id].add(what)
         for name in self._inlined[False]:

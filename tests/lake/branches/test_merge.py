@@ -14,7 +14,7 @@ from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_bra
 from duckicelake.lake.branches.merge_rules import OURS, THEIRS, Resolution
 from duckicelake.lake.branches.registry import find_branch
 from duckicelake.lake.install import format_search_path
-from tests.lake.branches.repository import fill, maintain, make_branch, read_head, read_rows
+from tests.lake.branches.repository import MAINTENANCE, fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import kill_at
 from tests.support.lakes import FreshLake
 from tests.support.tiers import whole_but
@@ -393,6 +393,17 @@ def test_a_branch_is_not_deleted_under_a_merge(lake: FreshLake) -> None:
         assert find_branch(watcher, "dev") is None
     maintain(lake)
     assert count(lake) == (60, 60)
+
+
+def test_a_table_that_has_lost_files_meanwhile_is_not_dropped(lake: FreshLake) -> None:
+    """Also if both sides have expired their snapshots, so that neither has rows of these files any more."""
+    run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)", "INSERT INTO t FROM range(100, 140)")
+    expire = MAINTENANCE[3]
+    run(make_branch(lake, "dev"), "DROP TABLE t", "CREATE TABLE u (i INT)", expire)
+    run(lake, "DELETE FROM t WHERE id < 50", expire)
+    for request in (MergeRequest("dev"), MergeRequest("main", "dev")):
+        with pytest.raises(MergeConflicts, match="drop/change"):
+            merge(lake, request)
 
 
 @pytest.mark.whole

@@ -131,6 +131,12 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str | 
         ("DELETE FROM t WHERE id < 50", EXPIRE),
         "drop/change",
     ),
+    "drop, the parent deletes a file of its own and expires": (
+        ("INSERT INTO t " + OTHERS.format(500, 530),),
+        ("DROP TABLE t", EXPIRE),
+        ("DELETE FROM t WHERE id >= 500", EXPIRE),
+        "drop/change",
+    ),
     "delete of the parent's rows, the parent deletes": (
         ("INSERT INTO t " + OTHERS.format(500, 530),),
         ("DELETE FROM t WHERE id BETWEEN 500 AND 514",),
