@@ -353,7 +353,10 @@ def merge_locked(conn: psycopg.Connection, lake_schema: str, request: MergeReque
         state = conn.execute(SELECT_STATE.format(**planned.point.names)).fetchone()
         has_children = bool(list_children(conn, planned.sides.branch))
         if state is None or tuple(state) != planned.state or not is_same or has_children:
+            locked = {planned.point.source, planned.point.target}
             planned = plan_merge(conn, lake_schema, request)
+            if {planned.point.source, planned.point.target} != locked:
+                raise LakeBusy("A branch was renamed meanwhile; nothing was merged. Try again.")
             check_plan(planned, request)
         if planned.has_nothing:
             return preview(planned)

@@ -7,12 +7,12 @@ import duckdb
 import psycopg
 import pytest
 
-from duckicelake.errors import BadRequest, MergeConflicts, NotFound, Unsupported
+from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, Unsupported
 from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_branch, merge_locked, plan_merge
 from duckicelake.lake.branches.merge_rules import OURS, THEIRS, Resolution
-from duckicelake.lake.branches.registry import find_branch
+from duckicelake.lake.branches.registry import find_branch, rename_branch
 from duckicelake.lake.install import format_search_path
 from tests.lake.branches.repository import MAINTENANCE, fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import kill_at
@@ -393,6 +393,21 @@ def test_a_branch_is_not_deleted_under_a_merge(lake: FreshLake) -> None:
         assert find_branch(watcher, "dev") is None
     maintain(lake)
     assert count(lake) == (60, 60)
+
+
+def test_a_merge_locks_what_it_merges(lake: FreshLake) -> None:
+    """A branch that got the name of the planned one is not locked: the merge is planned again from the beginning."""
+    run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    run(make_branch(lake, "dev"), "INSERT INTO t FROM range(100, 120)")
+    request, conn = MergeRequest("dev"), lake.psycopg()
+    planned = plan_merge(conn, lake.metadata_schema, request)
+    rename_branch(lake.psycopg(), lake.metadata_schema, "dev", "old")
+    run(make_branch(lake, "dev"), "INSERT INTO t FROM range(200, 230)")
+    run(lake, "INSERT INTO t FROM range(300, 340)")
+    with pytest.raises(LakeBusy), conn.transaction():
+        merge_locked(conn, lake.metadata_schema, request, planned)
+    merge(lake)
+    assert count(lake) == (110, 110)
 
 
 def test_a_table_that_has_lost_files_meanwhile_is_not_dropped(lake: FreshLake) -> None:
