@@ -10,7 +10,7 @@ what the first branch added to the lake.
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.resources import files
 from typing import LiteralString
@@ -24,6 +24,7 @@ from duckicelake.lake.branches.notes import COPY_OWN_FILE_NOTES, copy_notes
 from duckicelake.lake.branches.registry import (
     MAIN,
     Branch,
+    assign_number,
     check_name,
     choose_schema,
     drop_deleted,
@@ -31,6 +32,7 @@ from duckicelake.lake.branches.registry import (
     has_repository,
     list_branches,
     lock_branch,
+    raise_number,
 )
 from duckicelake.lake.branches.spare import catch_up, claim_spare, copy_ahead, copy_large, create_schema, drop_spare, empty_large
 from duckicelake.lake.install import LOCK_PAUSE_S, LOCK_TRIES, NEVER_IDLE, drop_objects, format_search_path, lock_tables, with_slash
@@ -184,7 +186,7 @@ class _Claim:
         if parent is not None and lock_branch(conn, parent) != parent.number:
             raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
         lake_format = read_format(conn, lake_schema)
-        number, paths_row = _assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
+        number, paths_row = assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
         wanted = f"snapshot-{request.name}" if request.is_automatic else request.name
         schemas = Schemas(lake_schema, choose_schema(conn, lake_schema, wanted, number))
@@ -216,24 +218,6 @@ def _copy_ahead(conn: psycopg.Connection, names: Mapping[str, sql.Composable], r
         empty_large(conn, names)
     # Which snapshot a time means is only known under the lock.
     return copy_ahead(conn, names) if request.at is None else None
-
-
-SELECT_NUMBER = """
-SELECT nextval('iceberg_branch_number'),
-       greatest((SELECT max(greatest(snapshot_id, next_catalog_id, next_file_id)) >> 32 FROM ducklake_snapshot),
-                (SELECT max(next_row_id) >> 40 FROM ducklake_table_stats), 0)
-"""
-
-
-def _assign_number(conn: psycopg.Connection) -> int:
-    """Return the number of a new branch. The lake's ids may lie in ranges of branches that were merged: its ranges are above them."""
-    row = conn.execute(SELECT_NUMBER).fetchone()
-    assert row is not None
-    number, taken = row
-    if number > taken:
-        return number
-    conn.execute("SELECT setval('iceberg_branch_number', %s)", (taken + 1,))
-    return taken + 1
 
 
 def build_branch_path(path: str, number: int) -> str:
@@ -282,6 +266,8 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     conn.execute(CHANGE_SETTINGS.format(**identifiers))
     if read_format(conn, claim.schemas.repository) is not claim.lake_format:
         raise BadRequest("The lake has just been migrated to another version of DuckLake. Try again.")
+    # A branch that was merged while the relations were made may have got a newer number. The folders keep the old one.
+    claim = replace(claim, number=raise_number(conn, claim.schemas.repository, claim.source, claim.number))
     fork = _read_fork(conn, claim)
     names: dict[str, sql.Composable] = {
         **identifiers,

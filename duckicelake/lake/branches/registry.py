@@ -206,6 +206,50 @@ def lock_branch(conn: psycopg.Connection, branch: Branch) -> int | None:
     return None if row is None else row[0]
 
 
+SELECT_NUMBER = """
+SELECT nextval('iceberg_branch_number'),
+       greatest((SELECT max(greatest(snapshot_id, next_catalog_id, next_file_id)) >> 32 FROM ducklake_snapshot),
+                (SELECT max(next_row_id) >> 40 FROM ducklake_table_stats), 0)
+"""
+
+
+def assign_number(conn: psycopg.Connection) -> int:
+    """Return the number of a new branch. The lake's ids may lie in ranges of branches that were merged: its ranges are above them."""
+    row = conn.execute(SELECT_NUMBER).fetchone()
+    assert row is not None
+    number, taken = row
+    if number > taken:
+        return number
+    conn.execute("SELECT setval('iceberg_branch_number', %s)", (taken + 1,))
+    return taken + 1
+
+
+SELECT_TAKEN = sql.SQL("""
+SELECT greatest(h.snapshot_id >> 32, h.next_catalog_id >> 32, h.next_file_id >> 32,
+                (SELECT max(next_row_id) >> 40 FROM {source}.ducklake_table_stats))
+  FROM {source}.ducklake_snapshot h WHERE h.snapshot_id = (SELECT max(snapshot_id) FROM {source}.ducklake_snapshot)
+""")
+CHANGE_NUMBER = sql.SQL("""
+UPDATE iceberg_branch SET number = {number} WHERE number = {old};
+UPDATE iceberg_branch_copy SET number = {number} WHERE number = {old}
+""")
+
+
+def raise_number(conn: psycopg.Connection, lake_schema: str, source: str, number: int) -> int:
+    """Return the number of a new branch, or give it another one if its parent has ids that do not lie below the number's range by now.
+
+    `source`: the parent's metadata schema, whose lock the caller holds. No other branch gets the old number, which folders may have.
+    """
+    row = conn.execute(SELECT_TAKEN.format(source=sql.Identifier(source))).fetchone()
+    assert row is not None
+    if number > row[0]:
+        return number
+    conn.execute(format_search_path(lake_schema))
+    other = assign_number(conn)
+    conn.execute(CHANGE_NUMBER.format(number=sql.Literal(other), old=sql.Literal(number)))
+    return other
+
+
 def check_name(name: str, lake_schema: str) -> None:
     """Raise BadRequest unless a branch may have that name: it becomes part of the warehouse's name and of the schema's."""
     if not NAME.fullmatch(name) or name.isdigit() or name == MAIN:

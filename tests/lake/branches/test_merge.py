@@ -395,6 +395,37 @@ def test_a_branch_is_not_deleted_under_a_merge(lake: FreshLake) -> None:
     assert count(lake) == (60, 60)
 
 
+SELECT_BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+INSERT_NAME = """
+INSERT INTO iceberg_branch (number, name, schema_name, parent, fork_snapshot_id, data_path, iceberg_path)
+VALUES (0, 'late', '', '', 0, '', '')
+"""
+
+
+def test_a_branch_that_is_made_beside_merges_is_merged(lake: FreshLake) -> None:
+    """Its ids lie above the lake's, also if the lake has got ids of a range that is newer than the claim."""
+    run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
+    dev = make_branch(lake, "dev")
+    with closing(lake.psycopg(autocommit=False)) as holder, closing(lake.psycopg()) as watcher, ThreadPoolExecutor(1) as pool:
+        # The claim has its number, and waits to know whether its name is free.
+        holder.execute(INSERT_NAME)
+        claim = pool.submit(make_branch, lake, "late")
+        waits = (holder.info.backend_pid,)
+        wait_for(lambda: watcher.execute(SELECT_BLOCKED, waits).fetchone() == (1,), "the claim to wait")
+        for first in (100, 200):
+            run(dev, f"INSERT INTO t FROM range({first}, {first + 20})")
+            merge(lake)
+        holder.rollback()
+        late = claim.result(60)
+    made = find_branch(lake.psycopg(), "late")
+    assert made is not None and made.number << 32 > made.fork_snapshot_id
+    for side, first in ((lake, 300), (late, 400)):
+        run(side, f"INSERT INTO t FROM range({first}, {first + 20})")
+    assert (count(lake), count(late)) == ((100, 100), (100, 100))
+    merge(lake, "late")
+    assert count(lake) == count(late) == (120, 120)
+
+
 def test_a_merge_locks_what_it_merges(lake: FreshLake) -> None:
     """A branch that got the name of the planned one is not locked: the merge is planned again from the beginning."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
