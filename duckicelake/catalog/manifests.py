@@ -8,15 +8,16 @@ files with a name mapping are read from the store. `manifest_import` calls `veri
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import psycopg
 
 from duckicelake.catalog.manifest_import.imported import ImportedManifests, Submission
-from duckicelake.catalog.row_files import FileDeriver, naming_file
+from duckicelake.catalog.row_files import FileDeriver
 from duckicelake.catalog.table_cache import NO_LIST, FileCache, NewestList, UploadQueue
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, build_manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
@@ -69,21 +70,30 @@ class VariantRewriter:
 
         Raises: Unsupported: the file's variants cannot be read, or it is too large
         """
-        size_bytes = file.file_size_in_bytes
-        uri = rewritten_uri(self.location, path, size_bytes, REVISION)
+        uri = rewritten_uri(self.location, path, file.file_size_in_bytes, REVISION)
         if uri in self.uploads.known_uris:
-            return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
-        if size_bytes > MAX_REWRITTEN_BYTES:
-            raise Unsupported(
-                f"Data file {path!r} has variants and {size_bytes} bytes, more than the {MAX_REWRITTEN_BYTES} that can be rewritten for "
-                f"Iceberg's readers. Write smaller files, or leave variants out with the table property {PROPERTY}={HIDE}."
-            )
-        with naming_file("Data file", path):
-            content = rewrite_variants(self.objects.read(file.file_path))
+            with suppress(NotFound):
+                return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
+        content = self._rewrite(file, path)
         if content is None:
             return file
-        self.uploads.add(uri, content)
-        return replace(file, file_path=uri, file_size_in_bytes=len(content))
+        # Another server may have written a copy of another length meanwhile, so the size is that of what is stored.
+        self.objects.put_new(uri, content)
+        self.uploads.known_uris.add(uri)
+        return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
+
+    def _rewrite(self, file: DataFile, path: str) -> bytes | None:
+        """Return the content of the copy, None if the file has no variants."""
+        size_bytes = file.file_size_in_bytes
+        try:
+            if size_bytes > MAX_REWRITTEN_BYTES:
+                raise Unsupported(f"The file has {size_bytes} bytes, more than {MAX_REWRITTEN_BYTES}")
+            return rewrite_variants(self.objects.read_small(file.file_path, size_bytes))
+        except Unsupported as error:
+            raise Unsupported(
+                f"The variants of data file {path!r} cannot be rewritten for Iceberg's readers: {error.message.rstrip('.')}. Write smaller "
+                f"files, or leave variants out with the table property {PROPERTY}={HIDE}."
+            ) from error
 
 
 @dataclass(slots=True)

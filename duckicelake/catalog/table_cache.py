@@ -334,8 +334,9 @@ class TableCache:
         files, built = self.files, self.table.built
         files.known_uris = None if files.known_uris is None else files.known_uris.difference(gone)
         derived = (file.file_path for made in (files.derived_rows, files.delete_files) for file in made.values())
+        rewritten = (found.file_path for found in map(files.data_files.get, files.rewritten_files) if isinstance(found, DataFile))
         manifests = () if built is None else (manifest.manifest_path for manifest in built.written.values())
-        if any(uri in gone for uri in (*derived, *manifests)):
+        if any(uri in gone for uri in (*derived, *rewritten, *manifests)):
             self.forget_written()
 
     def forget_written(self) -> None:

@@ -10,7 +10,8 @@ over a row group that no split has. Trino leaves out the logical type in the foo
 Source: Parquet «VariantEncoding.md», parquet.thrift
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, TypeVar, cast
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.store.parquet import translated_errors
 from duckicelake.store.row_ids import (
     BYTE,
@@ -45,11 +46,20 @@ SORTED_NAMES = 0x10
 """The bit in the first byte of a variant's metadata that says that its names are sorted."""
 PARTS = ("metadata", "value")
 MAX_REWRITTEN_BYTES = 1024 * 1024 * 1024
+BATCH_ROWS = 2048
+MAX_GROUP_BYTES, MAX_DECODED_BYTES = 1024 * 1024 * 1024, 4 * 1024 * 1024 * 1024
+"""Bytes of the decoded variants of one row group, which is in memory as a whole, and of a file."""
+MAX_NESTING = 100
 MARK = ThriftField(10, STRUCT, join_struct([ThriftField(VARIANT_LOGICAL_TYPE, STRUCT, join_struct([ThriftField(1, BYTE, b"\x01")]))]))
 """The logical type of a variant whose encoding has version 1."""
 REVISION = 2
 """The number of the way in which files are rewritten. It is in their names: copies of an earlier one are not used again."""
-CONFIG: Mapping[str, str | int | bool] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
+CONFIG: Mapping[str, str | int | bool] = {
+    "threads": 1,
+    "memory_limit": "1GB",
+    "autoinstall_known_extensions": False,
+    "arrow_large_buffer_size": True,
+}
 
 Fields = dict[int, ThriftField]
 Item = TypeVar("Item")
@@ -66,11 +76,25 @@ class _Group:
     last: int
 
 
+@contextmanager
+def _translated_damage() -> Generator[None]:
+    """Translate what a damaged footer leads to into Unsupported."""
+    try:
+        yield
+    except (LookupError, ValueError, OverflowError):
+        raise Unsupported("A data file's footer lacks what every footer has") from None
+
+
 def rewrite_variants(content: bytes) -> bytes | None:
     """Return a file with the variants of its root rewritten; None if it has none.
 
     Raises: Unsupported: it is no Parquet file, or its variants cannot be read
     """
+    with _translated_damage():
+        return _rewrite(content)
+
+
+def _rewrite(content: bytes) -> bytes | None:
     footer_bytes = int.from_bytes(content[-TRAILER_BYTES:-4], "little")
     kept = len(content) - TRAILER_BYTES - footer_bytes
     if kept < len(MAGIC) or content[-4:] != MAGIC:
@@ -81,7 +105,7 @@ def rewrite_variants(content: bytes) -> bytes | None:
     if not groups:
         return None
     counts = [decode_int(_by_id(group)[3].value) for group in split_list(footer[4].value)[1]]
-    written = _encode(_read_variants(content, [group.name for group in groups]), counts)
+    written = _encode(content, [group.name for group in groups], counts)
     added_bytes = len(written) - TRAILER_BYTES - int.from_bytes(written[-TRAILER_BYTES:-4], "little")
     made = _by_id(written[added_bytes:-TRAILER_BYTES])
     footer[2] = footer[2]._replace(value=_replace_elements(elements, groups, split_list(made[2].value)[1]))
@@ -102,7 +126,7 @@ def rewrite_variants(content: bytes) -> bytes | None:
 def needs_correction(source: BinaryIO, size_bytes: int, columns: Mapping[int, str]) -> bool:
     """Return True if these columns of a file, names by field id, are variants that are not marked, or if DuckDB wrote the file.
 
-    Raises: Unsupported: it is no Parquet file, or its footer is damaged
+    Raises: Unsupported: it is no Parquet file; BadRequest: its footer is damaged
     """
     source.seek(max(0, size_bytes - TRAILER_BYTES))
     trailer = source.read(TRAILER_BYTES)
@@ -110,23 +134,30 @@ def needs_correction(source: BinaryIO, size_bytes: int, columns: Mapping[int, st
     if trailer[4:] != MAGIC or not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
         raise Unsupported("A data file is no Parquet file, or its footer is too large.")
     source.seek(size_bytes - TRAILER_BYTES - footer_bytes)
-    footer = _by_id(source.read(footer_bytes))
-    elements = split_list(footer[2].value)[1]
-    return bool(_list_unmarked(elements, columns)) or (_is_duckdbs(footer) and bool(_list_variants(elements)))
+    encoded = source.read(footer_bytes)
+    try:
+        with _translated_damage():
+            footer = _by_id(encoded)
+            elements = split_list(footer[2].value)[1]
+            return bool(_list_unmarked(elements, columns)) or (_is_duckdbs(footer) and bool(_list_variants(elements)))
+    except Unsupported as error:
+        raise BadRequest(error.message) from None
 
 
 def correct_variants(content: bytes, columns: Mapping[int, str]) -> bytes:
     """Return a file with its variants marked, and rewritten if DuckDB wrote the file. Raises: as `rewrite_variants`"""
     footer_bytes = int.from_bytes(content[-TRAILER_BYTES:-4], "little")
     kept = len(content) - TRAILER_BYTES - footer_bytes
-    footer = _by_id(content[kept:-TRAILER_BYTES])
-    elements = split_list(footer[2].value)[1]
-    for place in _list_unmarked(elements, columns):
-        elements[place] = _join(_by_id(elements[place]) | {10: MARK})
-    footer[2] = footer[2]._replace(value=join_list(STRUCT, elements))
+    with _translated_damage():
+        footer = _by_id(content[kept:-TRAILER_BYTES])
+        elements = split_list(footer[2].value)[1]
+        for place in _list_unmarked(elements, columns):
+            elements[place] = _join(_by_id(elements[place]) | {10: MARK})
+        footer[2] = footer[2]._replace(value=join_list(STRUCT, elements))
+        is_duckdbs = _is_duckdbs(footer)
     encoded = _join(footer)
     marked = content[:kept] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
-    return (rewrite_variants(marked) if _is_duckdbs(footer) else None) or marked
+    return (rewrite_variants(marked) if is_duckdbs else None) or marked
 
 
 def _is_duckdbs(footer: Fields) -> bool:
@@ -173,15 +204,20 @@ def _list_variants(elements: Sequence[bytes]) -> list[_Group]:
 
 def _skip_element(elements: Sequence[bytes], place: int, leaf: int) -> tuple[int, int]:
     """Return the place behind an element and all that is within it, and the number of the next leaf."""
-    if place >= len(elements):
-        raise Unsupported("A data file's footer lacks what every footer has.")
-    fields = _by_id(elements[place])
-    children = decode_int(fields[5].value) if 5 in fields else 0
-    place += 1
-    if not children:
-        return place, leaf + 1
-    for _ in range(children):
-        place, leaf = _skip_element(elements, place, leaf)
+    # The numbers of elements that are still to come, in each group that is not at its end.
+    expected = [1]
+    while expected:
+        if place >= len(elements) or len(expected) > MAX_NESTING:
+            raise Unsupported("A data file's schema is cut off, or nested too deep")
+        fields = _by_id(elements[place])
+        children = decode_int(fields[5].value) if 5 in fields else 0
+        place, expected[-1] = place + 1, expected[-1] - 1
+        if children:
+            expected.append(children)
+        else:
+            leaf += 1
+        while expected and expected[-1] <= 0:
+            expected.pop()
     return place, leaf
 
 
@@ -193,23 +229,39 @@ def _read_binary(encoded: bytes) -> bytes:
     return encoded[place + 1 :]
 
 
-def _read_variants(content: bytes, names: Sequence[str]) -> pa.Table:
-    """Return the variants of a file, not shredded, by the names of their columns."""
+def _read_variants(content: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the variants of a file, not shredded, by the names of their columns, a few rows at a time.
+
+    Raises: Unsupported: they cannot be read, or have more than `MAX_DECODED_BYTES`
+    """
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
     columns = ", ".join(f"variant_to_parquet_variant({name}), {name} IS NULL" for name in quoted)
+    decoded_bytes = 0
     with NamedTemporaryFile(suffix=".parquet") as file:
         file.write(content)
         file.flush()
-        try:
-            with duckdb.connect(config=dict(CONFIG)) as conn:
-                found = conn.execute(f"SELECT {columns} FROM read_parquet(?)", [file.name]).to_arrow_table()  # noqa: S608 - quoted names
-        except duckdb.Error as error:
-            raise Unsupported(f"The variants of a data file cannot be read: {error}") from None
-    arrays = [
-        _to_parts(cast("Any", found.column(place)).combine_chunks(), cast("Any", found.column(place + 1)).combine_chunks())
-        for place in range(0, 2 * len(names), 2)
-    ]
-    return pa.Table.from_arrays(arrays, names=list(names))
+        with _translated_reading(), duckdb.connect(config=dict(CONFIG)) as conn:
+            found = conn.execute(f"SELECT {columns} FROM read_parquet(?)", [file.name])  # noqa: S608 - quoted names
+            for batch in cast("Any", found).to_arrow_reader(BATCH_ROWS):
+                decoded_bytes += batch.nbytes
+                if decoded_bytes > MAX_DECODED_BYTES:
+                    raise Unsupported(f"They have more than {MAX_DECODED_BYTES} bytes when they are decoded")
+                arrays = [_to_parts(batch.column(place), batch.column(place + 1)) for place in range(0, 2 * len(names), 2)]
+                yield cast("Any", pa.RecordBatch).from_arrays(arrays, schema=_build_schema(names))
+
+
+@contextmanager
+def _translated_reading() -> Generator[None]:
+    """Translate errors of DuckDB and of its Arrow stream into Unsupported."""
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise Unsupported(f"DuckDB cannot read them: {error}") from None
+
+
+def _build_schema(names: Sequence[str]) -> pa.Schema:
+    parts = pa.struct([pa.field(name, pa.large_binary(), nullable=False) for name in PARTS])
+    return pa.schema([pa.field(name, parts) for name in names])
 
 
 def _to_parts(variants: Any, missing: Any) -> Any:
@@ -231,19 +283,36 @@ def _to_binary(values: Any) -> Any:
     return pa.concat_arrays([pa.array([], pa.large_binary()), filled])
 
 
-def _encode(variants: pa.Table, counts: Sequence[int]) -> bytes:
-    """Return a Parquet file of variants with as many rows in each row group as `counts` says."""
+def _encode(content: bytes, names: Sequence[str], counts: Sequence[int]) -> bytes:
+    """Return a Parquet file of a file's variants with as many rows in each row group as `counts` says."""
     sink = pa.BufferOutputStream()
     with translated_errors("data file"):
         options: Any = {"compression": "zstd", "use_dictionary": ["nothing"], "store_schema": False, "write_statistics": False}
-        with pq.ParquetWriter(sink, variants.schema, **options) as writer:
-            start = 0
-            for count in counts:
-                writer.write_table(variants.slice(start, count), row_group_size=count)
-                start += count
-    if start != variants.num_rows:
-        raise Unsupported(f"A data file has {variants.num_rows} variants in a column, and is said to have {start} rows.")
+        with pq.ParquetWriter(sink, _build_schema(names), **options) as writer:
+            for count, group in zip(counts, _split_groups(_read_variants(content, names), counts), strict=True):
+                writer.write_table(pa.Table.from_batches(group, _build_schema(names)), row_group_size=count)
     return sink.getvalue().to_pybytes()
+
+
+def _split_groups(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the batches of each row group. Raises: Unsupported: the rows are not as many as `counts` says, or a group is too large"""
+    rest: pa.RecordBatch | None = None
+    for count in counts:
+        group: list[pa.RecordBatch] = []
+        rows = group_bytes = 0
+        while rows < count:
+            batch = next(batches, None) if rest is None else rest
+            if batch is None:
+                raise Unsupported("They are fewer than the rows that the footer states")
+            taken = batch.slice(0, count - rows)
+            rest = batch.slice(taken.num_rows) if taken.num_rows < batch.num_rows else None
+            rows, group_bytes = rows + taken.num_rows, group_bytes + taken.nbytes
+            if group_bytes > MAX_GROUP_BYTES:
+                raise Unsupported(f"Those of a row group have more than {MAX_GROUP_BYTES} bytes when they are decoded")
+            group.append(taken)
+        yield group
+    if rest is not None or next(batches, None) is not None:
+        raise Unsupported("They are more than the rows that the footer states")
 
 
 def _splice(items: Sequence[Item], groups: Sequence[_Group], parts: Sequence[Sequence[Item]]) -> list[Item]:

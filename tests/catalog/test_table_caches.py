@@ -107,3 +107,22 @@ def test_what_was_deleted_while_nobody_needed_it_is_made_again(lake: FreshLake, 
     assert version is not None
     assert list_missing_objects(warehouse.objects, location, int(version.rpartition("/v")[2].partition(".")[0])) == []
     assert warehouse.objects.exists(deletes)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_copy_for_variants_that_is_gone_is_written_again(lake: FreshLake, warehouse: Warehouse, *, is_noticed: bool) -> None:
+    """Either the monitor has noticed that it is gone, or the next history is built as if it were there."""
+    with lake.duckdb() as conn:
+        conn.execute("CREATE TABLE t (v VARIANT, i INTEGER)")
+        conn.execute("INSERT INTO t SELECT {'a': r}::VARIANT, r FROM range(20) r(r)")
+        load(warehouse, "t")
+        [(_, cache)] = warehouse.caches.items()
+        [uri] = [uri for uri in cache.files.known_uris or () if "/data/variants-" in uri]
+        warehouse.objects.delete(uri)
+        if is_noticed:
+            cache.forget_missing({uri})
+        else:
+            cache.forget_written()
+        conn.execute("ALTER TABLE t ADD COLUMN w INTEGER")
+    load(warehouse, "t")
+    assert warehouse.objects.exists(uri)

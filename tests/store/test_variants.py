@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.variants import decode_names, decode_variant, format_json
+from duckicelake.store import variants
 from duckicelake.store.parquet import FIELD_ID
-from duckicelake.store.row_ids import I64, decode_int, split_list, split_struct
+from duckicelake.store.row_ids import (
+    BINARY,
+    I32,
+    I64,
+    STRUCT,
+    ThriftField,
+    decode_int,
+    encode_binary,
+    encode_int,
+    join_list,
+    join_struct,
+    split_list,
+    split_struct,
+)
 from duckicelake.store.variants import correct_variants, needs_correction, rewrite_variants
 
 NAMES = st.sampled_from(["a", "b", "aa", "z", "é", "€", "", "metadata"])
@@ -188,3 +203,49 @@ def test_variants_of_another_duckdb_are_rewritten(tmp_path: Path) -> None:
     content = write_file(tmp_path / "f.parquet", [None, {"b": 1, "a": 2}])
     assert needs_correction(io.BytesIO(content), len(content), {2: "v"})
     assert [row["v"] for row in read_file(correct_variants(content, {2: "v"}))] == [None, {"a": 2, "b": 1}]
+
+
+def damage(content: bytes, change: Callable[[dict[int, ThriftField]], object]) -> bytes:
+    """A file with another footer."""
+    length = int.from_bytes(content[-8:-4], "little")
+    fields = {each.id: each for each in split_struct(content[-8 - length : -8])}
+    change(fields)
+    footer = join_struct(fields[number] for number in sorted(fields))
+    return content[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def replace_elements(*elements: list[ThriftField]) -> Callable[[dict[int, ThriftField]], object]:
+    """Another schema."""
+    return lambda fields: fields.update({2: fields[2]._replace(value=join_list(STRUCT, [join_struct(each) for each in elements]))})
+
+
+NAME, CHILD = ThriftField(4, BINARY, encode_binary(b"v")), ThriftField(5, I32, encode_int(1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda fields: fields.pop(2), id="no schema"),
+        pytest.param(replace_elements([NAME, CHILD], [CHILD]), id="no name"),
+        pytest.param(replace_elements([NAME, CHILD], [NAME._replace(value=encode_binary(b"\xff"))]), id="no text"),
+        pytest.param(replace_elements([NAME, CHILD], [NAME, CHILD]), id="too few elements"),
+        pytest.param(replace_elements(*[[NAME, CHILD]] * 5000, [NAME]), id="too deep"),
+    ],
+)
+def test_a_damaged_schema_is_refused(tmp_path: Path, change: Callable[[dict[int, ThriftField]], object]) -> None:
+    """Whatever the bytes are, the error says so."""
+    content = damage(write_file(tmp_path / "f.parquet", [{"a": 1}]), change)
+    with pytest.raises(BadRequest):
+        needs_correction(io.BytesIO(content), len(content), {2: "v"})
+    with pytest.raises(Unsupported):
+        correct_variants(content, {2: "v"})
+
+
+@pytest.mark.parametrize("name", ["MAX_GROUP_BYTES", "MAX_DECODED_BYTES"])
+def test_variants_that_grow_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Repeated values take few bytes in a file, and many in memory."""
+    content = write_file(tmp_path / "f.parquet", [{"text": "x" * 1000}] * 5000)
+    assert len(content) < 100_000
+    monkeypatch.setattr(variants, name, 1_000_000)
+    with pytest.raises(Unsupported, match="more than 1000000 bytes when they are decoded"):
+        rewrite_variants(content)

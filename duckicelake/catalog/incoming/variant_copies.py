@@ -18,6 +18,9 @@ from duckicelake.store.objects import Objects
 from duckicelake.store.variants import MAX_REWRITTEN_BYTES, correct_variants, needs_correction
 from duckicelake.translate.types import VARIANT
 
+MAX_COPIED_BYTES = 4 * 1024 * 1024 * 1024
+"""Bytes of the files of one request that are copied."""
+
 
 def list_variant_columns(schemas: Iterable[Schema]) -> dict[int, str]:
     """Return the columns that are variants in one of these schemas: names by id."""
@@ -40,7 +43,7 @@ class VariantWriter:
     def copy(self, files: Sequence[DataFile]) -> None:
         """Copy the files whose variants need it; a file that is missing or no Parquet file is not copied.
 
-        Raises: BadRequest: a file is too large, or its variants cannot be read
+        Raises: BadRequest: the files are too large, or a footer or the variants of one cannot be read
         """
         wanted: list[DataFile] = []
 
@@ -50,8 +53,12 @@ class VariantWriter:
                     wanted.append(file)
             except (NotFound, Unsupported):
                 return
+            except BadRequest as error:
+                raise BadRequest(f"The footer of the data file {file.file_path!r} cannot be read: {error.message}") from error
 
         self.objects.each(look_into, [file for file in files if file.file_size_in_bytes > 0])
+        if sum(file.file_size_in_bytes for file in wanted) > MAX_COPIED_BYTES:
+            raise BadRequest(f"The new data files with variants have more than {MAX_COPIED_BYTES} bytes; commit them in parts.")
         for file in wanted:
             self._copy(file)
 
@@ -60,7 +67,10 @@ class VariantWriter:
         if size_bytes > MAX_REWRITTEN_BYTES:
             raise BadRequest(f"Data file {path!r} has variants and more than {MAX_REWRITTEN_BYTES} bytes; write smaller files.")
         try:
-            content = correct_variants(self.objects.read(path), self.columns)
+            content = self.objects.read_small(path, size_bytes)
+            if len(content) != size_bytes:
+                raise Unsupported(f"it has {len(content)} bytes, and is said to have {size_bytes}")
+            content = correct_variants(content, self.columns)
         except Unsupported as error:
             raise BadRequest(f"The variants of the data file {path!r} cannot be read: {error.message}") from error
         uri = f"{self.location}/data/ducklake-{uuid4()}.parquet"

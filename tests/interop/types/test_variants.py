@@ -162,7 +162,7 @@ def test_spark_and_duckdb_write_variants(served: Served, spark: Spark) -> None:
     run(f"""INSERT INTO {name} (i, v) VALUES (4, parse_json('{{"b":1,"a":3}}')), (5, parse_json('{{"b":2,"a":3}}'))""")
     for number, shape in enumerate(SHAPES, 10):
         duck.execute(f"INSERT INTO t (i, v) VALUES ({number}, ({shape})::VARIANT)")
-    duck.execute("INSERT INTO t (i, v) SELECT n, CASE WHEN n % 2 = 0 THEN {'b': n, 'a': [n]}::VARIANT END FROM range(30, 60) r(n)")
+    duck.execute("INSERT INTO t (i, v) SELECT n, CASE WHEN n % 50 = 0 THEN {'b': n, 'a': [n]}::VARIANT END FROM range(30, 5030) r(n)")
     run(f"DELETE FROM {name} WHERE i IN (3, 31, 32)")
     run(f"UPDATE {name} SET v = parse_json('[2]') WHERE i IN (4, 34, 35)")
     duck.execute("UPDATE t SET v = 'changed'::VARIANT WHERE i = 5")
@@ -170,5 +170,5 @@ def test_spark_and_duckdb_write_variants(served: Served, spark: Spark) -> None:
     rows = run(f"SELECT i, to_json(v) AS v, v IS NULL AS is_null FROM {name} ORDER BY i").to_pylist()
     assert parse([(row["i"], row["v"]) for row in rows]) == expected
     assert [row["i"] for row in rows if row["is_null"]] == [i for i, value in expected if value is None]
-    assert len(expected) == 5 + len(SHAPES) + 30 - 3
+    assert len(expected) == 5 + len(SHAPES) + 5000 - 3
     assert run(f"SELECT count(*) AS n FROM {name} WHERE v IS NULL").to_pylist() == [{"n": sum(value is None for _, value in expected)}]
