@@ -6,11 +6,12 @@ The start opens pools and other connections to Postgres, and starts the threads 
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from pydantic import SecretStr
@@ -54,9 +55,17 @@ from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.branch_lakes import BranchLakes
 from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import BranchPolicies, OpenLake, PolicyCache, ServerContext
+from duckicelake.rest.diff_process import DiffProcess
 from duckicelake.rest.metrics import Metrics, WorkerFiles
 from duckicelake.rest.turns import TurnLimits, Turns
 from duckicelake.store_settings import read_store_settings, read_sts_settings
+
+DIFF_PROCESS = "duckicelake.commands.diff_process"
+"""A process of its own, which imports what this one must not."""
+DIFF_SETTINGS = {
+    *("name", "postgres_dsn", "metadata_schema", "s3_endpoint", "s3_region"),
+    *("s3_access_key_id", "s3_secret_access_key"),
+}
 
 
 def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
@@ -243,7 +252,14 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     opened.push_async_callback(watch.close)
     server_turns = ServerTurns(dsn, schema)
     opened.push_async_callback(server_turns.close)
-    return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres), server_turns=server_turns)
+    roles = RoleCache(settings.ducklake_postgres)
+    diff_process = DiffProcess(DIFF_PROCESS, reveal(settings.model_dump(include=DIFF_SETTINGS)))
+    return OpenLake(settings.name, warehouse, watch, roles=roles, server_turns=server_turns, diff_process=diff_process)
+
+
+def reveal(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with their secrets as text."""
+    return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()}
 
 
 def complete_warehouse(warehouse: Warehouse, settings: LakeSettings, *, vends: bool) -> Warehouse:

@@ -1,8 +1,8 @@
-"""The rows by which two members of a repository differ, read by DuckDB for `duckicelake branch diff --rows`.
+"""The rows by which two members of a repository differ, read by DuckDB for `duckicelake branch diff --rows`, and for REST.
 
-`commands.branches` calls it. Both members are attached read-only to a DuckDB of this process, each at the snapshot that the difference
-was read at; it reads Postgres, and the store with the lake's own keys. Only files and tables of inlined rows that differ are read, with
-all their rows: rows that both sides have cancel each other.
+`commands.branches` calls it, in the command's process or in that of `commands.diff_process`. Both members are attached read-only to a
+DuckDB of this process, each at the snapshot that the difference was read at; it reads Postgres, and the store with the lake's own keys.
+Only files and tables of inlined rows that differ are read, with all their rows: rows that both sides have cancel each other.
 """
 
 import json
@@ -18,10 +18,12 @@ from duckdb import DuckDBPyConnection
 
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings
-from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret, quote, quote_name
+from duckicelake.embedded.ducklake import ATTACHED_VERSION, LakeAddress, connect_duckdb, format_attach, format_secret, quote, quote_name
 from duckicelake.embedded.home import Home
-from duckicelake.errors import ServiceUnavailable
+from duckicelake.errors import ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.diff import Diff, DiffColumn, ObjectChange, Row, RowChanges, RowSource, RowSources
+
+SessionOpener = Callable[[], DuckDBPyConnection]
 
 TRIES = 3
 MOVED = "files of it were compacted meanwhile"
@@ -40,18 +42,32 @@ class AlignedColumn:
     new: DiffColumn | None
 
 
-def add_rows(lake: LakeSettings, home: Home, diff: Diff, found: tuple[RowSources, Callable[[], bool]], limit: int) -> Diff:
+def open_session(home: Home) -> DuckDBPyConnection:
+    """Return a DuckDB session that uses as much memory and disk as DuckDB may."""
+    return connect_duckdb(home.make_folder("extensions"))
+
+
+def check_attachable(lake: LakeSettings, version: str) -> None:
+    """Raise Unsupported if the installed DuckDB cannot attach a lake of that version of DuckLake."""
+    if version != ATTACHED_VERSION:
+        raise Unsupported(
+            f"Lake {lake.name!r} has DuckLake {version}, which DuckDB {duckdb.__version__} cannot attach to compare rows: "
+            "ask for the difference without rows."
+        )
+
+
+def add_rows(lake: LakeSettings, open_duckdb: SessionOpener, diff: Diff, found: tuple[RowSources, Callable[[], bool]], limit: int) -> Diff:
     """Return the difference with at most `limit` rows that were added, and as many deleted, for each table that has such rows.
 
     `found`: the tables to read, and what returns True if their files are still the same.
-    Raises: ServiceUnavailable: maintenance replaced files all the time
+    Raises: ServiceUnavailable: maintenance replaced files all the time, or DuckDB's memory does not suffice
     """
     sources, is_current = found
     address = lake.postgres_dsn.get_secret_value()
     reason = MOVED
     for _ in range(TRIES):
         reason = MOVED
-        with connect_duckdb(home.make_folder("extensions")) as session:
+        with open_duckdb() as session:
             keys = find_s3_keys(lake)
             try:
                 if keys is not None:
@@ -59,6 +75,8 @@ def add_rows(lake: LakeSettings, home: Home, diff: Diff, found: tuple[RowSources
                 for name, (schema, snapshot_id) in zip((OLD, NEW), sources.sides, strict=True):
                     session.execute(format_attach(LakeAddress(address, schema, read_only=True, snapshot_id=snapshot_id), name))
                 tables = [_read_table(session, change, sources, limit) for change in diff.tables]
+            except duckdb.OutOfMemoryException as error:
+                raise ServiceUnavailable(f"Comparing the rows of lake {lake.name!r} needs more memory than DuckDB may use.") from error
             except duckdb.Error as error:
                 reason = str(error).replace(address, "…")
                 continue

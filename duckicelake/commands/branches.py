@@ -3,17 +3,18 @@
 `cli_branches` calls it, on a connection with autocommit: `lake.branches` begins the transactions. The log is read with autocommit, a
 difference in one read-only transaction. A merge is planned without locks, and is then one transaction under the locks of both sides; a
 revert is one transaction under one lock, and a dry run of it is rolled back. A running server serves a new branch at once. The object
-store is only read, for the rows of a difference (`branch_rows`). `fill_defaults` uses `connecting`.
+store is only read, for the rows of a difference (`branch_rows`). `fill_defaults` uses `connecting`, and `diff_process` `read_difference`.
 """
 
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 import psycopg
 
-from duckicelake.commands.branch_rows import add_rows, format_rows
+from duckicelake.commands.branch_rows import SessionOpener, add_rows, check_attachable, format_rows, open_session
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings, Settings
@@ -22,7 +23,8 @@ from duckicelake.errors import BadRequest, Forbidden
 from duckicelake.lake import access_rules
 from duckicelake.lake.branches.create import BranchRequest, create_branch
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
-from duckicelake.lake.branches.diff import ColumnChange, ObjectChange, RowSources, read_diff, read_differing_files, read_row_sources
+from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange, RowSources, read_diff, read_differing_files, read_row_sources
+from duckicelake.lake.branches.layout import read_format
 from duckicelake.lake.branches.log import LogEntry, describe_diff, describe_entry, format_time, read_log
 from duckicelake.lake.branches.merge import MergeRequest, MergeResult, check_plan, describe_result, merge_branch, plan_merge, preview
 from duckicelake.lake.branches.merge_rules import build_resolution
@@ -165,19 +167,30 @@ def diff(
     `rows`: the home of the DuckDB that reads rows, and how many of a table at most; None: no rows are read.
     """
     lake, (old, new) = choose_lake(settings, warehouse), refs
+    found = read_difference(lake, refs, None if rows is None else (partial(open_session, rows[0]), rows[1]))
+    if as_json:
+        return (json.dumps(describe_diff(found), indent=2),)
+    lines = [*format_changes("namespace", found.namespaces), *format_changes("table", found.tables), *format_changes("view", found.views)]
+    return lines or (f"{old} and {new} are the same",)
+
+
+def read_difference(lake: LakeSettings, refs: tuple[str, str], rows: tuple[SessionOpener, int] | None) -> Diff:
+    """Return what the second ref has that the first has not, and the reverse. `rows`: what opens a DuckDB for each try, and the limit.
+
+    Raises: NotFound: there is no such branch. Unsupported: rows are asked for, and DuckDB cannot attach the lake
+    """
     with connecting(lake) as conn:
         # Both sides are read as of one moment.
         conn.execute(BEGIN_READING)
         schemas = [get_ref_schema(conn, lake.metadata_schema, name) for name in refs]
         found = read_diff(conn, *schemas)
+        if rows is not None:
+            check_attachable(lake, read_format(conn, schemas[0]).version)
         sources = None if rows is None else read_row_sources(conn, *schemas)
         conn.rollback()
-        if rows is not None and sources is not None:
-            found = add_rows(lake, rows[0], found, (sources, lambda: _is_current(conn, sources)), rows[1])
-    if as_json:
-        return (json.dumps(describe_diff(found), indent=2),)
-    lines = [*format_changes("namespace", found.namespaces), *format_changes("table", found.tables), *format_changes("view", found.views)]
-    return lines or (f"{old} and {new} are the same",)
+        if rows is None or sources is None:
+            return found
+        return add_rows(lake, rows[0], found, (sources, lambda: _is_current(conn, sources)), rows[1])
 
 
 def _is_current(conn: psycopg.Connection, sources: RowSources) -> bool:

@@ -27,6 +27,7 @@ from duckicelake.errors import BadRequest, Forbidden, NoSuchWarehouse
 from duckicelake.gateway.upstream import Gateway
 from duckicelake.rest.auth.oidc import TokenIssuers
 from duckicelake.rest.cached_response import ResponseCache
+from duckicelake.rest.diff_process import DiffProcess
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.operations import CHANGING
 from duckicelake.rest.params import decode_segment
@@ -153,7 +154,8 @@ class OpenLake:
     `policies` None: the server runs without authentication. `server_turns` None: servers take no turns.
     `webhook` None: events are not sent. `repository`: the prefix of the lake if this is a branch of it.
     `read_only`: why it is never changed, empty if it is. `is_untagged`: it is a snapshot without a tag, which only principals that may
-    manage the warehouse read: it shows what was there then by the grants of today.
+    manage the warehouse read: it shows what was there then by the grants of today. `diff_process`: reads differences with rows; None: it is
+    a branch.
     """
 
     prefix: str
@@ -167,6 +169,7 @@ class OpenLake:
     repository: str = ""
     read_only: str = ""
     is_untagged: bool = False
+    diff_process: DiffProcess | None = None
 
     @property
     def restricted_warehouse(self) -> Warehouse:

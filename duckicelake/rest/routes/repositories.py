@@ -3,8 +3,8 @@
 These need `manage` on the warehouse; for a merge, `write` on `branch:` and the name that it changes is enough. Branches are listed for
 every account with any right, and changed with a right on branches of that name.
 
-All of them run on worker threads. `catalog.repositories` begins the transactions in Postgres, where branches are schemas; the object store
-is not touched.
+They run on worker threads. `catalog.repositories` begins the transactions in Postgres, where branches are schemas; the object store is not
+touched. The rows of a difference are read in another process, which `rest.diff_process` awaits on the event loop.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.grants import Rights
 from duckicelake.catalog import repositories
@@ -22,6 +23,7 @@ from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, f
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.auth.permissions import check_branch, check_manages_warehouse, check_merge, check_sees_branches
 from duckicelake.rest.context import OpenLake, ServerContext, Target
+from duckicelake.rest.diff_process import read_unless_left
 from duckicelake.rest.errors import get_status_and_type
 from duckicelake.rest.openapi import BRANCH, MERGE, NEW_NAME, REVERT
 from duckicelake.rest.operations import OperationHandler
@@ -35,6 +37,9 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many lake sn
 Before = Annotated[int, Query(description="Only lake snapshots with a smaller id.")]
 From = Annotated[str, Query(alias="from", description="The ref to compare with.")]
 To = Annotated[str, Query(alias="to", description="The ref that is compared.")]
+Rows = Annotated[
+    int | None, Query(ge=1, le=10_000, description="At most so many added, and as many deleted, rows of each table; missing: no rows.")
+]
 
 
 class RepositoryRoutes:
@@ -61,9 +66,14 @@ class RepositoryRoutes:
         found = repositories.list_log(warehouse, decode_segment(ref, "ref"), limit, before)
         return {"entries": [repositories.describe_entry(entry) for entry in found]}
 
-    def diff(self, target: Target, old: From, new: To) -> dict[str, Any]:
+    async def diff(self, request: Request, target: Target, old: From, new: To, rows: Rows = None) -> Response:
         """Compare the newest states of two refs: namespaces, tables and views, and for each table its columns, files and rows."""
-        return repositories.describe_diff(repositories.diff_refs(self._context.get_lake(target.prefix).warehouse, old, new))
+        if rows is None:
+            found = await run_in_threadpool(repositories.diff_refs, self._context.get_lake(target.prefix).warehouse, old, new)
+            return JSONResponse(repositories.describe_diff(found))
+        diff_process = self._context.get_repository(target.prefix).diff_process
+        assert diff_process is not None
+        return Response(await read_unless_left(request, diff_process.read((old, new), rows)), media_type="application/json")
 
     def merge(self, target: Target, body: Body, key: Key) -> Response:
         """Merge a branch into what it was made of as one lake snapshot, or the reverse. A conflict writes nothing; 409 lists them."""
