@@ -50,16 +50,18 @@ _CONNECT: Mapping[str, Any] = {**CONNECT_OPTIONS, "connect_timeout": 10}
 
 
 def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
-    """Return a connection to the lake's Postgres.
+    """Return a connection to the lake's Postgres, whose transactions are READ COMMITTED.
 
     Raises: ServiceUnavailable: Postgres does not respond or refuses the login; the message never holds the connection string
     """
     try:
-        return psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, **_CONNECT)
+        conn = psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, **_CONNECT)
     except psycopg.ProgrammingError as error:
         raise SettingsError(f"Lake {lake.name!r}: postgres_dsn is not a connection string that Postgres understands.") from error
     except psycopg.OperationalError as error:
         raise ServiceUnavailable(f"Lake {lake.name!r}: its Postgres does not let us in: {error}") from error
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return conn
 
 
 def find_version(lake: LakeSettings) -> str | None:

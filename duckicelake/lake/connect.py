@@ -297,11 +297,12 @@ def _get_live_connection(lake: Lake, query: Callable[[psycopg.Connection], Resul
 
 @contextmanager
 def connecting(lake: Lake) -> Generator[psycopg.Connection]:
-    """Yield a connection outside the pool, for work that changes its settings. The caller begins transactions.
+    """Yield a connection outside the pool, for work that changes its settings. The caller begins transactions, which are READ COMMITTED.
 
     Raises: ServiceUnavailable, Forbidden
     """
     with mapped_errors(lake.name), psycopg.connect(lake.dsn, autocommit=True, **CONNECT_OPTIONS) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         conn.execute(format_search_path(lake.metadata_schema))
         yield conn
 

@@ -20,6 +20,7 @@ from duckicelake.lake.connect import (
     ERRORS_BY_SQLSTATE,
     Lake,
     close_lake,
+    connecting,
     open_lake,
     query_once,
     reading,
@@ -116,6 +117,13 @@ def test_a_reading_transaction_sees_one_state(opened: Lake, lake: FreshLake) -> 
         assert read_position(conn) == before
     with reading(opened) as conn:
         assert read_position(conn) > before
+
+
+def test_a_transaction_outside_the_pool_sees_what_others_have_committed(lake: FreshLake) -> None:
+    """What waited for a lock reads what its holder has written, whatever isolation the database has by default."""
+    dsn = make_conninfo(lake.dsn, options="-c default_transaction_isolation=serializable")
+    with opening(dsn) as opened, connecting(opened) as conn, conn.transaction():
+        assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
 
 
 def test_a_transaction_has_only_the_lake_on_its_search_path(opened: Lake) -> None:
