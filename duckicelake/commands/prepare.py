@@ -41,6 +41,13 @@ SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOI
                 WHERE n.nspname = %(schema)s AND t.tgname = %(trigger)s)
 """
 SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
+SELECT_SEPARATE_LAKES = """
+SELECT l.schemaname FROM pg_tables l
+ WHERE l.tablename = 'ducklake_metadata'
+   -- no branch of another lake, and no schema that was made for one
+   AND NOT EXISTS (SELECT FROM pg_tables b WHERE b.schemaname = l.schemaname AND b.tablename = 'branch_fork')
+ ORDER BY l.schemaname
+"""
 SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
 SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL")
 SELECT_ICEBERG_PATH_OF = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'iceberg_path'")
@@ -204,7 +211,7 @@ def _check_other_lake(lake: LakeSettings, schema: str, paths: tuple[str, str], r
 
 def _create(conn: psycopg.Connection, lake: LakeSettings, extension_folder: Path) -> None:
     if lake.data_path is None:
-        others = [schema for (schema,) in conn.execute(SELECT_LAKE_SCHEMAS).fetchall()]
+        others = [schema for (schema,) in conn.execute(SELECT_SEPARATE_LAKES).fetchall()]
         hint = f"There is one in schema {', '.join(others)}: set metadata_schema. " if others else ""
         raise SettingsError(
             f"Lake {lake.name!r}: no DuckLake in schema {lake.metadata_schema!r} of its Postgres. {hint}"

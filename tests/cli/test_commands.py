@@ -13,6 +13,7 @@ from duckicelake.cli import build_cli
 from duckicelake.commands.prepare import get_default_iceberg_path
 from duckicelake.config import SettingsError
 from duckicelake.embedded.ducklake import LakeAddress, create_lake, format_attach
+from tests.lake.branches.repository import make_branch
 from tests.support.commands import run
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake
@@ -71,11 +72,12 @@ def test_init_adopts_a_lake_and_duckdb_sees_no_difference(foreign: FreshLake, tm
 @pytest.mark.whole
 def test_init_makes_a_lake_where_there_is_none(lake: FreshLake, tmp_path: Path) -> None:
     """A data path is all it takes; without one the message names the schema that has a lake."""
+    make_branch(lake, "dev")
     settings = settings_for(lake, metadata_schema="fresh")
     refused = run(tmp_path, "init", "--home", str(tmp_path / "home"), settings=settings)
     assert refused.status == 1
     assert "no DuckLake in schema 'fresh'" in refused.err
-    assert "There is one in schema lake" in refused.err
+    assert "There is one in schema lake: " in refused.err
     data_path = f"{tmp_path}/new/data/"
     done = run(tmp_path, "init", "--home", str(tmp_path / "home"), settings=settings | {"DUCKICELAKE_DATA_PATH": data_path})
     assert done.status == 0, done.err
