@@ -60,7 +60,8 @@ def add_rows(lake: LakeSettings, open_duckdb: SessionOpener, diff: Diff, found: 
     """Return the difference with at most `limit` rows that were added, and as many deleted, for each table that has such rows.
 
     `found`: the tables to read, and what returns True if their files are still the same.
-    Raises: ServiceUnavailable: maintenance replaced files all the time, or DuckDB's memory does not suffice
+    Raises: ServiceUnavailable: maintenance replaced files all the time, DuckDB's memory does not suffice, or the store or Postgres did not
+    answer. Unsupported: DuckDB cannot compare the rows of a table
     """
     sources, is_current = found
     address = lake.postgres_dsn.get_secret_value()
@@ -80,6 +81,10 @@ def add_rows(lake: LakeSettings, open_duckdb: SessionOpener, diff: Diff, found: 
             except duckdb.Error as error:
                 reason = str(error).replace(address, "…")
                 continue
+            except Unsupported as error:
+                if is_current():
+                    raise Unsupported(error.message.replace(address, "…")) from error
+                continue
         # A flush or compaction may have moved rows into files that were not listed.
         if is_current():
             return replace(diff, tables=tables)
@@ -87,6 +92,16 @@ def add_rows(lake: LakeSettings, open_duckdb: SessionOpener, diff: Diff, found: 
 
 
 def _read_table(session: DuckDBPyConnection, change: ObjectChange, sources: RowSources, limit: int) -> ObjectChange:
+    try:
+        return _add_table_rows(session, change, sources, limit)
+    except (duckdb.IOException, duckdb.OutOfMemoryException):
+        # The store or Postgres may answer another time, and memory has a message of its own.
+        raise
+    except duckdb.Error as error:
+        raise Unsupported(f"The rows of table {change.name} could not be compared: {error}") from error
+
+
+def _add_table_rows(session: DuckDBPyConnection, change: ObjectChange, sources: RowSources, limit: int) -> ObjectChange:
     old, new = (
         None if table_id is None else side.get(table_id) for table_id, side in zip(change.ids, (sources.old, sources.new), strict=True)
     )
