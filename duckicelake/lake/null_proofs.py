@@ -19,6 +19,8 @@ from duckicelake.lake.rows import ColumnRow, ColumnStatsRow, FileSpan, JsonNote,
 
 FLOATING = frozenset({"float32", "float64"})
 NO_SNAPSHOT = sys.maxsize
+ROW_GROUP_ROWS = 2_048
+"""A file of so many rows has one row group, whatever the lake's options say: DuckDB writes whole vectors."""
 
 
 def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:
@@ -232,7 +234,13 @@ SELECT DISTINCT c.column_id
    AND CASE WHEN s.data_file_id IS NULL
             -- DuckDB writes statistics of every column; a file that was added may lack them although it has the column.
             THEN EXISTS (SELECT FROM ducklake_name_mapping n WHERE n.mapping_id = f.mapping_id AND n.target_field_id = c.column_id)
-            WHEN s.max_value IS NULL THEN coalesce(s.value_count, 1) > 0
+            WHEN s.value_count IS NULL AND s.max_value IS NULL AND f.record_count <= %(row_group)s
+            -- Of a field whose structs are all NULL DuckDB writes no statistics; a file that was added, or is a client's, may have none.
+            THEN f.mapping_id IS NOT NULL OR EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
+            -- Of a struct's field in a list, DuckDB may count no value in a file of several row groups if one of them has none.
+            WHEN s.max_value IS NULL
+            THEN coalesce(s.value_count, 1) > 0
+              OR (f.record_count > %(row_group)s AND c.parent_column = ANY(%(nested)s::bigint[]))
             WHEN s.max_value ~ '^[0-9]{1,10}$' THEN s.max_value::bigint > 2147483647
             ELSE true END
  ORDER BY c.column_id
@@ -267,7 +275,8 @@ def with_value_checks(conn: psycopg.Connection, state: TableState, next_file_id:
     so do files that a transaction wrote before it added the column, and files of clients that did not know it yet. `nullable`: the
     required columns of which such a file is not proven to hold no NULL.
     """
-    parameters = {"table_id": state.table.table_id, "next_file_id": next_file_id}
+    parameters: dict[str, object] = {"table_id": state.table.table_id, "next_file_id": next_file_id}
+    parameters |= {"row_group": ROW_GROUP_ROWS, "nested": [row.column_id for row in state.columns if row.parent_column is not None]}
     if any(row.column_type.lower() == "uint32" for row in state.columns):
         state = replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, parameters)])
     if any(row.initial_default is not None for row in state.columns):

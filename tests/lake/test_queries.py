@@ -58,6 +58,8 @@ PARAMETERS: dict[str, object] = {
     "since": SNAPSHOTS - 50,
     "until": SNAPSHOTS,
     "next_file_id": SNAPSHOTS - 50,
+    "row_group": 2_048,
+    "nested": [2],
     "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
     "column_ids": [1, 2],
     "defaulted_until": [0, 0],

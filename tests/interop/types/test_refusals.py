@@ -74,6 +74,19 @@ def test_large_unsigned_numbers_are_shown_until_they_lie_in_a_file(served: Serve
     assert pyiceberg.read(ident).to_pylist() == [{"v": 4294967295, "s": [2147483648]}]
 
 
+def test_unsigned_numbers_of_which_a_file_has_none_are_no_reason(served: Served) -> None:
+    """DuckDB writes no statistics of a field whose structs are all NULL within their lists."""
+    conn, ident = served.lake.duckdb(), ("main", "t")
+    conn.execute("CREATE TABLE t (i INTEGER, s STRUCT(v UINTEGER)[])")
+    conn.execute("INSERT INTO t SELECT range, [NULL] FROM range(20)")
+    unknown = "SELECT count(*) FROM ducklake_file_column_stats WHERE value_count IS NULL"
+    assert served.lake.psycopg().execute(unknown).fetchall() == [(1,)]
+    assert served.pyiceberg().read(ident).column("s").to_pylist() == [[None]] * 20
+    # DuckDB counts no value of such a field if a row group has none, whatever the others have.
+    conn.execute("INSERT INTO t SELECT range, CASE WHEN range > 124000 THEN [{'v': 4294967295}] ELSE [NULL] END FROM range(125000)")
+    assert "Column 's.element.v' (uint32) holds numbers above 2147483647" in refused(served.pyiceberg(), ident)
+
+
 @pytest.mark.whole
 def test_a_clients_append_to_an_unsigned_column_stays_readable(served: Served) -> None:
     """The commit that widens the column brings a file of signed 64 bits; neither it nor DuckDB's merge of it counts as unsigned."""
