@@ -281,7 +281,9 @@ class Repository:
                 doubled = {name for _, name in find_doubled(session.conn)}
                 for at in sorted(left & set(member.shown)):
                     for table in member.shown[at].values():
-                        if table.name not in doubled:
+                        if table.name not in doubled and not shows(session.conn, table, at):
+                            # DuckDB may take older tables for those of this snapshot once it has read inlined rows: docs/upstream.md.
+                            self._sessions.attach_again(session, member.lake)
                             assert read_rows(session.conn, table.name, at) == table.rows, f"DuckDB: {member.name} {table.name} {at}"
             self._prove_iceberg(member, left, doubled)
 
@@ -295,6 +297,14 @@ class Repository:
                 if uuid in member.shown[at] and snapshot_id is not None and snapshot_id >= min(ids) and table.name not in doubled:
                     rows = count_rows(published.scan(snapshot_id=snapshot_id).to_arrow().to_pylist())
                     assert rows == member.shown[at][uuid].rows, f"PyIceberg: {member.name} {table.name} {at}"
+
+
+def shows(conn: duckdb.DuckDBPyConnection, table: Table, at: int) -> bool:
+    """Return True if a session shows these rows at a snapshot."""
+    try:
+        return read_rows(conn, table.name, at) == table.rows
+    except duckdb.CatalogException:
+        return False
 
 
 def read_rows(conn: duckdb.DuckDBPyConnection, name: str, at: int | None = None) -> Counted:
