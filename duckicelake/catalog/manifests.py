@@ -77,10 +77,13 @@ class VariantRewriter:
         content = self._rewrite(file, path)
         if content is None:
             return file
-        # Another server may have written a copy of another length meanwhile, so the size is that of what is stored.
-        self.objects.put_new(uri, content)
+        size_bytes = len(content)
+        if not self.objects.put_new(uri, content):
+            # Another server may have written a copy of another length; `duckicelake check` writes none.
+            with suppress(NotFound):
+                size_bytes = self.objects.size(uri)
         self.uploads.known_uris.add(uri)
-        return replace(file, file_path=uri, file_size_in_bytes=self.objects.size(uri))
+        return replace(file, file_path=uri, file_size_in_bytes=size_bytes)
 
     def _rewrite(self, file: DataFile, path: str) -> bytes | None:
         """Return the content of the copy, None if the file has no variants."""

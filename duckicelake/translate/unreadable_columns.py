@@ -113,9 +113,11 @@ def check_names_free(unseen: Sequence[ColumnRow], after: Schema) -> None:
 
 def check_variants(before: Schema | None, after: Schema, properties: Mapping[str, str]) -> None:
     """Raise BadRequest if a client adds a column of the type `variant` to a table that leaves out such columns."""
+    if properties.get(PROPERTY) != HIDE:
+        return
     known = () if before is None else [item.field_id for _, item in walk_fields(before.fields)]
     added = [path for path, item in walk_fields(after.fields) if item.type == PrimitiveType(VARIANT) and item.field_id not in known]
-    if added and properties.get(PROPERTY) == HIDE:
+    if added:
         raise BadRequest(f"Column {added[0]!r} has the type {VARIANT}, and {PROPERTY}={HIDE} leaves out such columns; choose another type.")
 
 

@@ -27,6 +27,8 @@ INLINED = {
 }
 ONLY_NESTING = ("INSERT_NESTED_SCHEMAS", "UPDATE_COLUMN_TAGS_OF_VIEWS")
 """Statements for tables and columns that only DuckLake 1.1 has."""
+OF_BRANCHES = frozenset({"HOLD_BRANCH"})
+"""Statements that name the schemas of branches; tests of branches run them."""
 VERBS = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
 
 FILL = f"""
@@ -125,7 +127,8 @@ def list_statements() -> dict[str, str]:
         module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             text = value.as_string() if isinstance(value, sql.SQL) else value
-            if name.isupper() and isinstance(text, str) and text.lstrip().startswith(VERBS):
+            is_statement = name.isupper() and name not in OF_BRANCHES and isinstance(text, str) and text.lstrip().startswith(VERBS)
+            if is_statement:
                 plain = text.format(INLINED[""], **INLINED) if isinstance(value, sql.SQL) else text
                 found[f"{info.name.removeprefix('duckicelake.lake.')}.{name}"] = plain
     return found
