@@ -20,7 +20,7 @@ WARM_UP, COMMITS, MOST_COMMITS = 7, 5, 40
 """psycopg prepares what it has sent five times. A busy machine is given more of them to have a quiet one among them."""
 
 SNAPSHOTS = 60
-MOST_CALLS = {"set-properties": 3230, "fast append": 7950}
+MOST_CALLS = {"set-properties": 3300, "fast append": 7950}
 """Of functions of Python and C in all the server's threads, uvicorn's and psycopg's included; about a twelfth more than there are."""
 
 
