@@ -232,10 +232,10 @@ def open_snapshot(warehouse: Warehouse, snapshot_id: int) -> Branch | None:
         try:
             return create_branch(conn, lake_schema, BranchRequest(str(snapshot_id), at=snapshot_id, is_tag=True), SNAPSHOT_TRIES)
         except AlreadyExists as error:
-            # Another server shows it, too; or a session still reads the tag that was deleted last, whose row has the name.
+            # Another server shows it, too.
             found = find_branch(conn, str(snapshot_id))
             if found is None:
-                raise ServiceUnavailable(f"A session still reads the tag that snapshot {snapshot_id} had; try again later.") from error
+                raise ServiceUnavailable(f"The tag of snapshot {snapshot_id} has just been deleted elsewhere; try again.") from error
             return found
 
 

@@ -1,7 +1,7 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
 
 `catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. The branch's audit lines move to the lake,
-and its schema is dropped afterwards, when no session uses it: readers may read it no more, and their sessions are ended. Nothing is removed
+and its schema is dropped afterwards, when no session uses it: the rights of read-only accounts and their sessions end. Nothing is removed
 from the object store here. Servers also note here, on worker threads, which automatic tags they show.
 """
 

@@ -192,7 +192,7 @@ class _NamedObject:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells the object from others of its kind."""
+        """The namespace and name, which no other object of its kind has."""
         return self.namespace, self.own_name
 
 

@@ -248,7 +248,7 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     if request.strategy not in STRATEGIES:
         raise BadRequest(f"The strategy {request.strategy[:64]!r} is none of {', '.join(STRATEGIES)}.")
     conn.execute(format_search_path(lake_schema))
-    sides = _find_sides(conn, lake_schema, request)
+    sides = _get_sides(conn, lake_schema, request)
     branch = sides.branch
     for each in (branch, sides.parent):
         if each is not None:
@@ -270,7 +270,7 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
     return PlannedMerge(sides, point, changes, decide(changes, request.resolution), tuple(state))
 
 
-def _find_sides(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> MergeSides:
+def _get_sides(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> MergeSides:
     """Return the sides of a merge. Raises: NotFound, BadRequest: these two are not merged with each other."""
     if request.into == MAIN:
         return MergeSides(get_branch(conn, request.name), None, False)
