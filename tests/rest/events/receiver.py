@@ -65,6 +65,8 @@ def receiving() -> Generator[Receiver]:
             body = self.rfile.read(int(self.headers["content-length"]))
             post = Post(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
             status = receiver.answer(post)
+            # Kept before it is answered: who sent it may look at once.
+            receiver.posts.append(post)
             if 200 <= status < 300:
                 receiver.acknowledged.extend(post.events)
             self.send_response(status)
@@ -72,7 +74,6 @@ def receiving() -> Generator[Receiver]:
                 self.send_header("Location", receiver.url + "elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
-            receiver.posts.append(post)
             receiver.arrived.put(None)
 
         def log_message(self, format: str, *args: Any) -> None:
