@@ -89,7 +89,7 @@ def measure_claims(stand: Stand, scale: Scale) -> Result:
     for count in scale.branch_files:
         conn.execute(FILL_FILES.encode(), {"files": count - written, "tables": tables})
         written = count
-        conn.execute("ANALYZE")
+        conn.execute("VACUUM ANALYZE")
         with committing(stand) as alone:
             time.sleep(1)
         takes: list[float] = []
