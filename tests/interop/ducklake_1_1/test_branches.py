@@ -53,6 +53,16 @@ def ids(catalog: DuckLakeCatalog, ident: Ident = T) -> list[int]:
     return sorted(catalog.load_table(ident).to_arrow()["id"].to_pylist())
 
 
+def map_row_ids(catalog: DuckLakeCatalog, ident: Ident = T) -> dict[int, int]:
+    """The row ids of all rows that ducklakepy finds inserted, those deleted since included; no two rows have one, no row has two."""
+    snapshots = [each.snapshot_id for each in catalog.snapshots()]
+    found = catalog.load_table(ident).insertions(min(snapshots), max(snapshots)).to_arrow()
+    pairs = set(zip(found["id"].to_pylist(), found["rowid"].to_pylist(), strict=True))
+    row_ids = dict(pairs)
+    assert len(row_ids) == len(set(row_ids.values())) == len(pairs)
+    return row_ids
+
+
 def add_view(catalog: DuckLakeCatalog, ident: Ident, comment: str) -> None:
     """Make a view with a comment on its column."""
     catalog.create_view(ident, "SELECT id FROM main.t").set_comment(comment, column="id")
@@ -332,6 +342,71 @@ def test_a_branch_of_a_branch_and_of_an_older_snapshot(repository: Repository) -
     assert child.read() == [*dev.read(), 70] and child.read(("sales", "asia", "o")) == list(range(5, 40))
     repository.merge("child")
     assert main.read() == child.read() == [*dev.read(), 70]
+
+
+@pytest.mark.whole
+def test_a_branch_and_its_parent_are_merged_both_ways(repository: Repository) -> None:
+    """Inlined rows, files, deletes, updates and namespaces of both; conflicts change nothing, and the lake has none of it until the end."""
+    main, dev = repository.main, repository.branch()
+    dev.lake.load_table(T).append(rows(1000, 1001))
+    dev.lake.load_table(T).append(rows(*range(1100, 1140)))
+    dev.lake.load_table(T).delete(col("id").isin([1, 12]))
+    child = repository.branch(BranchRequest("child", "dev"))
+    base, lakes_head, child_rows = main.read(), main.lake.current_snapshot().snapshot_id, map_row_ids(child.lake)
+    child.lake.load_table(T).append(rows(2000, 2001))
+    child.lake.load_table(T).append(rows(*range(2100, 2140)))
+    child.lake.load_table(T).delete(col("id").isin([3, 1000, 1100]))
+    child.lake.load_table(T).update(col("id").isin([13, 1001, 1101]), {"v": "changed"})
+    child.lake.create_namespace(("sales", "asia"))
+    child.lake.create_table(("sales", "asia", "o"), schema=SCHEMA).append(rows(5))
+    with child.served.pyiceberg().catalog as catalog:
+        catalog.load_table(ORDERS).append(rows(500))
+    dev.lake.load_table(T).append(rows(3000, 3001))
+    dev.lake.load_table(ORDERS).append(rows(*range(300, 330)))
+    up, down = MergeRequest("child", "dev"), MergeRequest("dev", "child")
+    mine = [10, *range(13, 40), 1001, *range(1101, 1140), 2000, 2001, *range(2100, 2140)]
+    assert child.read() == mine
+    assert repository.merge(up).tables["sales.asia.o"] == ["create", "append"]
+    shown = [*mine, 3000, 3001]
+    for side in (dev, child):
+        assert (side.read(), len(side.read(ORDERS)), side.read(("sales", "asia", "o"))) == (shown, 61, [5])
+    # Both go on; the parent's news reach the branch, and what both changed is a conflict in both directions.
+    dev.lake.load_table(T).append(rows(4000))
+    dev.lake.load_table(T).delete(col("id") == 2000)
+    child.lake.load_table(T).append(rows(5000))
+    child.lake.load_table(T).update(col("id") == 2001, {"v": "again"})
+    assert repository.merge(down).into == "child"
+    shown = sorted([*(set(shown) - {2000}), 4000])
+    assert (dev.read(), child.read()) == (shown, [*shown, 5000])
+    dev.lake.load_table(T).delete(col("id") == 2100)
+    child.lake.load_table(T).delete(col("id") == 2100)
+    heads = [side.lake.current_snapshot() for side in (dev, child)]
+    for request in (up, down):
+        with pytest.raises(MergeConflicts, match="delete/delete"):
+            repository.merge(request)
+    assert heads == [side.lake.current_snapshot() for side in (dev, child)]
+    repository.merge(MergeRequest("child", "dev", resolution=Resolution(OURS)))
+    assert dev.read() == child.read() == sorted({*shown} - {2100})
+    assert (main.read(), main.lake.current_snapshot().snapshot_id) == (base, lakes_head)
+    check_row_ids(repository, dev, child, child_rows)
+
+
+def check_row_ids(repository: Repository, dev: Side, child: Side, before: dict[int, int]) -> None:
+    """Rows have ids of their own, also those that all sides add later, and keep them; the lake gets all in the end."""
+    main = repository.main
+    for first, side in ((7000, dev), (8000, child)):
+        side.lake.load_table(T).append(rows(first))
+        side.lake.load_table(T).append(rows(*range(first + 100, first + 130)))
+    repository.merge(MergeRequest("child", "dev"))
+    main.lake.load_table(T).append(rows(6000, 6001))
+    delete_branch(repository.conn, MADE_SCHEMA, "child")
+    repository.merge()
+    for first, side in ((9000, main), (9100, dev)):
+        side.lake.load_table(T).append(rows(first))
+    assert (main.read()[-2:], dev.read()[-2:]) == ([8129, 9000], [8129, 9100])
+    for side in (main, dev):
+        row_ids = map_row_ids(side.lake)
+        assert set(row_ids) >= set(side.read()) and {key: row_ids[key] for key in before.keys() & row_ids.keys()}.items() <= before.items()
 
 
 @pytest.mark.whole
