@@ -20,7 +20,7 @@ from duckicelake.lake.rows import ColumnRow, ColumnStatsRow, FileSpan, JsonNote,
 FLOATING = frozenset({"float32", "float64"})
 NO_SNAPSHOT = sys.maxsize
 ROW_GROUP_ROWS = 2_048
-"""A file of so many rows has one row group, whatever the lake's options say: DuckDB writes whole vectors."""
+"""A file of so many rows has one row group with any options of the lake: DuckDB writes whole vectors."""
 
 
 def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:

@@ -188,7 +188,7 @@ BEGIN
     WHEN 'object' THEN
         RETURN QUERY SELECT t.table_id FROM {own}.iceberg_table t
           UNION ALL SELECT v.view_id FROM {own}.iceberg_view v
-          -- REST tells a namespace's properties to who may read it as a whole
+          -- REST shows a namespace's properties to those who may read all of it
           UNION ALL SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole;
     WHEN 'macro' THEN
         RETURN QUERY SELECT m.macro_id FROM {lake}.ducklake_macro m
@@ -239,7 +239,7 @@ CREATE FUNCTION {own}.iceberg_is_inlined(asked text) RETURNS boolean
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 SELECT asked ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
    AND EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                -- a view, or a policy, of somebody else's would run its functions as the lake's owner
+                -- another role's view or policy would run its functions as the lake's owner
                 WHERE n.nspname = {lake_text} AND c.relname = asked AND c.relkind = 'r' AND NOT c.relrowsecurity)
 $$
 """
@@ -370,7 +370,7 @@ def as_lake(metadata_schema: str) -> ReadMember:
 
 
 def list_statements(member: ReadMember, lake_format: LakeFormat) -> Iterator[sql.Composed]:
-    """Return the statements that make the readers' schema anew."""
+    """Return the statements that drop and create the readers' schema."""
     others = (*OTHERS, *(NESTED if lake_format.nests_schemas else ()))
     for text in (
         "DROP SCHEMA IF EXISTS {own} CASCADE",

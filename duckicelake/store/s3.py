@@ -74,7 +74,7 @@ class S3Bucket:
 
     @cached_property
     def _probe(self) -> S3Store:
-        """The client that only tells whether the store answers. Opened when it is needed: each client reads all root certificates."""
+        """The client that only checks if the store answers. Opened when it is needed: each client reads all root certificates."""
         return _open_client(self._settings, self._bucket, PROBE_SECONDS)
 
     def read(self, key: str) -> bytes:

@@ -2,7 +2,7 @@
 
 DuckDB writes a NULL as a variant null, and says that the names of objects are sorted, when they are not. A rewritten variant is NULL where
 DuckDB reads NULL, is not shredded, and does not say that its names are sorted. DuckDB reads the variants, and the new column chunks
-stand in the place of the old ones; rows keep their positions and row groups, and the pages of other columns stay as they are. Row groups
+replace the old ones; rows keep their positions and row groups, and the pages of other columns stay as they are. Row groups
 are contiguous in the new file and follow each other: Java's readers compute from these offsets which split has a row group, and pass
 over a row group that no split has. Trino leaves out the logical type in the footer.
 `catalog.manifests` calls this while it makes manifests, and `catalog.incoming.variant_copies` before a commit. No I/O but a temporary file.

@@ -44,7 +44,7 @@ def answer(question: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def create_all(conn: duckdb.DuckDBPyConnection, statements: list[str]) -> None:
-    """Create what the statements say, in any order that works. What never works stays away, and queries that need it tell."""
+    """Create what the statements say, in any order that works. What never works is left out, and queries that need it fail."""
     waiting = statements
     while waiting:
         left = [statement for statement in waiting if not _is_created(conn, statement)]

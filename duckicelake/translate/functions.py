@@ -244,7 +244,7 @@ EXAMPLES: Mapping[str, str] = {
 
 
 def format_questions(macro: Macro, overload: MacroOverload, name: str) -> list[str]:
-    """Return queries whose columns are the macro's result; the first that DuckDB accepts tells its types.
+    """Return queries whose columns are the macro's result; the first that DuckDB accepts gives its types.
 
     The first gives columns as arguments, because DuckDB takes what it does with a constant NULL for a NULL without a type. The second
     gives constants, for macros that allow nothing else, as in LIMIT.
@@ -284,10 +284,10 @@ RESULT_NAMES: Mapping[str, str] = {
     "JSON": "json",
     "GEOMETRY": "geometry",
 }
-"""DuckLake's names of the types that DuckDB's binder tells, as far as Iceberg has them."""
+"""DuckLake's names of the types that DuckDB's binder returns, as far as Iceberg has them."""
 
 INEXACT = WHOLE_DOUBLES | {"timetz"}
-"""DuckLake types that stand in tables as types which do not hold all their values; a function would return them."""
+"""DuckLake types that tables store as types which cannot hold all their values; a function would return them."""
 
 
 class NotExpressible(Exception):

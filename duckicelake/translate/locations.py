@@ -213,7 +213,7 @@ FOLDER_LENGTH = 128
 
 
 def rewritten_uri(location: str, path: str, size_bytes: int, revision: int) -> str:
-    """Return the URI of the file that is derived from a data file for its variants; it tells DuckLake's path of that file."""
+    """Return the URI of the file that is derived from a data file for its variants; it contains DuckLake's path of that file."""
     text = urlsafe_b64encode(path.encode()).decode().rstrip("=")
     folders = [text[start : start + FOLDER_LENGTH] for start in range(0, len(text), FOLDER_LENGTH)]
     return f"{location}/data/variants-{revision}-{size_bytes}/{'/'.join(folders)}.parquet"

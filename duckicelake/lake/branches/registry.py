@@ -109,7 +109,7 @@ def get_ref_schema(conn: psycopg.Connection, lake_schema: str, name: str) -> str
 
 
 def find_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch | None:
-    """Return the branch or tag in that metadata schema, which it keeps whatever its name is, or None."""
+    """Return the branch or tag in that metadata schema, or None. A rename does not change the schema."""
     return next((branch for branch in list_branches(conn) if branch.schema_name == schema_name), None)
 
 

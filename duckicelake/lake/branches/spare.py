@@ -67,7 +67,7 @@ LARGE = (
     LargeTable("iceberg_root", "table_id", ("table_id", "lake_snapshot_id"), "lake_snapshot_id"),
     LargeTable("iceberg_hidden", "table_id", ("table_id", "snapshot_id")),
 )
-"""The tables that grow with tables, columns and lake snapshots. The copies have what the lake has, whatever branch they are in."""
+"""The tables that grow with tables, columns and lake snapshots. The copies have the rows of the lake on each branch."""
 
 NO_NUMBER = 0
 """The number of the spare in `iceberg_branch_copy`: no branch has it."""
@@ -346,7 +346,7 @@ IDLE = sql.SQL("made_at <= clock_timestamp() - make_interval(secs => {seconds})"
 
 
 def drop_spare(conn: psycopg.Connection, lake_schema: str, idle_s: float = 0.0) -> None:
-    """Drop the lake's spare, if it has one that nobody has claimed for so long, in the caller's transaction.
+    """Drop the lake's spare, if it has been unclaimed for so long, in the caller's transaction.
 
     The search path is the lake's. Raises: psycopg.errors.LockNotAvailable: a branch claims it
     """
@@ -365,7 +365,7 @@ SELECT_HAS_SPARE = sql.SQL("SELECT EXISTS (SELECT FROM iceberg_spare)")
 
 
 def remove_spare(conn: psycopg.Connection, lake_schema: str, idle_s: float = 0.0) -> bool:
-    """Drop the lake's spare if nobody has claimed it for so long. Return True if the lake has none now."""
+    """Drop the lake's spare if it has been unclaimed for so long. Return True if the lake has none now."""
     conn.execute(format_search_path(lake_schema))
     if not _has_spares(conn):
         return True

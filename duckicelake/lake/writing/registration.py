@@ -303,7 +303,7 @@ SELECT x.path
           -- With OFFSET, Postgres looks tables and schemas up one by one and does not merge or hash all of them.
           CROSS JOIN LATERAL (SELECT * FROM ducklake_table d WHERE d.table_id = f.table_id OFFSET 0) t
           CROSS JOIN LATERAL (SELECT * FROM ducklake_schema d WHERE d.schema_id = t.schema_id OFFSET 0) s
-         -- Whatever folders a relative path starts from, it is the end of the full one.
+         -- A relative path, from any folder, is the end of the full one.
          WHERE f.path = ANY(%(ends)s::text[])
            AND (f.table_id IN (9223372036854775807, %(table_id)s)
                 OR (SELECT count(*) FROM ducklake_table l WHERE l.table_id = f.table_id AND l.end_snapshot IS NULL) = 0)) x

@@ -207,7 +207,7 @@ def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[st
 def _format_partition(catalog: str, term: str, alias: str) -> str:
     found = _TERM.fullmatch(term)
     if found is None or found["column"] == "?" or (found["transform"] not in _FUNCTIONS and found["transform"] != "identity"):
-        raise BadRequest(f"the table has rows that do not lie in partitions by {term}, and Spark cannot tell which rows those are")
+        raise BadRequest(f"the table has rows that do not lie in partitions by {term}, and Spark cannot find these rows")
     column = f"{alias}.{quote(found['column'])}"
     if found["transform"] == "identity":
         return column

@@ -182,7 +182,7 @@ def _check_distinct(columns: StructType, path: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for name in columns.names:
         if name.lower() in seen:
-            raise EvolutionRefused(f"the files have two columns {_join((*path, name))}, in whatever case")
+            raise EvolutionRefused(f"the files have two columns {_join((*path, name))} that differ at most by case")
         seen.add(name.lower())
 
 

@@ -414,7 +414,7 @@ def check_plain(state: DeltaState) -> None:
 
 
 def parse_partition(type_: IcebergType, text: str | None) -> object:
-    """Return the value of a partition as Iceberg has it; the empty text is NULL. Raises: Unsupported: that cannot be told for certain"""
+    """Return the value of a partition as Iceberg has it; the empty text is NULL. Raises: Unsupported: its meaning is ambiguous"""
     if text in (None, ""):
         return None
     name = str(type_).partition("(")[0]

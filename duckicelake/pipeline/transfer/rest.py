@@ -44,7 +44,7 @@ class RestSide:
         self.connect().ask("GET", "namespaces")
 
     def list_entries(self) -> Iterator[Entry]:
-        """Yield every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
+        """Yield every table and view; a namespace that the catalog lists and does not open is an entry with a reason."""
         rest = self.connect()
         for levels in list_namespaces(rest):
             try:

@@ -359,7 +359,7 @@ class FilesSeen:
 
 
 def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: FilesLocation, shape: FileExpectations) -> FilesSeen:
-    """Return what a look at every file finds; of problems and of files that could not be read no more than can be read.
+    """Return what a look at every file finds; of problems and unreadable files at most as many as a person can read.
 
     A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
     """

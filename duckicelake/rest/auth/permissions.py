@@ -197,7 +197,7 @@ def check_manages_warehouse(session: Session) -> None:
 def check_merge(session: Session, into: str) -> None:
     """Raise Forbidden unless the session may manage the warehouse, or may merge branches into the lake (`main`) or into that branch.
 
-    A pattern with stars is no right to merge: a merge changes whatever the other side changed, and may leave out changes of a branch.
+    A pattern with stars is no right to merge: a merge changes all that the other side changed, and may leave out changes of a branch.
     """
     grants = tuple(grant for grant in session.branches if grant.pattern == into)
     if not session.may_choose_locations and WRITE not in get_branch_rights(grants, into):

@@ -52,7 +52,7 @@ START = f"/v1/{PREFIX}".encode()
 WITHOUT_PREFIX = frozenset(
     parts[PREFIX_PART] for parts in (each.path.split("/") for each in ALL_OPERATIONS) if parts[1] == "v1" and parts[PREFIX_PART][0] != "{"
 )
-"""What stands in paths like `/v1/config` where others have a prefix."""
+"""What follows `/v1/` in paths like `/v1/config`, where others have a prefix."""
 MARKS = (b"@", b"%40")
 NAMING = (b"/tables/rename", b"/transactions/commit", b"/tables", b"/register")
 """Ends of the paths of requests whose bodies name tables."""
