@@ -159,7 +159,7 @@ def read_json_paths(texts: DataFrame, columns: StructType, options: Mapping[str,
     for row in counted:
         if row[_TWICE] is not None:
             shown = f"an object in which a name is twice: {row[_TWICE]}"
-            raise BadRequest(f"{unquote(row['uri'])} has {shown}. It is unclear which value counts; write each name once; nothing was taken")
+            raise BadRequest(f"{unquote(row['uri'])} has {shown}. Which value counts is unclear; write each name once; nothing was taken")
     return {unquote(row["uri"]): {path for place, path in enumerate(has) if row[str(place)]} for row in counted}
 
 

@@ -100,7 +100,7 @@ def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: FileExp
 def read_leaf_columns(
     file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType], named: Mapping[tuple[str, ...], int] | None = None
 ) -> dict[int, Column]:
-    """Return the leaves with field ids, by these; columns that the table no longer has are left out. `named`: the ids are those of names."""
+    """Return the leaves with field ids, by these; dropped columns are left out. `named`: the ids are those of names."""
     found: dict[int, Column] = {}
     for index, leaf in zip(range(file.metadata.num_columns), _walk(file.schema_arrow), strict=True):
         field_id = leaf.field_id if named is None else named.get(leaf.path)
