@@ -1,13 +1,22 @@
 """Read-only DuckLake on branches: the lake's roles read a schema of views of each branch, and keys open the files that it reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import duckdb
 import psycopg
+import pyarrow as pa
 import pytest
+from ducklakepy import DuckLakeCatalog
+from ducklakepy.expressions import col
+from ducklakepy.schema import Column
+from ducklakepy.schema import Schema as LakeSchema
+from ducklakepy.types import Int64Type
 from psycopg import sql
+from sqlalchemy.exc import SQLAlchemyError
 
 from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.lake.branches import registry
@@ -16,10 +25,13 @@ from duckicelake.lake.branches.delete import delete_branch
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.registry import Branch, get_branch
 from duckicelake.lake.branches.reset import reset_branch
+from duckicelake.lake.writing.migrate import migrate
 from tests.lake.branches.repository import as_lake, make_branch, read_head
+from tests.lake.branches.test_lifecycle import list_objects
 from tests.rest.auth.ducklake.readers import Told
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
+from tests.support.ducklake_1_1 import open_ducklakepy, read_at, to_rows
 from tests.support.lakes import FreshLake
 
 CREDENTIALS = "/v1/lake%40{}/ducklake-credentials"
@@ -190,3 +202,107 @@ def test_nothing_of_readers_is_left_of_a_branch(lake: FreshLake) -> None:
         roles = lake.psycopg().execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(names)]).fetchall()
         assert len(roles) == len(names) >= 2
         assert lake.psycopg().execute('SELECT count(*) FROM "lake@dev".iceberg_reader').fetchone() == (0,)
+
+
+def open_with_keys(lake: FreshLake, keys: Mapping[str, str]) -> DuckLakeCatalog:
+    """ducklakepy on a lake whose files lie on the store, with these keys."""
+    place = {"s3.endpoint": lake.store.endpoint, "s3.region": lake.store.region, "s3.allow-http": "true"}
+    catalog = open_ducklakepy(lake, properties=place | dict(keys))
+    lake.opened.callback(catalog.close)
+    return catalog
+
+
+def number(*ids: int) -> pa.Table:
+    """Rows with one column."""
+    return pa.table({"i": pa.array(ids, pa.int64())})
+
+
+ROWS_1_1, MADE, NESTED = ("a", "rows"), ("a", "made"), ("a", "in", "o")
+COLUMNS_1_1 = LakeSchema(Column("i", Int64Type()))
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+Write = Callable[[DuckLakeCatalog], object]
+REFUSED: Mapping[str, Write] = {
+    "insert": lambda reader: reader.load_table(ROWS_1_1).append(number(5)),
+    "append": lambda reader: reader.load_table(ROWS_1_1).append(number(*range(50))),
+    "delete": lambda reader: reader.load_table(ROWS_1_1).delete(col("i") == 1002),
+    "update": lambda reader: reader.load_table(ROWS_1_1).update(col("i") == 1002, {"i": 0}),
+    "column": lambda reader: reader.load_table(ROWS_1_1).update_schema().add_column("n", Int64Type()).commit(),
+    "option": lambda reader: reader.load_table(ROWS_1_1).set_option("data_inlining_row_limit", 0),
+    "create": lambda reader: reader.create_table(("a", "new"), schema=COLUMNS_1_1),
+    "rename": lambda reader: reader.rename_table(ROWS_1_1, "new"),
+    "drop": lambda reader: reader.drop_table(ROWS_1_1),
+    "namespace": lambda reader: reader.create_namespace(("new",)),
+    "flush": lambda reader: reader.flush_inlined_data(ROWS_1_1),
+    "merge": lambda reader: reader.merge_adjacent_files(ROWS_1_1),
+    "rewrite": lambda reader: reader.rewrite_data_files(ROWS_1_1, delete_threshold=0.01),
+    "expire": lambda reader: reader.expire_snapshots(older_than=LATER),
+    "orphans": lambda reader: reader.delete_orphaned_files(older_than=LATER, exclusive=True),
+}
+
+
+def open_reader(guarded: Guarded, branch: FreshLake) -> DuckLakeCatalog:
+    """ducklakepy with nothing but what a reader of `dev` is given now."""
+    told = ask(guarded, "dev").answer
+    [given] = told["storage-credentials"]
+    return open_with_keys(replace(branch, dsn=told["dsn"], metadata_schema=told["metadata-schema"]), given["config"])
+
+
+def check_equal(reader: DuckLakeCatalog, writer: DuckLakeCatalog, since: int) -> None:
+    """The reader has the same rows as the writer, at each snapshot since one, and the same changes."""
+    assert reader.list_namespaces() == ["a", "a.in"]
+    snapshots = [each.snapshot_id for each in reader.snapshots()]
+    assert snapshots == [each.snapshot_id for each in writer.snapshots()]
+    for ident in (ROWS_1_1, MADE, NESTED):
+        assert to_rows(reader.load_table(ident).to_arrow()) == to_rows(writer.load_table(ident).to_arrow())
+    for each in [each for each in snapshots if each >= since]:
+        assert to_rows(read_at(reader, ROWS_1_1, each)) == to_rows(read_at(writer, ROWS_1_1, each))
+    feeds = [side.load_table(ROWS_1_1).changes(snapshots[0], snapshots[-1]).to_arrow() for side in (reader, writer)]
+    assert len(feeds[0]) > 200 and to_rows(feeds[0]) == to_rows(feeds[1])
+
+
+@pytest.mark.whole
+def test_ducklakepy_reads_a_branch_of_ducklake_1_1_and_writes_nothing(lake: FreshLake) -> None:
+    """Files, inlined rows and deletes of the lake and the branch, a nested namespace, older snapshots and changes; also after merges."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        with closing(lake.duckdb()) as session:
+            session.execute("CREATE TABLE a.rows AS SELECT range AS i FROM range(100); INSERT INTO a.rows VALUES (-1)")
+            session.execute("DELETE FROM a.rows WHERE i IN (3, 50); CREATE TABLE b.secret AS SELECT range AS i FROM range(100)")
+        migrate(lake.psycopg(), lake.metadata_schema)
+        since = read_head(lake)
+        dev = make_branch(lake, "dev")
+        own = {"s3.access-key-id": lake.store.access_key_id, "s3.secret-access-key": lake.store.secret_access_key}
+        main, writer = open_with_keys(lake, own), open_with_keys(dev, own)
+        for first in (1000, 1100, 1200):
+            writer.load_table(ROWS_1_1).append(number(*range(first, first + 50)))
+        writer.load_table(ROWS_1_1).append(number(-2))
+        writer.load_table(ROWS_1_1).delete(col("i").isin([1000, 7]))
+        writer.create_table(MADE, schema=COLUMNS_1_1).append(number(*range(40)))
+        writer.create_namespace(NESTED[:2])
+        writer.create_table(NESTED, schema=COLUMNS_1_1).append(number(*range(30)))
+        reader = open_reader(guarded, dev)
+        check_equal(reader, writer, since)
+        check_refused(lake, reader)
+        # An open session sees what the branch gets later, and after merges one with new keys.
+        main.load_table(ROWS_1_1).append(number(*range(2000, 2050)))
+        main.load_table(ROWS_1_1).append(number(-3))
+        writer.load_table(ROWS_1_1).append(number(-4))
+        check_equal(reader, writer, since)
+        for request in (MergeRequest("main", "dev"), MergeRequest("dev")):
+            assert merge_branch(lake.psycopg(), lake.metadata_schema, request).tables
+            check_equal(open_reader(guarded, dev), writer, since)
+        assert to_rows(main.load_table(ROWS_1_1).to_arrow()) == to_rows(writer.load_table(ROWS_1_1).to_arrow())
+
+
+def check_refused(lake: FreshLake, reader: DuckLakeCatalog) -> None:
+    """Postgres and the store refuse each write, and all is as before."""
+    before, objects = reader.current_snapshot(), list_objects(lake)
+    done: list[str] = []
+    for name, write in REFUSED.items():
+        try:
+            write(reader)
+        except (SQLAlchemyError, OSError):
+            continue
+        done.append(name)
+    assert not done and not reader.cleanup_old_files(older_than=LATER, exclusive=True).removed
+    assert (reader.current_snapshot(), list_objects(lake)) == (before, objects)
