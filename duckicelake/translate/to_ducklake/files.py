@@ -96,7 +96,7 @@ def add_files(table_id: int, files: Sequence[AddedFile], schema: Schema, first: 
             NewDataFile(i, table_id, added.file.file_path, added.file.record_count, added.file.file_size_in_bytes, start)
             for (i, added), start in zip(numbered, starts, strict=True)
         ),
-        *(row for i, added in numbered for row in _to_stats(table_id, i, added.file, leaves)),
+        *(row for i, added in numbered for row in _to_stats(table_id, i, added, leaves)),
         *(_to_note(table_id, i, added, schema) for i, added in numbered),
         AddedRows(table_id, next_row_id - first.row_id, size),
         RemovedTableBounds(table_id),
@@ -110,12 +110,15 @@ def _to_note(table_id: int, data_file_id: int, added: AddedFile, schema: Schema)
     return NewFileNote(table_id, data_file_id, added.spec.spec_id, partition, file.sort_order_id, offsets)
 
 
-def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence[_StatsLeaf]) -> Iterator[NewColumnStats]:
+def _to_stats(table_id: int, data_file_id: int, added: AddedFile, leaves: Sequence[_StatsLeaf]) -> Iterator[NewColumnStats]:
+    file, without_nan = added.file, _list_without_nan(added)
     for leaf in leaves:
         field_id, type_ = leaf.field_id, leaf.type
         values, nulls = _find_counts(file, leaf)
         lower, upper = _find_bounds(file, field_id, type_)
         size, nans = _find_count(file.column_sizes, field_id), _find_count(file.nan_value_counts, field_id)
+        if nans is None and field_id in without_nan:
+            nans = 0
         row = NewColumnStats(
             data_file_id=data_file_id,
             table_id=table_id,
@@ -130,6 +133,15 @@ def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence
         )
         if size is not None or nulls is not None or lower is not None:
             yield row
+
+
+def _list_without_nan(added: AddedFile) -> set[int]:
+    """Return the columns that have no NaN in a file because an identity partition gives another value to all of its rows.
+
+    PyIceberg 0.12 does not count NaN, and a column that may have some gets no bounds.
+    """
+    fields = zip(added.spec.fields, added.file.partition, strict=True)
+    return {item.source_id for item, value in fields if item.transform == "identity" and value == value}
 
 
 def _find_counts(file: DataFile, leaf: _StatsLeaf) -> tuple[int | None, int | None]:

@@ -120,6 +120,17 @@ def test_partitions_are_replaced_dynamically(served: Served) -> None:
     story.finish()
 
 
+@pytest.mark.long
+def test_partitions_by_numbers_that_no_float_has_are_replaced_dynamically(served: Served) -> None:
+    """PyIceberg reads such a value of a partition rounded to a float, and finds the files by their bounds alone."""
+    story = Story(served, PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "score")))
+    story.table.append(story.rows(1, 2, 3, score=0.9))
+    story.table.append(story.rows(1, 2, score=0.9))
+    story.table.dynamic_partition_overwrite(story.rows(2, 3, score=0.9))
+    story.check([1, 1, 2, 3])
+    story.finish()
+
+
 @pytest.mark.whole
 def test_rows_are_upserted(served: Served) -> None:
     """By the identifier and by columns named: changed rows are replaced, new ones come, the same ones stay."""

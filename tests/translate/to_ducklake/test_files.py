@@ -1,5 +1,6 @@
 """Clients' data files as DuckLake's rows."""
 
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from duckicelake.translate.to_ducklake.files import AddedFile, FirstIds, add_fil
 
 LONG, DOUBLE = PrimitiveType("long"), PrimitiveType("double")
 SCHEMA = Schema(0, (NestedField(1, "i", LONG, False), NestedField(2, "d", DOUBLE, False)))
+BY_FLOATING = PartitionSpec(1, (PartitionField(1, 1000, "i_bucket", "bucket[8]"), PartitionField(2, 1001, "d", "identity")))
 
 
 def file(path: str = "s3://b/t/a.parquet", **more: Any) -> DataFile:
@@ -77,6 +79,27 @@ def test_bounds_are_kept_in_pairs() -> None:
 def test_nan_is_unknown_unless_counted(counts: dict[int, int] | None, expected: bool | None) -> None:
     """DuckDB trusts bounds of floats only where there is none."""
     found = stats(file(nan_value_counts=counts, value_counts={2: 10}, null_value_counts={2: 0}))
+    assert found[2].contains_nan is expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "partition", "counts", "expected"),
+    [
+        pytest.param(BY_FLOATING, (5, 0.9), None, False, id="a number"),
+        pytest.param(BY_FLOATING, (5, 0.0), None, False, id="zero"),
+        pytest.param(BY_FLOATING, (5, None), None, False, id="NULL"),
+        pytest.param(BY_FLOATING, (5, math.nan), None, None, id="NaN"),
+        pytest.param(BY_FLOATING, (5, 0.9), {2: 3}, True, id="NaN that is counted all the same"),
+        pytest.param(PartitionSpec(1, (PartitionField(2, 1000, "f", "void"),)), (None,), None, None, id="void"),
+        pytest.param(PartitionSpec(1, (PartitionField(1, 1000, "f", "identity"),)), (5,), None, None, id="another column"),
+    ],
+)
+def test_a_partition_proves_that_there_is_no_nan(
+    spec: PartitionSpec, partition: tuple[object, ...], counts: dict[int, int] | None, expected: bool | None
+) -> None:
+    """All of a file's values are that of its identity partition, so that bounds can be trusted though the writer counts no NaN."""
+    taken = AddedFile(file(partition=partition, nan_value_counts=counts, value_counts={2: 10}, null_value_counts={2: 0}), spec)
+    found = {row.column_id: row for row in add_files(7, [taken], SCHEMA, FirstIds(3, 0)) if isinstance(row, NewColumnStats)}
     assert found[2].contains_nan is expected
 
 
