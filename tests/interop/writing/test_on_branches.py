@@ -108,15 +108,25 @@ def test_spark_writes_on_a_branch(branch: OnBranch, spark: Spark) -> None:
             spark.session.conf.set(name, value)
     write_sql(spark.arrow, "lake_dev.main.t", "lake_dev.main.made")
     branch.check()
+    # `t@main` is the table of the lake.
+    assert spark.arrow("SELECT count(*) AS n FROM lake_dev.main.`t@main`")["n"].to_pylist() == [101]
 
 
 @pytest.mark.whole
 @pytest.mark.xdist_group("trino")
 def test_trino_writes_on_a_branch(branch: OnBranch, trino: Trino) -> None:
-    """By the properties that `connect` prints."""
+    """By the properties that `connect` prints; one catalog shows all branches if its warehouse is `lakefs://lake`."""
     properties = dict(line.partition("=")[::2] for line in format_trino(branch.facts).splitlines())
     del properties["connector.name"]
     catalog = trino.add(properties)
     write_sql(trino.arrow, f"{catalog}.main.t", f"{catalog}.main.made")
     branch.check()
+    trino.arrow(f"DROP CATALOG {catalog}")
+    # As lakeFS has it, the schema is the branch and the namespace.
+    catalog = trino.add(properties | {"iceberg.rest-catalog.warehouse": "lakefs://lake"})
+    assert trino.arrow(f'SHOW TABLES FROM {catalog}."dev.main"')["Table"].to_pylist() == ["made", "t"]
+    trino.arrow(f'INSERT INTO {catalog}."dev.main".made VALUES (8)')
+    both = trino.arrow(f'SELECT count(*) AS n FROM {catalog}."dev.main".t a JOIN {catalog}."main.main".t b ON a.id = b.id')
+    assert both["n"].to_pylist() == [91]
+    assert [row[0] for row in read_rows(branch.dev, "main.made")] == [7, 8]
     trino.arrow(f"DROP CATALOG {catalog}")

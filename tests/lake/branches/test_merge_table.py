@@ -235,7 +235,7 @@ def test_a_refused_merge_changes_nothing(merged: Merged) -> None:
     """All rows of both metadata schemas are as they were, and the message names each object."""
     assert merged.is_unchanged
     assert merged.result.snapshot_id is not None
-    assert "drop/change: The table is dropped on the branch" in merged.refusal and "and 30 more" in merged.refusal
+    assert "drop/change: The table is dropped on the branch" in merged.refusal and "and 31 more" in merged.refusal
 
 
 def test_the_lake_before_the_merge_can_be_read(merged: Merged) -> None:

@@ -100,6 +100,28 @@ def test_a_maintenance_of_the_lake_that_began_before_a_change_of_the_branch(lake
     check(lake, dev, of_lake, CHANGES[change])
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("maintenance", MAINTENANCE)
+def test_a_maintenance_of_the_lake_that_began_before_a_branch_was_made(lake: FreshLake, maintenance: str) -> None:
+    """It cannot see the branch: DuckDB repeats it, or says that it must be run again. Then it takes nothing that the branch shows."""
+    before, statement, of_lake = MAINTENANCE[maintenance]
+    fill(lake, *before)
+    with closing(lake.duckdb()) as main:
+        main.execute("BEGIN")
+        main.execute("SELECT count(*) FROM t")
+        if maintenance != "expire":
+            main.execute(statement)
+        late = make_branch(lake, "late")
+        if maintenance == "expire":
+            with pytest.raises(duckdb.Error, match="could not serialize"):
+                main.execute(statement)
+            main.execute("ROLLBACK")
+            main.execute(statement)
+        else:
+            main.execute("COMMIT")
+    check(lake, late, of_lake, of_lake)
+
+
 def start(pool: ThreadPoolExecutor, lake: FreshLake, action: Callable[[], object]) -> Future[object]:
     """Start an action that has to wait for another session, and return when it waits."""
     running = pool.submit(action)

@@ -338,7 +338,7 @@ def test_a_table_is_named_with_its_branch(lake: FreshLake) -> None:
 
 
 def test_duckdb_attaches_a_branch_as_lakefs_documents_it(lake: FreshLake) -> None:
-    """By the endpoint `relative_to`; DuckDB has namespaces of one level."""
+    """By the endpoint `relative_to`; DuckDB has namespaces of one level. `t@dev` names the table on the branch."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(3)")
     dev = make_branch(lake, "dev")
     with serve(make_settings(lake)) as server:
@@ -350,6 +350,16 @@ def test_duckdb_attaches_a_branch_as_lakefs_documents_it(lake: FreshLake) -> Non
         session.execute("INSERT INTO ice.main.t VALUES (5)")
         assert len(session.execute("FROM ice.main.t").fetchall()) == 4
         assert (read_ids(dev, "t"), read_ids(lake, "t")) == ([0, 1, 2, 5], [0, 1, 2])
+        # The lake's warehouse has the branch's tables by their names with the branch.
+        session.execute(
+            f"ATTACH 'lake' AS whole (TYPE iceberg, AUTHORIZATION_TYPE none, ACCESS_DELEGATION_MODE none, DEFAULT_SCHEMA 'main', "
+            f"ENDPOINT '{server.uri}')"
+        )
+        session.execute('INSERT INTO whole.main."t@dev" VALUES (6)')
+        session.execute('DELETE FROM whole.main."t@dev" WHERE id = 0')
+        query = 'SELECT a.id FROM whole.main."t@dev" a JOIN whole.main.t b ON a.id = b.id ORDER BY 1'
+        assert session.execute(query).fetchall() == [(1,), (2,)]
+        assert (read_ids(dev, "t"), read_ids(lake, "t")) == ([1, 2, 5, 6], [0, 1, 2])
 
 
 def test_several_lakes_have_a_prefix_each(lake: FreshLake, other_lake: FreshLake) -> None:
