@@ -24,6 +24,7 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.common.reports import TablesReport, Verdict
 from duckicelake.pipeline.common.rest import TableIdent, parse_ident
 from duckicelake.pipeline.common.spark_sql import quote, quote_ident, quote_text
+from duckicelake.pipeline.verify.checksums import VARIANT
 
 SKETCH = "apache-datasketches-theta-v1"
 POINTS = 300
@@ -84,8 +85,8 @@ class MeasuredTable:
         return _count(self.snapshot, "total-delete-files")
 
     def list_columns(self) -> list[NestedField]:
-        """Return the columns that have values to count: no structs, lists and maps."""
-        return [item for item in self.schema.fields if isinstance(item.type, PrimitiveType)]
+        """Return the columns that have values to count and to order: no structs, lists, maps and variants."""
+        return [item for item in self.schema.fields if isinstance(item.type, PrimitiveType) and item.type != VARIANT]
 
     def list_sketched(self) -> list[str]:
         """Return the names of the columns that get a sketch."""

@@ -44,6 +44,10 @@ KEEPS_READS = _RELEASE >= (4, 0)
 """Whether rows of a snapshot that were asked for before the table's columns changed can still be read afterwards."""
 
 
+READS_VARIANTS = _RELEASE >= (4, 1)
+"""Whether Spark reads and writes the variants of Iceberg tables with the library that the jobs use."""
+
+
 IS_ANSI = _RELEASE >= (4, 0)
 """Whether Spark refuses by itself to make NULL of what it cannot compute; jobs on 3.5 go by what it has there."""
 

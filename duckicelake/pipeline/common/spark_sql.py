@@ -247,10 +247,24 @@ def format_type(form: DataType) -> str:
     return "int" if isinstance(form, ByteType | ShortType) else form.simpleString()
 
 
+VARIANT = "variant"
+
+
+def format_needed_properties(columns: StructType) -> str:
+    """Return the clause with the properties that a new table of such columns needs: variants are of format version 3."""
+    has_variants = any(field.dataType.typeName() == VARIANT for field in columns.fields)
+    return " TBLPROPERTIES ('format-version' = '3')" if has_variants else ""
+
+
 def format_create(name: str, columns: str, partitions: Iterable[PartitionTerm] = (), *, may_be_there: bool = True) -> str:
     """Return the statement that makes a table of columns given as DDL."""
     fields, made = ", ".join(field.sql for field in partitions), "TABLE IF NOT EXISTS" if may_be_there else "TABLE"
     return f"CREATE {made} {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
+
+
+def format_variant(value: str) -> str:
+    """Return a text that is the same for two variants just when their types and values are, which Spark does not compare; NULL for NULL."""
+    return f"concat(schema_of_variant({value}), to_json({value}))"
 
 
 def format_order(name: str, order: Sequence[SortTerm]) -> list[str]:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.common.spark_sql import format_default, quote, quote_text
+from duckicelake.pipeline.common.spark_sql import VARIANT, format_default, format_variant, quote, quote_text
 from duckicelake.pipeline.ingest.schema_evolution import ColumnEvolution, is_promotion
 from duckicelake.pipeline.ingest.source import Coverage, Path, fit_columns
 
@@ -62,18 +62,18 @@ def _find_twice(rows: DataFrame, key: Sequence[str]) -> list[Row]:
 
 
 def keep_distinct(rows: DataFrame) -> DataFrame:
-    """Return one of the rows that are the same; maps are compared by their entries, in any order."""
-    maps = [field for field in rows.schema.fields if _has_map(field.dataType)]
-    if not maps:
+    """Return one of the rows that are the same; maps are compared by their entries, in any order, and variants as texts."""
+    unlike = [field for field in rows.schema.fields if _is_incomparable(field.dataType)]
+    if not unlike:
         return rows.distinct()
-    alike = {f"{_SAME}{place}": F.expr(format_comparable(quote(field.name), field.dataType)) for place, field in enumerate(maps)}
-    others = [field.name for field in rows.schema.fields if field not in maps]
+    alike = {f"{_SAME}{place}": F.expr(format_comparable(quote(field.name), field.dataType)) for place, field in enumerate(unlike)}
+    others = [field.name for field in rows.schema.fields if field not in unlike]
     return rows.withColumns(alike).dropDuplicates([*others, *alike]).drop(*alike)
 
 
 def format_comparable(value: str, form: DataType, depth: int = 0) -> str:
-    """SQL of what is the same for two values just when these are: Spark compares no maps, so their entries are put in order."""
-    if not _has_map(form):
+    """SQL of what is the same for two values just when these are: Spark compares no variants, and no maps, whose entries are sorted."""
+    if not _is_incomparable(form):
         return value
     inner = f"x{depth}"
     match form:
@@ -90,17 +90,18 @@ def format_comparable(value: str, form: DataType, depth: int = 0) -> str:
             )
             return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
         case _:
-            return value
+            return format_variant(value)
 
 
-def _has_map(form: DataType) -> bool:
+def _is_incomparable(form: DataType) -> bool:
     match form:
         case StructType():
-            return any(_has_map(field.dataType) for field in form.fields)
+            return any(_is_incomparable(field.dataType) for field in form.fields)
         case ArrayType():
-            return _has_map(form.elementType)
+            return _is_incomparable(form.elementType)
         case _:
-            return isinstance(form, MapType)
+            # PySpark 3.5 has no class for variants.
+            return isinstance(form, MapType) or form.typeName() == VARIANT
 
 
 def _check_kept(latest: DataFrame, key: Sequence[str], had: Mapping[str, str]) -> None:

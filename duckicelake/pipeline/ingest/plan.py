@@ -24,6 +24,7 @@ from duckicelake.pipeline.common.spark_sql import (
     PartitionTerm,
     format_columns,
     format_create,
+    format_needed_properties,
     format_order,
     parse_created_columns,
     quote,
@@ -291,7 +292,7 @@ class TableMaker:
         if plan.target is None:
             self.progress(f"create {table}")
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (self.catalog, *table.namespace)))}")
-            self._make(table, format_columns(plan.made), options.partition_by)
+            self._make(table, format_columns(plan.made), options.partition_by, format_needed_properties(plan.made))
         if plan.gets_order:
             for statement in format_order(self._name(table), options.sort_by):
                 self.progress(f"order {table}")
@@ -319,11 +320,11 @@ class TableMaker:
             for column in (column for column in LATER_COLUMNS.split(", ") if column.split()[0] not in known):
                 self.spark.sql(f"ALTER TABLE {self._name(ident)} ADD COLUMN {column}")
 
-    def _make(self, ident: TableIdent, columns: str, partitions: Iterable[PartitionTerm] = ()) -> None:
+    def _make(self, ident: TableIdent, columns: str, partitions: Iterable[PartitionTerm] = (), properties: str = "") -> None:
         if self.connect().load(ident) is not None:
             return
         try:
-            self.spark.sql(format_create(self._name(ident), columns, partitions, may_be_there=False))
+            self.spark.sql(format_create(self._name(ident), columns, partitions, may_be_there=False) + properties)
         except PySparkException as error:
             if get_condition(error) != _THERE:
                 raise

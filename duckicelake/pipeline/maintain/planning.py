@@ -17,7 +17,7 @@ from duckicelake.pipeline.common.reports import Report, Verdict
 from duckicelake.pipeline.common.rest import TableIdent, fold
 from duckicelake.pipeline.common.staging import format_identifier, list_named
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
-from duckicelake.pipeline.verify.checksums import check_readable
+from duckicelake.pipeline.verify.checksums import VARIANT, check_readable
 
 
 class StepKind(StrEnum):
@@ -213,6 +213,9 @@ def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:
         raise Unsupported("strategy sort needs an order, of the policy or of the table itself")
     if policy.strategy is not Strategy.binpack:
         found = [_get_column(schema, field.column) for field in policy.order]
+        unordered = next((path for path, item in found if item.type == VARIANT), None)
+        if unordered is not None:
+            raise BadRequest(f"column {unordered} is variant, whose values have no order")
         if policy.strategy is Strategy.zorder:
             _check_zorder(found, metadata)
 

@@ -19,6 +19,7 @@ from itertools import count
 from typing import Protocol
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.json_reader import decode_json
@@ -27,7 +28,7 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.view_metadata import ViewMetadata, parse_view
 from duckicelake.pipeline.common.rest import TableIdent
 from duckicelake.pipeline.common.spark_session import LazySpark
-from duckicelake.pipeline.common.spark_sql import quote, quote_ident, quote_text
+from duckicelake.pipeline.common.spark_sql import format_columns, format_needed_properties, quote, quote_ident, quote_text
 from duckicelake.translate.locations import copy_folders, find_copy
 
 NAMESPACE = "bench"
@@ -69,11 +70,12 @@ class ScratchCatalog:
         self.spark.sql(f"CALL {quote(catalog)}.system.register_table({arguments})").collect()
         return quote_ident(catalog, ident)
 
-    def describe(self, columns: str, partitions: str, location: str) -> str:
-        """Return where the metadata is of a new table of columns given as DDL, which has no rows."""
+    def describe(self, columns: StructType, partitions: str, location: str) -> str:
+        """Return where the metadata is of a new table of such columns, which has no rows."""
         name = quote_ident(self.add_catalog(OWN), self._name())
         partitioned = f" PARTITIONED BY ({partitions})" if partitions else ""
-        self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg{partitioned} LOCATION {quote_text(location)}")
+        made = f"CREATE TABLE {name} ({format_columns(columns)}) USING iceberg{partitioned} LOCATION {quote_text(location)}"
+        self.spark.sql(made + format_needed_properties(columns))
         return self._read_metadata_location(name)
 
     def insert(self, name: str, rows: str) -> str:

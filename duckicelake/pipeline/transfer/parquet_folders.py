@@ -37,7 +37,7 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.iceberg.view_metadata import ViewMetadata
 from duckicelake.pipeline.common import storage
 from duckicelake.pipeline.common.rest import TableIdent
-from duckicelake.pipeline.common.spark_sql import format_columns, quote
+from duckicelake.pipeline.common.spark_sql import quote
 from duckicelake.pipeline.common.storage import Child, StoredFiles
 from duckicelake.pipeline.ingest.file_checks import OpenFile, refusing_mixed_types, refusing_unread_types
 from duckicelake.pipeline.ingest.file_source import escape_pattern
@@ -404,7 +404,7 @@ class HiveFolders(ReadFolders):
         if {*found.columns} <= {*columns}:
             raise BadRequest(f"{files[0][0]} has no column, and so have all files of the table: leave it out")
         with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch:
-            uri = self.bench.get().describe(format_columns(found.schema), partitions, Path(scratch).as_uri())
+            uri = self.bench.get().describe(found.schema, partitions, Path(scratch).as_uri())
             metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
         # One table is moved after another, and may have many files.
         self.files.clear()

@@ -4,12 +4,12 @@ All rows together, or by partition, say whether there is a difference; then bins
 From Arrow they are computed here and pure; Spark computes the same in one pass, without Python: `row_hashes` as Spark SQL.
 
 The jobs `verify`, `import` and `export` call it in the driver; `pick_batches` also runs in executors. It writes nothing.
-`maintain` and `profile` call only `check_readable`.
+`maintain` and `profile` call only `check_readable`. Variants are compared between tables in Spark, not with DuckDB.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -26,8 +26,8 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_TIMESTAMPS
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal, walk_fields
-from duckicelake.pipeline.common.spark_connect import to_arrow
-from duckicelake.pipeline.common.spark_sql import quote
+from duckicelake.pipeline.common.spark_connect import READS_VARIANTS, to_arrow
+from duckicelake.pipeline.common.spark_sql import format_variant, quote
 from duckicelake.pipeline.verify.row_hashes import (
     BLOCK_FIELDS,
     LONG_BYTES,
@@ -43,6 +43,7 @@ from duckicelake.pipeline.verify.row_hashes import (
     read_plain,
 )
 
+VARIANT, STRING = PrimitiveType("variant"), PrimitiveType("string")
 BINS = 4096
 BIN_SHIFT = 52
 HALF_BITS = 32
@@ -301,16 +302,31 @@ def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, name
 
 
 def check_readable(schema: Schema) -> None:
-    """Raises: Unsupported: there is a column that Spark does not read, so they cannot be compared."""
-    unread = find_unread(schema)
+    """Raises: Unsupported: there is a column that Spark does not read, so jobs that write or measure rows with it cannot take the table."""
+    unread = _find_column(schema, lambda form: _find_leaf(form) is None and not (READS_VARIANTS and form == VARIANT))
     if unread is not None:
-        raise Unsupported(f"column {unread[0]} is {unread[1]}, which Spark does not read")
+        said = "reads from 4.1 on" if unread[1] == VARIANT else "does not read"
+        raise Unsupported(f"column {unread[0]} is {unread[1]}, which Spark {said}")
 
 
-def find_unread(schema: Schema) -> tuple[str, PrimitiveType] | None:
-    """Return a column, also inside others, of a type that Spark does not read; None: there is none."""
+def check_comparable(schema: Schema) -> None:
+    """Raises: Unsupported: there is a column whose values in Spark cannot be compared with those in DuckDB."""
+    unlike = find_incomparable(schema)
+    if unlike is None:
+        return
+    if unlike[1] == VARIANT:
+        raise Unsupported(f"column {unlike[0]} is variant, whose values in Spark and DuckDB are not compared")
+    check_readable(schema)
+
+
+def find_incomparable(schema: Schema) -> tuple[str, PrimitiveType] | None:
+    """Return a column, also inside others, of a type that is not compared with DuckDB; None: there is none."""
+    return _find_column(schema, lambda form: _find_leaf(form) is None)
+
+
+def _find_column(schema: Schema, is_meant: Callable[[PrimitiveType], bool]) -> tuple[str, PrimitiveType] | None:
     leaves = ((path, item.type) for path, item in walk_fields(schema.fields) if isinstance(item.type, PrimitiveType))
-    return next(((path, form) for path, form in leaves if _find_leaf(form) is None), None)
+    return next(((path, form) for path, form in leaves if is_meant(form)), None)
 
 
 def build_compare_spec(schema: Schema, spec: Mapping[str, Any]) -> CompareSpec:
@@ -424,8 +440,13 @@ def pick_rows(rows: DataFrame, look: CompareSpec, bins: Sequence[int]) -> list[d
 def _number(rows: DataFrame, look: CompareSpec) -> DataFrame:
     # Neither Spark's mapInArrow nor its SQL finds columns with dots in their names.
     named = rows.toDF(*(f"c{place}" for place in range(len(look.fields))))
-    number = format_number([(f"c{place}", field.type) for place, field in enumerate(look.fields)])
+    number = format_number([_format_column(f"c{place}", field.type) for place, field in enumerate(look.fields)])
     return named.withColumn("number", F.expr(number))
+
+
+def _format_column(column: str, form: IcebergType) -> tuple[str, IcebergType]:
+    """Return a column as an expression that Spark hashes, with its type: for a variant, the types and the values within as a text."""
+    return (format_variant(column), STRING) if form == VARIANT else (column, form)
 
 
 def _get_position(part: GroupField, look: CompareSpec) -> int:

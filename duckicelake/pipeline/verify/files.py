@@ -33,7 +33,7 @@ from duckicelake.pipeline.common.spark_connect import check_executors, from_arro
 from duckicelake.pipeline.common.storage import StoredFiles, open_objects
 from duckicelake.pipeline.verify.parquet_checks import FileExpectations, PartitionPart, check_lake_facts, check_parquet, spread_partition
 from duckicelake.pipeline.verify.snapshot_pairs import CatalogTable, SnapshotPair, name_metadata, read_table_id
-from duckicelake.translate.locations import to_canonical, to_uri
+from duckicelake.translate.locations import find_rewritten_path, to_canonical, to_uri
 
 PATH, POSITION = "file_path", "pos"
 
@@ -181,8 +181,10 @@ def _check_content_once(source: pa.NativeFile, entry: Mapping[str, Any], shape: 
             return
         if entry["lake_rows"] is not None and entry["lake_rows"] != file.metadata.num_rows:
             yield PROBLEM, path, f"has {file.metadata.num_rows} rows, DuckLake says {entry['lake_rows']}", None
-        if entry["content"] == DATA:
-            found = chain(check_parquet(file, entry, shape), check_lake_facts(file, entry, shape))
+        # Manifests do not name a file of DuckDB's with variants, but a copy of it.
+        if entry["content"] == DATA or entry["lake_kind"] == "data":
+            by_manifest = check_parquet(file, entry, shape) if entry["content"] == DATA else ()
+            found = chain(by_manifest, check_lake_facts(file, entry, shape))
             yield from ((PROBLEM, path, text, None) for text in found)
 
 
@@ -217,7 +219,7 @@ WITH here AS (
     FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id), {meta}.ducklake_metadata d
     WHERE d.key = 'data_path' AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND t.table_id = {table_id}
 ), data AS (
-    SELECT f.*, CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END AS whole
+    SELECT f.*, here.folder, CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END AS whole
     FROM {meta}.ducklake_data_file f JOIN here USING (table_id) WHERE f.table_id = {table_id}
 ), statistics AS (
     SELECT data_file_id, list({{'column_id': column_id, 'count': value_count, 'nulls': null_count, 'has_nan': contains_nan,
@@ -230,11 +232,11 @@ WITH here AS (
     WHERE v.table_id = {table_id} AND c.table_id = {table_id} GROUP BY v.data_file_id
 )
 SELECT 'data' AS lake_kind, whole AS path, 'parquet' AS lake_format, record_count AS lake_rows, file_size_bytes AS lake_bytes,
-    footer_size AS lake_footer, NULL AS lake_data_path, lake_statistics, lake_partition
+    footer_size AS lake_footer, NULL AS lake_data_path, lake_statistics, lake_partition, folder AS lake_folder
 FROM data LEFT JOIN statistics USING (data_file_id) LEFT JOIN partitions USING (data_file_id) WHERE {live}
 UNION ALL
 SELECT 'delete', CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END, coalesce(f.format, 'parquet'),
-    CASE WHEN f.partial_max IS NULL THEN f.delete_count END, f.file_size_bytes, f.footer_size, data.whole, NULL, NULL
+    CASE WHEN f.partial_max IS NULL THEN f.delete_count END, f.file_size_bytes, f.footer_size, data.whole, NULL, NULL, NULL
 FROM {meta}.ducklake_delete_file f JOIN here USING (table_id) JOIN data USING (data_file_id)
 WHERE f.table_id = {table_id} AND {live_delete}
 """
@@ -361,9 +363,12 @@ class FilesSeen:
 def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: FilesLocation, shape: FileExpectations) -> FilesSeen:
     """Return what a look at every file finds; of problems and unreadable files at most as many as a person can read.
 
-    A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
+    A file that DuckLake has and no manifest names is wrong only when it holds rows that no copy of it has: its own delete files are
+    published in another form.
     """
     check_executors(spark)
+    originals = _list_originals(entries, lake)
+    lake = lake.drop_columns(["lake_folder"])
     facts = entries.join(from_arrow(spark, lake), "path", "full_outer")
     facts = facts.repartition(max(1, -(-facts.count() // FILES_A_TASK)))
     seen = facts.mapInArrow(partial(check_batches, place=place, shape=shape), SEEN_DDL).cache()
@@ -371,7 +376,7 @@ def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: 
         files = seen.where(F.col("kind") == FILE).count()
         said = seen.where(F.col("kind").isin(PROBLEM, UNSEEN)).select("path", "text", "kind")
         is_unnamed = F.lit("DuckLake has it, no manifest names it"), F.lit(PROBLEM)
-        unnamed = facts.where("lake_kind = 'data' AND content IS NULL").select("path", *is_unnamed)
+        unnamed = facts.where("lake_kind = 'data' AND content IS NULL").join(originals, "path", "left_anti").select("path", *is_unnamed)
         sizes = facts.where("content = 0 OR lake_kind = 'data'").select(
             F.col("path").alias("text"), F.coalesce("record_count", "lake_rows").alias("rows")
         )
@@ -382,3 +387,17 @@ def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: 
         seen.unpersist()
     problems, unseen = (tuple(f"{row['path']} {row['text']}" for row in found if row["kind"] == kind) for kind in (PROBLEM, UNSEEN))
     return FilesSeen(files, problems, unseen)
+
+
+def _list_originals(entries: DataFrame, lake: pa.Table) -> DataFrame:
+    """Return the paths of the data files whose copies with variants rewritten are named, as DuckLake's rows name them."""
+    folder = next(iter(lake.column("lake_folder").drop_null().to_pylist()), "")
+    return entries.select("path").mapInArrow(partial(_read_original_names, folder=folder), "path string").distinct()
+
+
+def _read_original_names(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        names = [name for uri in batch.column(0).to_pylist() if (name := find_rewritten_path(uri)) is not None]
+        # A name of a copy does not say whether the path is relative to the table's folder.
+        paths = [to_canonical(to_uri(path)) for name in names for path in (name, folder + name)]
+        yield pa.RecordBatch.from_arrays([pa.array(paths, pa.string())], names=["path"])

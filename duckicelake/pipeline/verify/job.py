@@ -35,13 +35,13 @@ from duckicelake.pipeline.verify.checksums import (
     CompareSpec,
     GroupDifference,
     build_compare_spec,
-    check_readable,
+    check_comparable,
     checksum_batches,
     checksum_rows,
     compare,
     find_different_bins,
     find_examples,
-    find_unread,
+    find_incomparable,
     format_select,
     pick_batches,
     pick_rows,
@@ -361,7 +361,7 @@ class TableComparer:
         return f"{said}\n{POINTER.format(self.ident)}" if is_of_rows else said
 
     def _compare(self, finding: Finding, state: CatalogTable, pair: SnapshotPair) -> Finding:
-        check_readable(pair.schema)
+        check_comparable(pair.schema)
         look = build_compare_spec(pair.schema, state.spec)
         iceberg, ducklake = self._tally(pair, look)
         parts = compare(iceberg, ducklake)
@@ -395,7 +395,7 @@ class TableComparer:
     def _check_files(self, metadata_schema: str, finding: Finding, state: CatalogTable, pair: SnapshotPair) -> Finding:
         is_all, rest = self.options.every_snapshot, self.context.connect()
         place, shape = FilesLocation(state.metadata["location"], rest.catalog, load_keys(rest, self.ident)), make_shape(state)
-        if find_unread(state.head.schema) is None:
+        if find_incomparable(state.head.schema) is None:
             entries = list_entries(self.context.spark, self.context.name(self.ident), pair, is_all=is_all)
         else:
             # Iceberg's list has bounds in the columns' types, and Spark takes none of it where it does not know one.

@@ -14,10 +14,12 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
 from duckicelake.pipeline.verify import checksums as tally_module
 from duckicelake.pipeline.verify.checksums import (
+    VARIANT,
     CompareSpec,
     GroupDifference,
     GroupField,
     build_compare_spec,
+    check_comparable,
     check_readable,
     checksum_batches,
     compare,
@@ -192,3 +194,15 @@ def test_why_no_rows_are_shown_is_said() -> None:
     """Below the difference, which it is nonetheless."""
     found = Finding("a.b", "now", VerifyVerdict.differs, iceberg_rows=2, ducklake_rows=1, message="boo")
     assert found.describe() == ["a.b now: differs: 2 rows in Iceberg, 1 in DuckLake", "  boo"]
+
+
+def test_variants_are_readable_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.1 writes and measures tables with them; older releases cannot. DuckDB's values have another form."""
+    schema = Schema(0, (NestedField(1, "v", VARIANT, False),))
+    monkeypatch.setattr(tally_module, "READS_VARIANTS", True)
+    check_readable(schema)
+    with pytest.raises(Unsupported, match="column v is variant, whose values in Spark and DuckDB are not compared"):
+        check_comparable(schema)
+    monkeypatch.setattr(tally_module, "READS_VARIANTS", False)
+    with pytest.raises(Unsupported, match="column v is variant, which Spark reads from 4.1 on"):
+        check_readable(schema)
