@@ -82,6 +82,7 @@ def test_init_makes_a_lake_where_there_is_none(lake: FreshLake, tmp_path: Path) 
     done = run(tmp_path, "init", "--home", str(tmp_path / "home"), settings=settings | {"DUCKICELAKE_DATA_PATH": data_path})
     assert done.status == 0, done.err
     assert f"{tmp_path}/new/iceberg/" in done.out
+    assert "it has DuckLake 1.0, for DuckDB 1.5; `duckicelake lake migrate --dry-run` says how it gets 1.1" in done.out
     with lake.bare_duckdb() as conn:
         conn.execute(format_attach(LakeAddress(lake.dsn, "fresh")))
         conn.execute("CREATE TABLE lake.t AS SELECT range AS i FROM range(100)")

@@ -5,7 +5,11 @@ import pytest
 from ducklakepy import DuckLakeCatalog
 from ducklakepy.schema import Column, Schema
 from ducklakepy.types import Int64Type
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyError, NoSuchTableError
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.types import LongType, NestedField
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 from tests.rest.undrop.test_undrop import undrop
 from tests.support.ducklake_1_1 import read_at
@@ -88,6 +92,30 @@ def test_a_namespace_is_dropped_when_nothing_is_nested_in_it(nested: tuple[Serve
         with pytest.raises(NoSuchTableError):
             catalog.load_table(("sales", "europe", "orders"))
         assert catalog.load_table(("europe", "orders")).scan().to_arrow() == rows(2)
+
+
+def make_view(catalog: RestCatalog, ident: tuple[str, ...], sql: str) -> None:
+    """A view of a client, with one column."""
+    text = ViewRepresentation(SQLViewRepresentation(type="sql", sql=sql, dialect="duckdb"))
+    version = ViewVersion(version_id=1, schema_id=1, timestamp_ms=1, summary={}, representations=[text], default_namespace=["main"])
+    catalog.create_view(ident, IcebergSchema(NestedField(1, "i", LongType())), version)
+
+
+def test_views_are_those_of_their_own_namespace(nested: tuple[Served, DuckLakeCatalog]) -> None:
+    """One name in several namespaces, and DuckLake has each under its own; a view goes with its namespace, and alone."""
+    served, lake = nested
+    places = (("sales", "europe"), ("europe",), ("sales.europe",), ("sales", "europe", "north"))
+    with served.pyiceberg().catalog as catalog:
+        for index, levels in enumerate(places):
+            make_view(catalog, (*levels, "v"), f"SELECT {index} AS i")
+        for index, levels in enumerate(places):
+            assert catalog.list_views(levels) == [(*levels, "v")]
+            [text] = catalog.load_view((*levels, "v")).current_version().representations
+            assert text.root.sql == f"SELECT {index} AS i"
+            assert [ident.name for ident in lake.list_views(levels)] == ["v"]
+        catalog.drop_view(("europe", "v"))
+        lake.drop_namespace(("sales",), cascade=True)
+        assert [catalog.view_exists((*levels, "v")) for levels in places] == [False, False, True, False]
 
 
 def test_dropped_namespaces_come_back_level_by_level(nested: tuple[Served, DuckLakeCatalog]) -> None:

@@ -11,6 +11,7 @@ from duckicelake.lake.connect import close_lake, open_lake
 from duckicelake.lake.writing.migrate import migrate
 from tests.rest.auth.ducklake.readers import OWN, ask, ask_as
 from tests.rest.auth.rules.managed import Managed
+from tests.rest.auth.vended import DELEGATION, is_refused, open_root, open_vended, split
 from tests.support.ducklake_1_1 import open_ducklakepy
 
 COLUMNS: dict[str, Any] = {"type": "struct", "fields": [{"id": 1, "name": "i", "required": False, "type": "long"}]}
@@ -42,6 +43,20 @@ def test_a_grant_is_for_one_namespace_and_what_is_nested_in_it(nested: Managed) 
     tables = f"{TOP}/tables/t", f"{NESTED}/tables/in_a", f"{BELOW}/tables/in_c"
     assert nested.statuses("one", *tables) == [200, 404, 404]
     assert nested.statuses("two", *tables) == [404, 200, 200]
+
+
+def test_keys_open_the_table_of_one_namespace(nested: Managed) -> None:
+    """A nested namespace has a folder of its own, and keys of its table open no table of that name in the namespace `a` at the top."""
+    assert nested.guarded.ask("admin", "POST", f"{TOP}/tables", {"name": "in_a", "schema": COLUMNS}).status == 200
+    headers = {"Authorization": f"Bearer {nested.guarded.token('admin')}", **DELEGATION}
+    told = [nested.guarded.server.get(f"{path}/tables/in_a", headers).json for path in (NESTED, TOP)]
+    own, others = ([split(each["prefix"]) for each in answer["storage-credentials"]] for answer in told)
+    assert len({*own, *others}) == 4
+    root, keys = open_root(nested.guarded), open_vended(told[0]["config"])
+    for bucket, folder in (*own, *others):
+        root.put_object(Bucket=bucket, Key=f"{folder}x", Body=b"")
+    assert [is_refused(keys.get_object, Bucket=bucket, Key=f"{folder}x") for bucket, folder in own] == [False, False]
+    assert [is_refused(keys.get_object, Bucket=bucket, Key=f"{folder}x") for bucket, folder in others] == [True, True]
 
 
 def test_readers_of_a_migrated_lake_see_what_they_may(nested: Managed) -> None:
