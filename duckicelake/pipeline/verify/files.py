@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -391,13 +391,14 @@ def check_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: 
 
 def _list_originals(entries: DataFrame, lake: pa.Table) -> DataFrame:
     """Return the paths of the data files whose copies with variants rewritten are named, as DuckLake's rows name them."""
-    folder = next(iter(lake.column("lake_folder").drop_null().to_pylist()), "")
+    folder = next((str(one) for one in lake.column("lake_folder").to_pylist() if one is not None), "")
     return entries.select("path").mapInArrow(partial(_read_original_names, folder=folder), "path string").distinct()
 
 
 def _read_original_names(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        names = [name for uri in batch.column(0).to_pylist() if (name := find_rewritten_path(uri)) is not None]
+        uris = cast("list[str]", batch.column(0).to_pylist())
+        names = [name for uri in uris if (name := find_rewritten_path(uri)) is not None]
         # A name of a copy does not say whether the path is relative to the table's folder.
         paths = [to_canonical(to_uri(path)) for name in names for path in (name, folder + name)]
         yield pa.RecordBatch.from_arrays([pa.array(paths, pa.string())], names=["path"])
