@@ -35,7 +35,7 @@ from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.gateway.upstream import Gateway
 from duckicelake.lake import inspect
-from duckicelake.lake.branches.registry import list_branches
+from duckicelake.lake.branches.registry import is_shared, list_branches
 from duckicelake.lake.connect import mapped_errors, writing
 from duckicelake.lake.inspect import LakeFinding, list_public_findings
 from duckicelake.lake.install import format_search_path
@@ -339,10 +339,12 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
     Tables that cannot be published keep all objects, and so do those in `spared`, by schema and name. After each table, servers drop what
     they have cached of the store. A server that publishes meanwhile may reference a removed object, so call `repair_lake` afterwards.
-    Nothing is removed while the lake has branches: they may reference objects that the lake itself does not.
+    Nothing is removed while the lake has branches, nor on a branch: other members may reference objects that this one does not.
     """
-    if list_branch_names(lake):
-        return []
+    with connect_postgres(lake) as conn, mapped_errors(lake.name):
+        conn.execute(format_search_path(lake.metadata_schema))
+        if is_shared(conn):
+            return []
     store = read_store_settings(lake)
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, store)
     uploads, removed = Uploads(store), list[str]()

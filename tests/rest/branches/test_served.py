@@ -169,7 +169,13 @@ def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
         [settings] = make_settings(lake, data_path=lake.data_path, iceberg_path=lake.iceberg_path).lakes()
         assert remove_orphans(settings, datetime.now(UTC) + timedelta(days=1)) == []
         assert list_ids(dev) == list(range(100))
-        assert read_ids(open_catalog(server, lake, "lake@dev")) == list(range(100))
+        branch = open_catalog(server, lake, "lake@dev")
+        assert read_ids(branch) == list(range(100))
+        # `maintain` works on a branch, too. What the branch names no more may be named by another member.
+        branch.load_table(IDENT).append(make_rows(1000, 10))
+        maintain(dev)
+        [settings] = make_settings(dev, data_path=dev.data_path, iceberg_path=dev.iceberg_path).lakes()
+        assert remove_orphans(settings, datetime.now(UTC) + timedelta(days=1)) == []
         assert read_ids(main) == list(range(500, 510))
 
 
