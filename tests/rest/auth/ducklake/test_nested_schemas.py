@@ -5,6 +5,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from ducklakepy.schema import Column, Schema
+from ducklakepy.types import Int64Type
 
 from duckicelake.catalog.namespace_changes import nest_schemas
 from duckicelake.lake.connect import close_lake, open_lake
@@ -46,10 +48,12 @@ def test_a_grant_is_for_one_namespace_and_what_is_nested_in_it(nested: Managed) 
 
 
 def test_keys_open_the_table_of_one_namespace(nested: Managed) -> None:
-    """A nested namespace has a folder of its own, and keys of its table open no table of that name in the namespace `a` at the top."""
-    assert nested.guarded.ask("admin", "POST", f"{TOP}/tables", {"name": "in_a", "schema": COLUMNS}).status == 200
+    """A nested schema has a folder of its own in DuckLake, and keys of its table open no table of that name in the schema `a` at the top."""
+    with open_ducklakepy(nested.guarded.lake) as writer:
+        for levels in (("a",), ("b", "a")):
+            writer.create_table((*levels, "made"), schema=Schema(Column("i", Int64Type())))
     headers = {"Authorization": f"Bearer {nested.guarded.token('admin')}", **DELEGATION}
-    told = [nested.guarded.server.get(f"{path}/tables/in_a", headers).json for path in (NESTED, TOP)]
+    told = [nested.guarded.server.get(f"{path}/tables/made", headers).json for path in (NESTED, TOP)]
     own, others = ([split(each["prefix"]) for each in answer["storage-credentials"]] for answer in told)
     assert len({*own, *others}) == 4
     root, keys = open_root(nested.guarded), open_vended(told[0]["config"])
