@@ -48,7 +48,7 @@ def test_a_grant_is_for_one_namespace_and_what_is_nested_in_it(nested: Managed) 
 
 
 def test_keys_open_the_table_of_one_namespace(nested: Managed) -> None:
-    """A nested schema has a folder of its own in DuckLake, and keys of its table open no table of that name in the schema `a` at the top."""
+    """A nested schema has a folder of its own in DuckLake; keys of its table open no table of that name in the schema `a` at the top."""
     with open_ducklakepy(nested.guarded.lake) as writer:
         for levels in (("a",), ("b", "a")):
             writer.create_table((*levels, "made"), schema=Schema(Column("i", Int64Type())))
