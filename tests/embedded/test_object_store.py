@@ -41,7 +41,7 @@ def access() -> Generator[StoreAccess]:
     """A store that MinIO is like for a moment after its start, on loopback."""
     Door.reasons = [EARLY, EARLY, REFUSED]
     with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield StoreAccess(
             f"http://127.0.0.1:{server.server_port}", "us-east-1", "key", "secret", "lake", "arn:aws:iam::000000000000:role/r"

@@ -214,7 +214,7 @@ def told_hashes() -> Iterator[tuple[str, list[str]]]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}", told
         running.shutdown()

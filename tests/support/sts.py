@@ -46,7 +46,7 @@ def run_sts(give: Callable[[Asked], Given | str]) -> Generator[str]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Service) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{running.server_port}"

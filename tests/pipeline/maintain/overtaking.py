@@ -58,7 +58,7 @@ def opening_way(server: Server, table: str, commit: Commit, *, every: bool = Fal
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         listening.daemon_threads = True
-        thread = Thread(target=listening.serve_forever)
+        thread = Thread(target=listening.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield Server(listening.server_address[1])

@@ -182,7 +182,7 @@ def answering(answers: dict[str, Any]) -> Generator[Rest]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Catalog) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield Rest(f"http://127.0.0.1:{running.server_port}", RestCatalog("", ""))

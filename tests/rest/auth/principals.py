@@ -64,8 +64,9 @@ def secret_of(principal: str) -> str:
 def guard(lake: FreshLake, **changed: Any) -> Generator[Guarded]:
     """A guarded server on a lake with the namespaces a, b and deep.er, each with two tables and a view."""
     conn = lake.duckdb()
-    for name in ("a", "b", '"deep␟er"'):
-        conn.execute("; ".join([f"CREATE SCHEMA {name}", *(table.format(name) for table in TABLES)]))
+    made = [made.format(name) for name in ("a", "b", '"deep␟er"') for made in ("CREATE SCHEMA {0}", *TABLES)]
+    # One transaction takes a twelfth of the time of twelve.
+    conn.execute("; ".join(["BEGIN", *made, "COMMIT"]))
     clients = ",".join(f"{name}:{secret_of(name)}|{grants}" for name, grants in GRANTS.items())
     with serve(make_settings(lake, require_auth=True, oauth_clients=clients, **changed)) as server:
         yield Guarded(lake, server)

@@ -170,6 +170,7 @@ def test_rights_on_branches_go_by_patterns_of_their_names(lake: FreshLake) -> No
         assert guarded.ask("admin", "DELETE", f"{BRANCHES}/other").status == 204
 
 
+@pytest.mark.whole
 def test_rights_hold_for_names_in_their_own_case(lake: FreshLake) -> None:
     """A branch is changed under exactly its name, so a right on `PROD*` is none on `prod`."""
     with guard(lake) as guarded:
@@ -221,6 +222,7 @@ def test_a_protected_lake_is_not_changed(lake: FreshLake) -> None:
     """By nobody, until the protection ends; its branches are, and its accounts are managed."""
     settings = settings_for(lake)
     with guard(lake) as guarded:
+        lake.duckdb().execute("DROP TABLE b.other")
         make_branch(lake, "dev-1")
         assert "protected" in ask(settings, "branch", "protect", "main")
         for method, path, body in (

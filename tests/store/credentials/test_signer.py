@@ -42,7 +42,7 @@ class Obeying(BaseHTTPRequestHandler):
 def run_obeying() -> Generator[StoreSettings]:
     """That store, on a port of its own."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Obeying) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield StoreSettings(f"http://127.0.0.1:{running.server_port}", "us-east-1", "id", "secret")

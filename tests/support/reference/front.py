@@ -84,7 +84,7 @@ def listening(answer: Callable[[Came], Answer]) -> Generator[str]:
         daemon_threads = True
 
     with Listening(("127.0.0.1", 0), Answering) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{running.server_port}"

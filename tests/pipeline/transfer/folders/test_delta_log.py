@@ -123,7 +123,7 @@ def refusing() -> Iterator[tuple[str, list[str]]]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as running:
-        thread = Thread(target=running.serve_forever)
+        thread = Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{running.server_port}", asked
         running.shutdown()

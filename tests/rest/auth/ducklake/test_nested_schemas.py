@@ -63,6 +63,7 @@ def test_keys_open_the_table_of_one_namespace(nested: Managed) -> None:
     assert [is_refused(keys.get_object, Bucket=bucket, Key=f"{folder}x") for bucket, folder in others] == [True, True]
 
 
+@pytest.mark.whole
 def test_readers_of_a_migrated_lake_see_what_they_may(nested: Managed) -> None:
     """With the parents of what is nested, and the new table; access that is older than the migration shows no new column."""
     nested.add("two")
@@ -120,5 +121,5 @@ def test_grants_and_access_hold_when_a_schema_is_nested(managed: Managed) -> Non
     told = ask(managed.guarded, managed.token("one"))
     with open_ducklakepy(replace(lake, dsn=told.answer["dsn"], metadata_schema=OWN)) as reader:
         assert reader.list_namespaces() == ["deep", "deep.er"]
-        assert [ident.name for ident in reader.list_tables(("deep", "er"))] == ["t", "other"]
+        assert {ident.name for ident in reader.list_tables(("deep", "er"))} == {"t", "other"}
         assert reader.load_table(("deep", "er", "t")).to_arrow()["i"].to_pylist() == list(range(10))

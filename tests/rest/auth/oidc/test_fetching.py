@@ -25,7 +25,7 @@ def vouched(files: CertificateFiles) -> Generator[Provider]:
     with Provider(0) as provider:
         provider.socket = context.wrap_socket(provider.socket, server_side=True)
         provider.url = provider.url.replace("http:", "https:")
-        serving = Thread(target=provider.serve_forever)
+        serving = Thread(target=provider.serve_forever, args=(0.02,))
         serving.start()
         try:
             yield provider

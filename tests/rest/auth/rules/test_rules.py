@@ -184,8 +184,8 @@ def test_nothing_is_granted_on_one_of_two_tables_with_the_same_uuid(managed: Man
     managed.add("alice")
     managed.give("read", "table:a.t", "alice")
     managed.guarded.lake.psycopg().execute(
-        "UPDATE ducklake_table SET table_uuid = (SELECT table_uuid FROM ducklake_table WHERE table_id = (SELECT min(table_id)"
-        " FROM ducklake_table WHERE table_name = 't')) WHERE table_name = 'other'"
+        "UPDATE ducklake_table SET table_uuid = (SELECT table_uuid FROM ducklake_table JOIN ducklake_schema USING (schema_id)"
+        " WHERE schema_name = 'a' AND table_name = 't') WHERE table_name = 'other'"
     )
     assert managed.manage("POST", "grants", given("write", "table:a.t", "alice")).status == 400
     managed.take("read", "table:a.t", "alice")
