@@ -9,13 +9,13 @@ from tests.differential.sessions import Sessions
 from tests.support.shared_stack import SharedStack
 from tests.support.tiers import whole_but
 
-_HISTORIES = 5
+_HISTORIES = 3
 """Of each kind, with a second writer and without one, in `scripts/test` and `--all`."""
 
 _SEED = 20261221
 _BLOCK = 5
 _HISTORIES_PER_SPARK_HISTORY = 10
-_SPARK_HISTORIES = 2
+_SPARK_HISTORIES = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ def test_nothing_is_left_for_later(folder: str) -> None:
     assert found == []
 
 
+@pytest.mark.whole
 def test_commands_need_no_library_of_an_extra() -> None:
     """`scripts/serve` installs none, so only the modules of a job may import them."""
     program = f"""

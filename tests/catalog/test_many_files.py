@@ -121,6 +121,7 @@ def test_files_of_several_slices(lake: FreshLake, warehouse: Warehouse) -> None:
         assert dict(bounds[f"copy-{number}.parquet"]) == {1: struct.pack("<q", 1000 + number)}
 
 
+@pytest.mark.whole
 def test_a_refused_file_while_others_are_read(lake: FreshLake, warehouse: Warehouse) -> None:
     """Nothing is read for a load that has failed: its connection is free for the next one."""
     make_copies(lake, 3 * SLICE)

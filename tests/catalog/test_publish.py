@@ -100,6 +100,7 @@ def test_going_on_equals_starting_over(lake: FreshLake, warehouse: Warehouse, op
         assert fresh.metadata == seen.metadata
 
 
+@pytest.mark.whole
 def test_published_objects_are_disposable(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
     """Delete them all and load again: every answer is as before, and readable."""
     conn = lake.duckdb()
@@ -175,6 +176,7 @@ def test_a_replaced_table_is_another_table(lake: FreshLake, warehouse: Warehouse
     assert ids_by_iceberg(open_static(lake, new)) == ["new"]
 
 
+@pytest.mark.whole
 def test_a_renamed_table_keeps_its_place(lake: FreshLake, warehouse: Warehouse) -> None:
     """Rename, then create another under the old name: uuids, locations and rows stay with their tables."""
     conn = lake.duckdb()

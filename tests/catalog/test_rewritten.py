@@ -70,6 +70,7 @@ def test_incremental_readers_see_what_was_inserted_across_a_flush(lake: FreshLak
     assert ids_by_iceberg(table) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.whole
 def test_rows_of_one_insert_are_found_in_all_files_of_a_flush(lake: FreshLake, warehouse: Warehouse) -> None:
     """A partitioned table is flushed into a file for each partition; the insert was one file, and is one again."""
     conn = lake.duckdb()
@@ -122,6 +123,7 @@ def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, ware
     assert counts == [1_200_000, 2_400_000, 2_400_000]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("order", whole_after(1, [pytest.param((2, 3), id="old first"), pytest.param((3,), id="only the flush")]))
 def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, open_server: Opener, order: tuple[int, ...]) -> None:
     """What is left reads the same, and the next snapshots go on from it."""

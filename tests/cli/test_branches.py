@@ -68,6 +68,7 @@ def test_a_branch_is_made_listed_used_and_deleted(lake: FreshLake, tmp_path: Pat
     ask(settings, "init", "--remove", *home)
 
 
+@pytest.mark.whole
 def test_connect_says_how_to_reach_a_branch(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--branch` is short for the warehouse of the branch, for each client; `main` is the lake."""
     monkeypatch.chdir(tmp_path)
@@ -181,6 +182,7 @@ def test_rows_are_shown_whatever_they_are_stored_in(lake: FreshLake, tmp_path: P
     assert (found["main.called"]["added"][0], found["main.called"]["deleted"]) == ({"id": 40, "file": "x"}, [])
 
 
+@pytest.mark.whole
 def test_rows_are_compared_by_the_columns_that_both_sides_have(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Renamed, promoted and added columns make no row another one; older rows have an added one's default."""
     monkeypatch.chdir(tmp_path)
@@ -215,6 +217,7 @@ def test_rows_are_compared_by_the_columns_that_both_sides_have(lake: FreshLake, 
     assert lines[-1] == "    more rows were deleted and added: a greater --rows shows them"
 
 
+@pytest.mark.whole
 def test_rows_are_those_of_the_table_that_is_named(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names with dots do not make two tables one; of what DuckDB cannot compare, the message does not say that it may be tried again."""
     monkeypatch.chdir(tmp_path)

@@ -183,6 +183,7 @@ def test_connect_describes_a_lake_of_yours(lake: FreshLake, tmp_path: Path) -> N
     assert "LAKE_CREDENTIAL" not in exports
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("client", whole_after(1, ["duckdb", "ducklake"]))
 def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: str) -> None:
     """What `connect` prints for DuckDB is valid SQL up to the catalog's own address."""

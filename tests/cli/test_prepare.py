@@ -84,6 +84,7 @@ def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, 
             assert server.get(f"/v1/l{number}/namespaces/main/tables/t").json["metadata"]["current-snapshot-id"] == 3
 
 
+@pytest.mark.whole
 def test_the_limit_of_what_is_restored_is_written_into_the_lake(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
     """Servers without the setting and jobs publish by it; a server that remembers the table publishes again when it changes."""
     ready = adopt("public", f"s3://lake/{lake.name}/theirs/")
@@ -132,6 +133,7 @@ def test_a_relative_data_path_is_refused_with_the_remedy(
     assert replace(lake, metadata_schema="relative").duckdb().sql("SELECT count(*) FROM t").fetchone() == (101,)
 
 
+@pytest.mark.whole
 def test_no_lake_gets_its_iceberg_files_below_another(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
     """The other lake's orphan clean-up would delete them."""
     adopt("outer", f"{tmp_path}/files/", iceberg_path=f"{tmp_path}/iceberg/")

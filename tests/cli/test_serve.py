@@ -166,7 +166,7 @@ def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
     assert "DuckIceLake is ready" not in server.log()
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_dead_postgres_turns_readiness_red_until_it_is_back(server: Server) -> None:
     """kill -9, again and again: readyz turns red, health stays green; then it recovers without a restart of the server."""
 

@@ -15,6 +15,7 @@ from tests.crashes.story import BEYOND, DONE, Onlooker, break_off, check_retry, 
 from tests.rest.serving import Server, make_settings
 from tests.rest.writing.client import open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import long_after
 
 SEED = 20261121
 STEPS = 6
@@ -98,7 +99,7 @@ def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("keyed", [pytest.param(False, id="without a key", marks=pytest.mark.long), pytest.param(True, id="with a key")])
-@pytest.mark.parametrize("kind", ["undrop", "undrop_namespace"])
+@pytest.mark.parametrize("kind", long_after(1, ["undrop", "undrop_namespace"]))
 def test_an_undrop_that_was_broken_off_is_done_whole_or_not_at_all(scene: Scene, kind: str, *, keyed: bool) -> None:
     """Before and after its COMMIT and before its answer; asking again brings everything back once."""
     effects = list_first_effects(scene, kind, keyed=keyed)

@@ -62,6 +62,7 @@ def row(key: int, name: str | None = "a") -> Cells:
                     WriteToBranch("dev", Delete(1, KeyIn((70,)))),
                 ),
                 id="a branch overwritten",
+                marks=LONG,
             ),
             pytest.param(
                 (BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), Insert(1, (row(80),)), MoveMain(1, "dev"), Insert(1, (row(81),))),
@@ -71,12 +72,15 @@ def row(key: int, name: str | None = "a") -> Cells:
             pytest.param(
                 (TellPartitioning(1, BY_NAME), DynamicOverwrite(1, (row(70), row(71, None))), DynamicOverwrite(1, (row(72, None),))),
                 id="partitions replaced",
+                marks=LONG,
             ),
             pytest.param((Upsert(1, (row(3, "new"), row(4, None), row(90))), Upsert(1, (row(90), row(91)))), id="upserted"),
             pytest.param((AddWritten(1, (row(70), row(71))), Delete(1, KeyIn((70,)))), id="a file added"),
-            pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again"),
+            pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again", marks=LONG),
             pytest.param((HideSnapshots(1), Delete(1, KeyIn((1,))), HideSnapshots(1)), id="snapshots removed"),
-            pytest.param((BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept"),
+            pytest.param(
+                (BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept", marks=LONG
+            ),
             pytest.param(
                 (TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics", marks=LONG
             ),
@@ -119,7 +123,7 @@ def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "ending",
-    whole_but(
+    long_but(
         [
             pytest.param((Step((Insert(1, (row(32),)),), P),), id="undone"),
             pytest.param((Step((TellPartitioning(1, BY_NAME),), P), Step((Insert(1, (row(33),)),), P)), id="told again"),
@@ -165,7 +169,9 @@ def test_either_sides_layout_counts_as_it_came(served: Served, sessions: Session
             (Step((CreateNamespace("ns", SPARK_USER),), SPARK), Step((ChangeNamespace("ns", (("test.a", "1"),), None),), P)), id="owner"
         ),
         pytest.param(
-            (Step((CreateNamespace("ns", SPARK_USER),), SPARK), Step((ChangeNamespace("ns", (), "owner"),), P)), id="owner removed"
+            (Step((CreateNamespace("ns", SPARK_USER),), SPARK), Step((ChangeNamespace("ns", (), "owner"),), P)),
+            id="owner removed",
+            marks=LONG,
         ),
     ],
 )

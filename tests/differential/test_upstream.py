@@ -16,6 +16,9 @@ from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 from tests.support.tiers import long_after, whole_after
 
+pytestmark = pytest.mark.whole
+"""They are of other projects: none comes or goes by a change here."""
+
 
 def test_nul_byte_makes_duckdb_forget_rows(served: Served) -> None:
     """DuckDB takes bounds that it could not store for a column of NULLs, and finds nothing; the catalog does."""

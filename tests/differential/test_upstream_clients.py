@@ -11,6 +11,9 @@ from tests.support.readers import Served
 from tests.support.spark import Spark, SparkRefused
 from tests.support.tiers import whole_after
 
+pytestmark = pytest.mark.whole
+"""They are of other projects: none comes or goes by a change here."""
+
 
 def test_pyiceberg_reads_a_missing_list_of_structs_as_empty(served: Served) -> None:
     """NULL becomes [] in PyIceberg, in DuckDB's extension it stays NULL."""

@@ -13,6 +13,7 @@ from tests.cli.test_branches import ask
 from tests.cli.test_commands import settings_for
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 FUNCTIONS = "namespaces/main/functions"
 PATH = "/v1/{prefix}/namespaces/{namespace}/functions"
@@ -95,18 +96,21 @@ def test_each_implementation_is_a_definition(server: Server, duck: DuckDBPyConne
 
 @pytest.mark.parametrize(
     ("body", "expected"),
-    [
-        ("n > 1", "boolean"),
-        ("random()", "double"),
-        ("n::BIGINT * 2", "long"),
-        ("now()", "timestamptz"),
-        ("{'a': n, 'b': [n]}", NESTED),
-        ("MAP {'k': n}", {"type": "map", "key": "string", "value": "int"}),
-        ("(SELECT max(i) FROM t WHERE i < n)", "int"),
-        ("(SELECT max(j) FROM lake.s.t)", "long"),
-        ("(SELECT first(w.x) FROM main.v AS w)", "string"),
-        ("one(n) || '!'", "string"),
-    ],
+    whole_after(
+        4,
+        [
+            ("n > 1", "boolean"),
+            ("random()", "double"),
+            ("n::BIGINT * 2", "long"),
+            ("now()", "timestamptz"),
+            ("{'a': n, 'b': [n]}", NESTED),
+            ("MAP {'k': n}", {"type": "map", "key": "string", "value": "int"}),
+            ("(SELECT max(i) FROM t WHERE i < n)", "int"),
+            ("(SELECT max(j) FROM lake.s.t)", "long"),
+            ("(SELECT first(w.x) FROM main.v AS w)", "string"),
+            ("one(n) || '!'", "string"),
+        ],
+    ),
 )
 def test_duckdb_tells_result_types(server: Server, duck: DuckDBPyConnection, body: str, expected: Any) -> None:
     """Of expressions, and of what is read from tables, views, and other macros."""
@@ -202,16 +206,19 @@ def test_versions_keep_their_ids_when_snapshots_expire(server: Server, lake: Fre
 
 @pytest.mark.parametrize(
     ("macro", "reason"),
-    [
-        ("f(a) AS a + 1", "a parameter has no type"),
-        ("f(a INTEGER[]) AS a[1]", "does not keep what a parameter of type list consists of"),
-        ("f(a HUGEINT) AS 1", "no type for a parameter of type int128"),
-        ("f(a INTEGER) AS (SELECT sum(i) FROM t)", "no type for a result of type HUGEINT; cast it"),
-        ("f(a INTEGER) AS INTERVAL 1 DAY", "no type for a result of type INTERVAL"),
-        ("f(a INTEGER) AS TABLE SELECT a::UBIGINT AS u", "no type for a result of type UBIGINT"),
-        ("f(p VARCHAR) AS TABLE SELECT * FROM read_csv(p)", "something other than tables and views of this lake"),
-        ("f(p VARCHAR) AS TABLE SELECT * FROM dropped", "DuckDB refuses it"),
-    ],
+    whole_after(
+        3,
+        [
+            ("f(a) AS a + 1", "a parameter has no type"),
+            ("f(a INTEGER[]) AS a[1]", "does not keep what a parameter of type list consists of"),
+            ("f(a HUGEINT) AS 1", "no type for a parameter of type int128"),
+            ("f(a INTEGER) AS (SELECT sum(i) FROM t)", "no type for a result of type HUGEINT; cast it"),
+            ("f(a INTEGER) AS INTERVAL 1 DAY", "no type for a result of type INTERVAL"),
+            ("f(a INTEGER) AS TABLE SELECT a::UBIGINT AS u", "no type for a result of type UBIGINT"),
+            ("f(p VARCHAR) AS TABLE SELECT * FROM read_csv(p)", "something other than tables and views of this lake"),
+            ("f(p VARCHAR) AS TABLE SELECT * FROM dropped", "DuckDB refuses it"),
+        ],
+    ),
 )
 def test_what_iceberg_cannot_have_is_refused(server: Server, duck: DuckDBPyConnection, macro: str, reason: str) -> None:
     """With what stands against it."""
@@ -253,7 +260,7 @@ def test_the_command_shows_what_clients_load(server: Server, lake: FreshLake, du
         ask(settings, "functions", "show", "main.missing")
 
 
-@pytest.mark.parametrize("name", ['we "ird"', "ä/b", "x y"])
+@pytest.mark.parametrize("name", whole_after(1, ['we "ird"', "ä/b", "x y"]))
 def test_any_name_is_a_name(server: Server, duck: DuckDBPyConnection, name: str) -> None:
     """Of a function, of its schema, and of its parameters."""
     quoted = '"' + name.replace('"', '""') + '"'

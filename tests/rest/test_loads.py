@@ -144,6 +144,7 @@ def test_two_servers_show_every_commit_at_once(lake: FreshLake, table: str) -> N
             assert len({answer.body for answer in answers}) == 1
 
 
+@pytest.mark.whole
 def test_readers_never_see_less_than_was_committed(server: Server, lake: FreshLake, table: str) -> None:
     """Eight readers while DuckDB commits: what was acknowledged before a request is in its answer."""
     conn = lake.duckdb()

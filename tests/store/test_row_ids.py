@@ -26,6 +26,7 @@ from duckicelake.store.row_ids import (
     split_list,
     split_struct,
 )
+from tests.support.tiers import whole_after
 
 ROWS, FIRST = 20_000, 500
 IDS = [None if i % 3 == 0 else 10**12 + i for i in range(ROWS)]
@@ -76,7 +77,7 @@ HOW = [
 ]
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", whole_after(2, HOW))
 def test_rows_count_from_the_first_of_the_file(how: dict[str, Any]) -> None:
     """Where they have no id; all else reads as before, for pyarrow and DuckDB, and row groups know what they hold."""
     table = make_table()

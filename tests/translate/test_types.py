@@ -9,6 +9,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.types import find_primitive
+from tests.support.tiers import whole_after
 from tests.translate.support.room import Room
 
 
@@ -215,16 +216,19 @@ def find_type(schema: Schema) -> str:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("INTEGER", "DOUBLE"),
-        ("BIGINT", "FLOAT"),
-        ("INTEGER", "DECIMAL(18, 0)"),
-        ("BOOLEAN", "INTEGER"),
-        ("DECIMAL(5, 2)", "DECIMAL(9, 4)"),
-        ("DATE", "TIMESTAMP"),
-        ("TIMESTAMP", "TIMESTAMPTZ"),
-        ("TIMESTAMP", "TIMESTAMP_NS"),
-    ],
+    whole_after(
+        3,
+        [
+            ("INTEGER", "DOUBLE"),
+            ("BIGINT", "FLOAT"),
+            ("INTEGER", "DECIMAL(18, 0)"),
+            ("BOOLEAN", "INTEGER"),
+            ("DECIMAL(5, 2)", "DECIMAL(9, 4)"),
+            ("DATE", "TIMESTAMP"),
+            ("TIMESTAMP", "TIMESTAMPTZ"),
+            ("TIMESTAMP", "TIMESTAMP_NS"),
+        ],
+    ),
 )
 def test_other_promotions_are_refused_until_the_column_is_replaced(room: Room, old: str, new: str) -> None:
     """The refusal names both types. After the remedy no published schema reads old files by the wrong type."""
@@ -307,7 +311,7 @@ def test_a_default_of_rows_that_are_not_there_is_no_default(room: Room) -> None:
 UNSAYABLE_DEFAULTS = [("DATE", "'infinity'"), ("DOUBLE", "'nan'"), ("HUGEINT", "'9007199254740993'"), ("TIMETZ", "'01:00:00+02'")]
 
 
-@pytest.mark.parametrize(("column_type", "default"), UNSAYABLE_DEFAULTS)
+@pytest.mark.parametrize(("column_type", "default"), whole_after(3, UNSAYABLE_DEFAULTS))
 def test_the_remedy_for_an_unsayable_default_works(room: Room, column_type: str, default: str) -> None:
     """The refusal names the column; copied and dropped, it stands in no published schema."""
     name = room.name()

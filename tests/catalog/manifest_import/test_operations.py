@@ -22,6 +22,7 @@ from tests.catalog.reading import load, open_static
 from tests.catalog.test_many_files import make_copies
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 FEWER = 24
 """So many files are enough to be worth the way, in tests with real files; above those that are read one by one."""
@@ -60,10 +61,13 @@ def fill(lake: FreshLake, more: str) -> None:
 
 @pytest.mark.parametrize(
     ("more", "format_version"),
-    [
-        pytest.param("ALTER TABLE t ALTER k SET DATA TYPE BIGINT", 2, id="version 2"),
-        pytest.param("ALTER TABLE t ADD COLUMN n TIMESTAMP_NS", 3, id="version 3"),
-    ],
+    whole_after(
+        1,
+        [
+            pytest.param("ALTER TABLE t ALTER k SET DATA TYPE BIGINT", 2, id="version 2"),
+            pytest.param("ALTER TABLE t ADD COLUMN n TIMESTAMP_NS", 3, id="version 3"),
+        ],
+    ),
 )
 def test_the_same_bytes_by_the_same_code(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, monkeypatch: pytest.MonkeyPatch, more: str, format_version: int
@@ -141,7 +145,7 @@ def test_lost_and_repaired_objects(lake: FreshLake, warehouse: Warehouse, open_s
     assert fresh.objects.exists(uri)
 
 
-@pytest.mark.parametrize("most", [pytest.param(1 << 20, id="small"), pytest.param(100, id="large")])
+@pytest.mark.parametrize("most", whole_after(1, [pytest.param(1 << 20, id="small"), pytest.param(100, id="large")]))
 def test_manifests_are_taken_over_in_any_order(
     lake: FreshLake, warehouse: Warehouse, open_server: Opener, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
@@ -211,11 +215,14 @@ def put(warehouse: Warehouse, batch: Batch, content: bytes) -> str:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        pytest.param("INSERT INTO t SELECT range FROM range(100)", id="an insert"),
-        pytest.param("ALTER TABLE t ADD COLUMN later VARCHAR", id="a column"),
-        pytest.param("DROP TABLE t; CREATE TABLE t AS SELECT range::BIGINT AS id FROM range(100)", id="another table"),
-    ],
+    whole_after(
+        1,
+        [
+            pytest.param("INSERT INTO t SELECT range FROM range(100)", id="an insert"),
+            pytest.param("ALTER TABLE t ADD COLUMN later VARCHAR", id="a column"),
+            pytest.param("DROP TABLE t; CREATE TABLE t AS SELECT range::BIGINT AS id FROM range(100)", id="another table"),
+        ],
+    ),
 )
 def test_a_table_that_moved_on_is_refused(lake: FreshLake, warehouse: Warehouse, change: str) -> None:
     """With 409, and the next plan goes well; other tables may change."""

@@ -86,6 +86,7 @@ def test_all_parts_are_the_whole_and_none_is_larger_than_it_may_be(
     assert first.plan_id == whole.plan_id == fetch_plan(warehouse, T, first.plan_id, SMALL).plan_id
 
 
+@pytest.mark.whole
 def test_a_plan_stays_what_it_was(table: FreshLake, warehouse: Warehouse) -> None:
     """Commits, new names, a flush and a merge between its parts change none of them."""
     request = is_("gt", 2)

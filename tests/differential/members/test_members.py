@@ -14,11 +14,11 @@ from tests.rest.serving import make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.tiers import long_but
 
-SHARES = [Block(1, 3), *(Block(seed, 10) for seed in range(2, 32))]
+SHARES = [Block(1, 2), *(Block(seed, 10) for seed in range(2, 32))]
 """Histories of one seed each: a handful, and 300."""
 
 EACH_SHARE = pytest.mark.parametrize(
-    "share", long_but([pytest.param(share, id=f"seed{share.seed}x{share.count}") for share in SHARES], "seed1x3")
+    "share", long_but([pytest.param(share, id=f"seed{share.seed}x{share.count}") for share in SHARES], "seed1x2")
 )
 
 MERGES = [Block(3, 3), *(Block(seed, 10) for seed in range(32, 62))]

@@ -195,6 +195,7 @@ FLAT = (
 )
 
 
+@pytest.mark.whole
 def test_schemas_of_nested_namespaces_are_nested(local_lake: FreshLake) -> None:
     """In one lake snapshot: tables keep files, rows and history, schemas properties, options and uuids; missing parents are made."""
     duck = local_lake.duckdb()

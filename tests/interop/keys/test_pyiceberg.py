@@ -89,6 +89,7 @@ def test_a_writer_writes(guarded: Guarded) -> None:
     assert not catalog.table_exists(("a", "made"))
 
 
+@pytest.mark.whole
 def test_a_narrower_scope_is_kept(guarded: Guarded) -> None:
     """A writer that asked for reading alone reads alone."""
     catalog = open_catalog(guarded, "writer", scope="ns:a:r")

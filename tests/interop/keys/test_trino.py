@@ -46,6 +46,7 @@ def writer(guarded: Guarded, trino: Trino) -> Generator[str]:
     trino.arrow(f"DROP CATALOG {name}")
 
 
+@pytest.mark.long
 def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded, trino: Trino, reader: str) -> None:
     """With what the catalog hands out alone; each refusal says why among its causes, and nothing is changed."""
     truth = guarded.lake.duckdb()

@@ -4,11 +4,12 @@ import pytest
 
 from tests.interop.rich_lake import TABLES, RichLake
 from tests.support.readers import Ident, PyIcebergReader
+from tests.support.tiers import whole_after
 
 TRIPS, VISITS, MEASURES = (("main", name) for name in ("trips", "visits", "measures"))
 
 
-@pytest.mark.parametrize("ident", TABLES, ids=".".join)
+@pytest.mark.parametrize("ident", whole_after(2, map(pytest.param, TABLES)), ids=".".join)
 def test_a_scan_gives_the_rows_duckdb_sees(rich: RichLake, planned: PyIcebergReader, ident: Ident) -> None:
     """Files, inlined rows, deletes, defaults, odd names; an empty table."""
     asked = rich.served.server.count("duckicelake_requests_total", operation="planTableScan", status="200")
@@ -16,7 +17,7 @@ def test_a_scan_gives_the_rows_duckdb_sees(rich: RichLake, planned: PyIcebergRea
     assert rich.served.server.count("duckicelake_requests_total", operation="planTableScan", status="200") > asked
 
 
-@pytest.mark.parametrize("ident", [TRIPS, VISITS, MEASURES], ids=".".join)
+@pytest.mark.parametrize("ident", whole_after(1, map(pytest.param, (TRIPS, VISITS, MEASURES))), ids=".".join)
 def test_every_snapshot_is_readable(rich: RichLake, planned: PyIcebergReader, ident: Ident) -> None:
     """A snapshot shows what DuckDB shows at the lake snapshot of the same id."""
     for snapshot in planned.catalog.load_table(ident).snapshots():

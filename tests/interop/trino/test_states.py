@@ -90,6 +90,7 @@ def test_checkpoint_leaves_the_rows(served: Served, fresh: TrinoReader) -> None:
     RichLake(served, after).check_same(after.read(T), fresh.read(T))
 
 
+@pytest.mark.long
 def test_types_are_duckdbs(served: Served, fresh: TrinoReader) -> None:
     """Value for value and type for type, from files and from inlined rows."""
     truth = fill_lake(served.lake, TYPES)

@@ -8,7 +8,7 @@ import pytest
 from tests.interop.rich_lake import RichLake
 from tests.interop.types.tables import EXTREMES, FLAT, SHOWN, TypeTable, list_tables, name_of
 from tests.support.readers import DuckDBIcebergReader, PyIcebergReader
-from tests.support.tiers import long_after
+from tests.support.tiers import long_after, whole_after
 
 UUIDS_AS_BYTES = pa.schema([("i", pa.int32()), ("v", pa.binary(16))])
 
@@ -27,7 +27,7 @@ def test_pyiceberg_shows_ducklakes_values(typed: RichLake, typed_pyiceberg: PyIc
     typed.check_same(table.expect(typed), typed_pyiceberg.read(table.ident))
 
 
-@pytest.mark.parametrize("table", [TypeTable("UUID", "inlined"), TypeTable("UUID", "flushed")], ids=name_of)
+@pytest.mark.parametrize("table", whole_after(1, [TypeTable("UUID", "inlined"), TypeTable("UUID", "flushed")]), ids=name_of)
 def test_pyiceberg_shows_uuids(typed: RichLake, typed_pyiceberg: PyIcebergReader, table: TypeTable) -> None:
     """Not inside lists and maps: PyArrow cannot build such arrays of uuids."""
     rows = typed_pyiceberg.catalog.load_table(table.ident).scan(selected_fields=FLAT).to_arrow().cast(UUIDS_AS_BYTES).to_pylist()

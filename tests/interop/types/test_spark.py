@@ -59,6 +59,7 @@ def test_spark_reads_geometry(typed: RichLake, typed_spark: SparkReader, schema:
     assert typed_spark.spark.arrow(asked).to_pylist() == expected.to_pylist()
 
 
+@pytest.mark.long
 def test_spark_reads_what_was_changed_as_check_says(served: Served, spark: Spark, tmp_path: Path) -> None:
     """Each type and name that Spark refuses is warned of, and the SQL of the warnings, run as printed, lets Spark read the table."""
     conn, reader, table = served.lake.duckdb(), served.spark(spark), ("main", "odd")

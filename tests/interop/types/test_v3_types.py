@@ -95,6 +95,7 @@ def test_both_sides_change_nanoseconds(served: Served) -> None:
     assert extension.conn.execute(f"SELECT i FROM ice.main.t WHERE seen = TIMESTAMP_NS '{wanted}'").fetchall() == [(4,)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark(served: Served, spark: Spark, iceberg: str | None) -> None:

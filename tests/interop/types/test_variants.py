@@ -81,6 +81,7 @@ def read_extension(reader: DuckDBIcebergReader, snapshot_id: int) -> Rows:
     return parse(reader.conn.execute(f"SELECT i, {JSON_TEXT} FROM ice.main.t AT (VERSION => {snapshot_id}) ORDER BY i").fetchall())
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("shim")
 def test_values_are_the_same_at_each_snapshot(served: Served) -> None:
     """DuckDB's files are written again for clients, once each; clients delete rows of them, and DuckDB changes, merges and rewrites."""

@@ -156,7 +156,7 @@ class Story:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", long_but(TAKEN, "string", "date"))
+@pytest.mark.parametrize("name", long_but(TAKEN, "string"))
 def test_values_of_folders_are_those_of_partitions(served: Served, name: str) -> None:
     """To DuckDB, PyIceberg and DuckDB's Iceberg; whole, filtered, and after everything that DuckDB does to a table of its own."""
     type_, said = TAKEN[name]

@@ -40,6 +40,7 @@ from pyiceberg.types import (
 
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True, doc="the key"),
@@ -221,11 +222,14 @@ def test_columns_evolve_on_both_sides(served: Served, catalog: RestCatalog, duck
 
 @pytest.mark.parametrize(
     ("transform", "source_id"),
-    [
-        pytest.param(IdentityTransform(), 2, id="identity"),
-        pytest.param(BucketTransform(4), 1, id="bucket"),
-        pytest.param(TruncateTransform(1), 2, id="truncate"),
-    ],
+    whole_after(
+        1,
+        [
+            pytest.param(IdentityTransform(), 2, id="identity"),
+            pytest.param(BucketTransform(4), 1, id="bucket"),
+            pytest.param(TruncateTransform(1), 2, id="truncate"),
+        ],
+    ),
 )
 def test_partitioned_tables(catalog: RestCatalog, duck: DuckDBPyConnection, transform: Any, source_id: int) -> None:
     """A client's own files keep their partition values, DuckDB's go unpartitioned, and filters find every row."""

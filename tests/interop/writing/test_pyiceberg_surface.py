@@ -75,7 +75,7 @@ class Story:
             pytest.param(
                 BY_NAME, {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}, id="by name, merging"
             ),
-            pytest.param(BY_DAY, {"write.object-storage.enabled": "true"}, id="by day and bucket"),
+            pytest.param(BY_DAY, {"write.object-storage.enabled": "true"}, id="by day and bucket", marks=pytest.mark.long),
         ],
         "by name, merging",
     ),

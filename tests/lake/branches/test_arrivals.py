@@ -9,7 +9,7 @@ from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import make_branch
 from tests.support.lakes import FreshLake
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_but, whole_after
 
 # What the lake does, and what the open transaction does.
 ARRIVING = {
@@ -30,8 +30,8 @@ SELECT count(*) FROM (
 """
 
 
-@pytest.mark.parametrize("step", ["reset", "merge"])
-@pytest.mark.parametrize("case", whole_but(ARRIVING, "table", "namespace"))
+@pytest.mark.parametrize("step", whole_after(1, ["reset", "merge"]))
+@pytest.mark.parametrize("case", long_but(ARRIVING, "table", "namespace"))
 def test_a_name_that_the_lake_has_taken_is_refused(lake: FreshLake, step: str, case: str) -> None:
     """The lake has one object of that name since the branch was made, and the branch gets it while the transaction is open."""
     on_lake, on_branch = ARRIVING[case]
@@ -40,7 +40,9 @@ def test_a_name_that_the_lake_has_taken_is_refused(lake: FreshLake, step: str, c
     _check_refused(lake, dev, step, on_branch, on_lake)
 
 
-@pytest.mark.parametrize("freed", ["DROP TABLE t", "ALTER TABLE t RENAME TO other", "DROP TABLE t; CREATE TABLE other (i INTEGER)"])
+@pytest.mark.parametrize(
+    "freed", whole_after(1, ["DROP TABLE t", "ALTER TABLE t RENAME TO other", "DROP TABLE t; CREATE TABLE other (i INTEGER)"])
+)
 def test_a_name_that_the_branch_had_freed_is_refused_after_a_reset(lake: FreshLake, freed: str) -> None:
     """The reset brings back the table of the fork point."""
     dev = _make_dev(lake)
@@ -48,7 +50,7 @@ def test_a_name_that_the_branch_had_freed_is_refused_after_a_reset(lake: FreshLa
     _check_refused(lake, dev, "reset", "CREATE TABLE t (i INTEGER)")
 
 
-@pytest.mark.parametrize("step", ["reset", "merge"])
+@pytest.mark.parametrize("step", whole_after(1, ["reset", "merge"]))
 def test_a_free_name_is_taken(lake: FreshLake, step: str) -> None:
     """Neither other names nor objects that the branch has shown all along stand against an open transaction."""
     dev = _make_dev(lake)

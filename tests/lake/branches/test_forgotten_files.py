@@ -13,14 +13,14 @@ from duckicelake.lake.branches.reset import reset_branch
 from tests.lake.branches.repository import maintain, make_branch, read_rows
 from tests.lake.branches.test_lifecycle import kill_at, list_named, list_objects
 from tests.support.lakes import FreshLake
-from tests.support.tiers import long_but, whole_but
+from tests.support.tiers import long_but
 
 SCAN = "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)"
 FILLED = [(number,) for number in range(70)]
 
 
-@pytest.mark.parametrize("step", whole_but(["reset", "merge"], "merge"))
-@pytest.mark.parametrize("is_tag", whole_but([False, True], True), ids=["branch", "tag"])
+@pytest.mark.parametrize("step", long_but(["reset", "merge"], "merge"))
+@pytest.mark.parametrize("is_tag", long_but([False, True], True), ids=["branch", "tag"])
 def test_a_merged_file_stays_that_the_lake_replaced_and_another_member_reads(lake: FreshLake, step: str, *, is_tag: bool) -> None:
     """The lake's own row of the file is gone by then, and the branch shows the lake's newest snapshot."""
     dev = _make_filled(lake)

@@ -9,6 +9,7 @@ from duckicelake.lake.branches.create import BranchRequest
 from duckicelake.lake.branches.merge import MergeRequest, merge_branch
 from tests.lake.branches.repository import Rows, fill, maintain, make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 TABLES = ("t", "s.parts", "empty", "seen")
 FORGET_EVERYTHING = (
@@ -101,6 +102,7 @@ def test_maintenance_on_either_side_leaves_both_right(lake: FreshLake) -> None:
             assert see(other) == expected[other.metadata_schema], (side.metadata_schema, other.metadata_schema)
 
 
+@pytest.mark.whole
 def test_a_lake_that_drops_everything_keeps_its_branch(lake: FreshLake) -> None:
     """Dropped tables whose snapshots expire lose all rows, also those of the table and its columns."""
     with closing(lake.duckdb()) as main:
@@ -181,7 +183,7 @@ def test_ids_of_members_are_disjoint(lake: FreshLake) -> None:
         assert row is not None and 1 << 32 <= row[0] < 2 << 32
 
 
-@pytest.mark.parametrize("is_older", [False, True], ids=["newest", "older"])
+@pytest.mark.parametrize("is_older", whole_after(1, [False, True]), ids=["newest", "older"])
 def test_small_inserts_into_a_renamed_column_are_read_after_another_change(lake: FreshLake, is_older: bool) -> None:
     """DuckDB 1.5.5 reads inlined rows by the table's first columns where their table of rows began with no change of columns."""
     with closing(lake.duckdb()) as main:

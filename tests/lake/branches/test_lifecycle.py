@@ -422,6 +422,7 @@ def test_a_killed_creation_leaves_nothing(lake: FreshLake, step: str) -> None:
     assert read_rows(make_branch(lake, "dev"), "t") == read_rows(lake, "t")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("step", long_but(["_schedule", "_schedule+"], "_schedule+"))
 def test_a_deletion_killed_before_its_end_changes_nothing(lake: FreshLake, step: str) -> None:
     """The branch is whole, and can be deleted afterwards."""
@@ -439,6 +440,7 @@ def test_a_deletion_killed_before_its_end_changes_nothing(lake: FreshLake, step:
     assert len(read_rows(lake, "t")) == 50
 
 
+@pytest.mark.whole
 def test_a_deletion_killed_after_its_transaction_is_finished_by_the_next_command(lake: FreshLake) -> None:
     """The branch is gone, its files go with the lake's clean-up, and the schema goes when a branch is made or deleted next."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")

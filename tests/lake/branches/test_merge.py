@@ -17,7 +17,7 @@ from duckicelake.lake.install import format_search_path
 from tests.lake.branches.repository import MAINTENANCE, fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import kill_at
 from tests.support.lakes import FreshLake
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_after, whole_after, whole_but
 from tests.support.waiting import wait_for
 
 
@@ -135,7 +135,7 @@ def test_the_merged_branch_can_be_deleted(lake: FreshLake) -> None:
     "statement", ["INSERT INTO t FROM range(500, 530)", "DELETE FROM t WHERE id < 15", "ALTER TABLE t ADD COLUMN z INT"]
 )
 @pytest.mark.whole
-@pytest.mark.parametrize("on_branch", [False, True], ids=["lake", "branch"])
+@pytest.mark.parametrize("on_branch", long_after(1, [False, True]), ids=["lake", "branch"])
 def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: FreshLake, statement: str, on_branch: bool) -> None:
     """An insert lands after the merge; a delete and a change of columns conflict with what was merged."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
@@ -150,6 +150,7 @@ def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: 
     assert count(lake) == count(dev) == (45, 45)
 
 
+@pytest.mark.whole
 def test_an_insert_that_is_open_meanwhile_lands_after_the_merge(lake: FreshLake) -> None:
     """On the lake and on the branch, whose first lake snapshot after the merge names what the lake changed."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
@@ -335,7 +336,7 @@ SCHEMAS = {
 }
 
 
-@pytest.mark.parametrize("case", SCHEMAS)
+@pytest.mark.parametrize("case", whole_after(1, SCHEMAS))
 def test_no_table_gets_into_a_namespace_that_is_not_there(lake: FreshLake, case: str) -> None:
     """DuckDB attaches no lake that has one. Nothing is merged, and both sides go on."""
     mine, theirs, resolution = SCHEMAS[case]
@@ -371,6 +372,7 @@ def test_keys_for_the_branch_open_another_location_after_a_merge(lake: FreshLake
 SELECT_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
+@pytest.mark.whole
 def test_a_branch_is_not_deleted_under_a_merge(lake: FreshLake) -> None:
     """Its files would be scheduled for deletion, and the lake names them from then on: the deletion waits, and sees the merge."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
@@ -402,6 +404,7 @@ VALUES (0, 'late', '', '', 0, '', '')
 """
 
 
+@pytest.mark.whole
 def test_a_branch_that_is_made_beside_merges_is_merged(lake: FreshLake) -> None:
     """Its ids lie above the lake's, also if the lake has got ids of a range that is newer than the claim."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")

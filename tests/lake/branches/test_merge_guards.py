@@ -10,6 +10,7 @@ from duckicelake.lake.branches.merge import FF, MergeRequest, merge_branch
 from duckicelake.lake.branches.merge_rules import OURS, Resolution
 from tests.lake.branches.repository import make_branch, read_head, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 EXPIRE = "CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)"
 ADD_TAG = (
@@ -81,6 +82,7 @@ def test_what_the_lake_protects_is_not_dropped(lake: FreshLake) -> None:
     run(lake, "CREATE TABLE empty.x (i INT)", "CREATE SCHEMA free")
 
 
+@pytest.mark.whole
 def test_a_column_that_the_other_side_partitions_or_sorts_by_is_not_changed(lake: FreshLake) -> None:
     """Neither dropped nor retyped, nor renamed if a sort order names it; a rename is no matter to a partitioning."""
     tables = {
@@ -116,7 +118,7 @@ def test_properties_of_a_namespace_that_both_sides_made_are_merged_by_key(lake: 
     assert read_rows(lake, "s.dev") == [(1,)]
 
 
-@pytest.mark.parametrize("location", ["s3://b/one", "s3://b/one/two/"])
+@pytest.mark.parametrize("location", whole_after(1, ["s3://b/one", "s3://b/one/two/"]))
 def test_tables_of_both_sides_do_not_share_a_location(lake: FreshLake, location: str) -> None:
     """Clients chose it on either side, where it was free: each table would write over the other's metadata."""
     dev = make_branch(lake, "dev")
@@ -147,6 +149,7 @@ def test_a_merged_table_goes_on_after_the_metadata_files_at_its_location(lake: F
     assert found == [(f"{lake.iceberg_path}main/t", 9), (f"{lake.iceberg_path}main/t", 9)]
 
 
+@pytest.mark.whole
 def test_branches_of_one_tag_are_all_merged(lake: FreshLake) -> None:
     """The tag has changed nothing, so nothing of it is in the lake after the first merge."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
@@ -158,7 +161,9 @@ def test_branches_of_one_tag_are_all_merged(lake: FreshLake) -> None:
     assert len(read_rows(lake, "t")) == 80
 
 
-@pytest.mark.parametrize("statement", ["INSERT INTO t VALUES (500)", "CREATE TABLE u (i INT)", "DELETE FROM t WHERE id = 3"])
+@pytest.mark.parametrize(
+    "statement", whole_after(1, ["INSERT INTO t VALUES (500)", "CREATE TABLE u (i INT)", "DELETE FROM t WHERE id = 3"])
+)
 def test_a_part_is_not_merged_twice_after_its_snapshots_have_expired(lake: FreshLake, statement: str) -> None:
     """A branch of a branch brings its parent's rows along, also if the lake snapshots that made them are gone."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")

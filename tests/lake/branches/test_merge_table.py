@@ -180,6 +180,7 @@ def change_both(lake: FreshLake, name: str) -> tuple[Sides, dict[str, Rows], dic
     return sides, before, {cell.name: expect(main, cell, base[cell.name], before[cell.name], branch[cell.name]) for cell in CELLS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parent", PARENTS)
 def test_a_rebased_branch_shows_what_a_merge_makes_of_each_cell(stack: SharedStack, parent: str) -> None:
     """Without the conflicts, for which the lake's side is kept. The lake is as it was, and gets the same rows by a merge afterwards."""
@@ -276,6 +277,7 @@ def test_iceberg_clients_read_the_same(merged: Merged) -> None:
             assert ("append" not in changes_rows and "delete" not in changes_rows) or current == merged.result.snapshot_id, cell.name
 
 
+@pytest.mark.long
 def test_both_sides_go_on_and_are_merged_again(merged: Merged) -> None:
     """Small inserts into every table, which are inlined in tables for the columns as they are by now; row ids stay unique."""
     for side in (merged.lake, merged.dev):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lake.branches.repository import Rows, maintain, make_branch, read_rows
 from tests.support.lakes import FreshLake
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_but, whole_but
 from tests.support.waiting import wait_for
 
 MERGE = "CALL ducklake_merge_adjacent_files('lake', 't')"
@@ -79,7 +79,10 @@ CASES = [(maintenance, change) for maintenance in MAINTENANCE for change in CHAN
 
 @pytest.mark.parametrize(
     ("maintenance", "change"),
-    whole_but([pytest.param(*case, id=" ".join(case)) for case in CASES], f"expire {DELETE}"),
+    whole_but(
+        long_but([pytest.param(*case, id=" ".join(case)) for case in CASES], *(f"{each} {DELETE}" for each in MAINTENANCE)),
+        f"expire {DELETE}",
+    ),
 )
 def test_a_maintenance_of_the_lake_that_began_before_a_change_of_the_branch(lake: FreshLake, maintenance: str, change: str) -> None:
     """It cannot see what the branch did meanwhile, and takes nothing of it back: DuckDB repeats it, or says that it must be repeated."""
@@ -130,7 +133,7 @@ def start(pool: ThreadPoolExecutor, lake: FreshLake, action: Callable[[], object
     return running
 
 
-@pytest.mark.parametrize("change", whole_but(CHANGES, DELETE))
+@pytest.mark.parametrize("change", long_but(CHANGES, DELETE))
 def test_a_change_of_the_branch_while_the_lake_deletes(lake: FreshLake, change: str) -> None:
     """It waits until the maintenance has committed, and lands on the copied rows."""
     dev = fill(lake, TRUNCATE)

@@ -15,7 +15,7 @@ from tests.lake.branches.test_isolation import see
 from tests.lake.branches.test_lifecycle import kill_at, list_named, list_objects
 from tests.lake.branches.test_merge import count, merge, run
 from tests.support.lakes import FreshLake
-from tests.support.tiers import long_but
+from tests.support.tiers import long_after, long_but
 
 UP, DOWN = MergeRequest("child", "dev"), MergeRequest("dev", "child")
 SHOWN = ("t", "empty", "s.fresh", "s.parts")
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str | 
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_after(3, CASES))
 def test_what_the_parent_has_of_the_lake_and_of_its_own(lake: FreshLake, case: str) -> None:
     """The parent reads the lake's rows through views: it, and the branch, may have removed some of them, before or after the fork."""
     before, mine, theirs, conflict = CASES[case]
@@ -189,7 +189,7 @@ def test_what_the_parent_has_of_the_lake_and_of_its_own(lake: FreshLake, case: s
         assert read_rows(side, "t") == expected
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_changes_rise_through_six_branches(lake: FreshLake) -> None:
     """Each is merged into the one it was made of, and deleted; the news of each reach those below it."""
     run(lake, "CREATE TABLE t AS SELECT range AS id FROM range(40)")
@@ -213,7 +213,7 @@ OPEN = ("INSERT INTO t FROM range(500, 530)", "DELETE FROM t WHERE id < 15")
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("is_rebase", [False, True], ids=["up", "down"])
+@pytest.mark.parametrize("is_rebase", long_after(1, [False, True]), ids=["up", "down"])
 @pytest.mark.parametrize("statement", OPEN)
 def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails(lake: FreshLake, statement: str, is_rebase: bool) -> None:
     """On the side that is merged into: the merge deleted rows of the same table."""

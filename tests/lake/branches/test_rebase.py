@@ -14,7 +14,7 @@ from tests.lake.branches.test_isolation import see
 from tests.lake.branches.test_lifecycle import kill_at, list_named, list_objects
 from tests.lake.branches.test_merge import count, merge, run
 from tests.support.lakes import FreshLake
-from tests.support.tiers import long_but
+from tests.support.tiers import long_but, whole_after
 
 REBASE = MergeRequest("main", "dev")
 
@@ -57,7 +57,7 @@ def test_a_branch_gets_the_lakes_news(lake: FreshLake) -> None:
     assert see(lake, ("t", "empty", "s.fresh", "s.parts")) == see(dev, ("t", "empty", "s.fresh", "s.parts"))
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_files_of_a_rebased_branch_may_have_smaller_ids_than_the_lake_counts(lake: FreshLake) -> None:
     """A newer branch was merged, so the lake's counters are above the range that the older branch's files have."""
     run(lake, "CREATE TABLE t AS SELECT range AS id, 'o' AS v FROM range(40)")
@@ -124,7 +124,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("case", OPEN)
+@pytest.mark.parametrize("case", whole_after(1, OPEN))
 def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: FreshLake, case: str) -> None:
     """It conflicts with what either side changed; an insert into another table lands after the rebase."""
     statement, lands = OPEN[case]
@@ -172,6 +172,7 @@ def test_a_conflict_and_a_branch_that_others_were_made_of_change_nothing(lake: F
 STEPS = ["copy_changes+", "refork+", "merge_copy+", "_write_snapshots+", "drop_copy+", "forget_rest+"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("step", long_but(STEPS, "forget_rest+"))
 def test_a_killed_rebase_changes_nothing(lake: FreshLake, step: str) -> None:
     """A process that is killed between two steps leaves the branch as it was; the next one rebases it."""

@@ -16,6 +16,7 @@ from tests.lake.branches.repository import fill, maintain, make_branch, read_hea
 from tests.lake.branches.test_isolation import change, see
 from tests.lake.branches.test_lifecycle import list_named, list_objects
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import wait_for
 
 
@@ -54,7 +55,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("how", ["merge", "rebase", "reset"])
+@pytest.mark.parametrize("how", whole_after(1, ["merge", "rebase", "reset"]))
 def test_a_session_that_stays_open_reads_inlined_rows_by_their_own_columns(lake: FreshLake, how: str) -> None:
     """DuckDB keeps the columns of each `schema_version`, and inlined rows name theirs: no version is both the lake's and a branch's."""
     conn, schema = lake.psycopg(), lake.metadata_schema
@@ -77,7 +78,7 @@ def test_a_session_that_stays_open_reads_inlined_rows_by_their_own_columns(lake:
                 assert not shows_u or one.execute("SELECT n FROM u").fetchall() == [(10,)]
 
 
-@pytest.mark.parametrize("case", OPEN)
+@pytest.mark.parametrize("case", whole_after(1, OPEN))
 def test_a_transaction_of_duckdb_that_is_open_meanwhile_fails_or_is_right(lake: FreshLake, case: str) -> None:
     """It conflicts with what the branch forgets; an insert into another table lands after the reset."""
     statement, lands = OPEN[case]
@@ -143,6 +144,7 @@ SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 """
 
 
+@pytest.mark.whole
 def test_a_reset_that_waits_resets_the_branch_that_had_the_name(lake: FreshLake) -> None:
     """Also if it was renamed meanwhile, and another branch has the name now."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(40)")

@@ -19,6 +19,7 @@ from tests.rest.branches.test_served import open_catalog
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import whole_after
 
 FIRST, PART = "DELETE FROM {t} WHERE id < 15", "DELETE FROM {t} WHERE id BETWEEN 15 AND 17"
 HALF = REWRITE.replace("0.01", "0.5")
@@ -172,7 +173,7 @@ def test_each_kind_of_change_is_reverted_or_refused(field: Field, case: Case) ->
                 assert read(session, case.name, at) == rows, at
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_iceberg_clients_read_the_same(field: Field) -> None:
     """Each table loads, with the rows that DuckDB reads, and the revert is a snapshot of its history."""
     with serve(make_settings(field.lake)) as server:
@@ -184,7 +185,7 @@ def test_iceberg_clients_read_the_same(field: Field) -> None:
                 assert rows == read(session, case.name), case.name
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_tables_go_on_after_a_revert(field: Field) -> None:
     """They are written, inlined too, and every maintenance leaves their rows; what was reverted is reverted again."""
     with closing(field.lake.duckdb()) as session:
@@ -246,6 +247,7 @@ def test_a_branch_is_reverted_alone(lake: FreshLake) -> None:
     assert read_rows(lake, "t") == read_rows(dev, "t") == [(number,) for number in range(15, 40)]
 
 
+@pytest.mark.whole
 def test_a_branch_keeps_the_partitioning_of_a_table_that_came_back(lake: FreshLake) -> None:
     """The lake has two rows of one partitioning then: only the one that the lake deletes becomes the branch's own."""
     with closing(lake.duckdb()) as session:
@@ -309,6 +311,7 @@ BREAKING = (
 )
 
 
+@pytest.mark.whole
 def test_no_revert_leaves_a_lake_that_cannot_be_read(lake: FreshLake) -> None:
     """DuckDB attaches no lake with a partitioning of a dropped table or two columns of a name, and reads no wide value as a narrow one."""
     numbers: dict[str, int] = {}
@@ -357,6 +360,7 @@ def test_rows_come_back_once(lake: FreshLake) -> None:
             assert read_rows(lake, case.name) == sorted(before), case.name
 
 
+@pytest.mark.whole
 def test_rows_that_a_branch_brought_back_come_back_once(lake: FreshLake) -> None:
     """The branch's revert is merged; the lake has no snapshot of it, but the rows."""
     with closing(lake.duckdb()) as session:
@@ -371,7 +375,7 @@ def test_rows_that_a_branch_brought_back_come_back_once(lake: FreshLake) -> None
     assert (len(read_rows(lake, "t")), len(read_rows(dev, "t"))) == (40, 40)
 
 
-@pytest.mark.parametrize("ref", ["main", "dev"])
+@pytest.mark.parametrize("ref", whole_after(1, ["main", "dev"]))
 def test_a_table_whose_files_are_being_deleted_does_not_come_back(lake: FreshLake, ref: str) -> None:
     """Before they are, it does, and they stay."""
     member = lake if ref == "main" else make_branch(lake, ref)

@@ -17,7 +17,7 @@ from tests.lake.bare import list_relations
 from tests.lake.branches.repository import as_lake, fill, maintain, make_branch, read_head, read_rows
 from tests.lake.branches.test_lifecycle import READ_STATE, kill_at
 from tests.support.lakes import FreshLake
-from tests.support.tiers import long_but
+from tests.support.tiers import long_but, whole_after
 
 SPARE = "lake@+"
 
@@ -116,6 +116,7 @@ def test_a_claimed_spare_is_what_a_branch_without_one_is(lake: FreshLake) -> Non
     assert conn.execute(for_claimed).fetchall() == conn.execute(for_plain).fetchall()
 
 
+@pytest.mark.whole
 def test_a_claimed_spare_is_written_and_maintained_like_a_branch(lake: FreshLake) -> None:
     """Neither side sees the other, also after maintenance of both; a branch of the branch, and one of an older snapshot, claim one too."""
     fill(lake.duckdb())
@@ -142,6 +143,7 @@ def test_a_claimed_spare_is_written_and_maintained_like_a_branch(lake: FreshLake
     assert (read_rows(child, "t"), read_rows(old, "t"), len(before)) == (rows, read_rows(lake, "t"), len(before))
 
 
+@pytest.mark.whole
 def test_a_branch_has_what_its_parent_has_when_it_gets_the_lock(lake: FreshLake) -> None:
     """Copies are made before; transactions that end while it waits for the lock are copied again."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
@@ -199,14 +201,17 @@ def test_a_spare_is_no_branch(lake: FreshLake) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "UPDATE iceberg_spare SET made_by = 'other', made_in = pg_current_xact_id()",
-        "UPDATE iceberg_spare SET lake_version = '0.9', made_in = pg_current_xact_id()",
-        # As in a lake that was restored from a dump, where the numbers of transactions are others.
-        "UPDATE iceberg_spare SET made_at = made_at",
-        # Numbers of transactions are compared by their 32 lower bits.
-        "UPDATE iceberg_spare SET made_at = made_at - interval '1 day', made_in = pg_current_xact_id()",
-    ],
+    whole_after(
+        1,
+        [
+            "UPDATE iceberg_spare SET made_by = 'other', made_in = pg_current_xact_id()",
+            "UPDATE iceberg_spare SET lake_version = '0.9', made_in = pg_current_xact_id()",
+            # As in a lake that was restored from a dump, where the numbers of transactions are others.
+            "UPDATE iceberg_spare SET made_at = made_at",
+            # Numbers of transactions are compared by their 32 lower bits.
+            "UPDATE iceberg_spare SET made_at = made_at - interval '1 day', made_in = pg_current_xact_id()",
+        ],
+    ),
     ids=["version", "format", "dump", "age"],
 )
 def test_a_spare_that_is_not_right_is_not_claimed(lake: FreshLake, change: str) -> None:
@@ -283,6 +288,7 @@ def test_a_spare_in_use_is_not_claimed(lake: FreshLake) -> None:
 STEPS = ["create_schema", "_create_copied+", "copy_large+"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("step", long_but(STEPS, "_create_copied+"))
 def test_a_spare_killed_half_made_leaves_nothing(lake: FreshLake, step: str) -> None:
     """All or nothing; the next one is whole."""
@@ -310,6 +316,7 @@ def test_a_killed_claim_leaves_the_spare(lake: FreshLake, step: str) -> None:
     assert not has_spare(conn)
 
 
+@pytest.mark.whole
 def test_a_killed_removal_leaves_the_spare(lake: FreshLake) -> None:
     """One that was not claimed for a while is removed whole or not at all."""
     conn = make_spare(lake)

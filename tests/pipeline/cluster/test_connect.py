@@ -98,6 +98,7 @@ def test_a_place_is_told_without_secrets(url: str, place: str) -> None:
     assert get_host_port(url) == place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("url", "message"),
     long_after(

@@ -36,7 +36,7 @@ def begin(folder: Path, stack: ExitStack) -> tuple["subprocess.Popen[str]", Path
     return run, Path(run.stdout.readline().strip())
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_rows_of_a_killed_run_go_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of one that is at work stay, and so does what is not known to be a run's."""
     none: Any = None

@@ -71,6 +71,7 @@ def test_an_export_that_is_interrupted(served: Served, tmp_path: Path) -> None:
     assert (verdicts[0], verdicts[-1]) == ("already-there", "done")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "step", "parts", "verdicts", "seen"),
     [

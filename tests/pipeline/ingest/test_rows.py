@@ -313,6 +313,7 @@ def test_orc_and_folders_of_values_are_read(mill: Mill) -> None:
     assert "(`id` int)" in mill.run(source=str(alone), table=TABLE.with_suffix("_2"), dry_run=True).plan[1]
 
 
+@pytest.mark.long
 def test_too_many_bad_rows_stop_the_run(mill: Mill) -> None:
     """When there is a limit; the files can be taken later."""
     mill.write("a.csv", "id\nx\n1\n")

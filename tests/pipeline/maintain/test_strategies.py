@@ -28,7 +28,7 @@ SIDE = 1 << BITS
 @pytest.mark.parametrize(
     "policy",
     [
-        pytest.param({"strategy": "sort", "order": "name desc, id"}, id="sort"),
+        pytest.param({"strategy": "sort", "order": "name desc, id"}, id="sort", marks=pytest.mark.long),
         pytest.param({"strategy": "zorder", "order": "id, name"}, id="zorder"),
     ],
 )

@@ -44,6 +44,7 @@ def check_whole(press: Press, open_server: Opener) -> None:
     assert (alone.metadata_location, json.loads(alone.metadata)) == (published["metadata-location"], published["metadata"])
 
 
+@pytest.mark.long
 def test_a_killed_job_is_run_again(press: Press, open_server: Opener, tmp_path: Path) -> None:
     """While executors make and write manifests, at a moment chosen by lot."""
     press.fill()

@@ -89,6 +89,7 @@ def pier(request: pytest.FixtureRequest, ferry: Ferry) -> Pier:
     return request.param(ferry)
 
 
+@pytest.mark.long
 def test_what_a_dead_run_left_goes_with_the_next_one(pier: Pier) -> None:
     """When it is old, and a table is there by then; what is young stays."""
     first = pier.die()

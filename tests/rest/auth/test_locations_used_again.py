@@ -15,7 +15,7 @@ from tests.rest.auth.test_permissions import SCHEMA
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split
 from tests.rest.serving import Answer, make_settings
 from tests.support.lakes import FreshLake
-from tests.support.tiers import long_after
+from tests.support.tiers import long_after, whole_after
 
 TABLES, TABLE = "namespaces/a/tables", "namespaces/a/tables/chosen"
 VENDED, SIGNED = "vended-credentials", "remote-signing"
@@ -131,7 +131,7 @@ def sweep(lake: FreshLake) -> list[str]:
     return remove_orphans(settings, datetime.now(UTC) + timedelta(days=1))
 
 
-@pytest.mark.parametrize("by_duckdb", [True, False])
+@pytest.mark.parametrize("by_duckdb", whole_after(1, [True, False]))
 def test_a_location_is_free_for_everybody_after_the_dropped_table_is_cleaned_up(lake: FreshLake, by_duckdb: bool) -> None:
     """Expiry and clean-up are DuckLake's; the published objects that nobody can read any more are removed with the orphans."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -192,6 +192,7 @@ def read_last_drop(lake: FreshLake) -> datetime:
     return time
 
 
+@pytest.mark.whole
 def test_what_another_catalog_wrote_after_the_drop_stays(lake: FreshLake) -> None:
     """It may have a table at the location, which this lake knows nothing of."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -209,7 +210,7 @@ def test_what_another_catalog_wrote_after_the_drop_stays(lake: FreshLake) -> Non
         assert f"{location}/data/x" not in gone
 
 
-@pytest.mark.parametrize("first_moves", [False, True])
+@pytest.mark.parametrize("first_moves", whole_after(1, [False, True]))
 def test_a_forgotten_table_takes_nothing_from_one_that_was_at_its_location_later(lake: FreshLake, first_moves: bool) -> None:
     """That one has moved, or has been dropped, and DuckLake knows it still: its history and undrop need what it wrote there."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:

@@ -169,6 +169,7 @@ def test_keys_open_nothing_else(field: Field, who: str, place: str) -> None:
     assert is_refused(s3.copy_object, Bucket=BUCKET, Key=f"{field.location}/data/copied.parquet", CopySource=source)
 
 
+@pytest.mark.whole
 def test_a_table_that_the_lake_moves_to_another_namespace_keeps_its_new_files(lake: FreshLake) -> None:
     """Whoever reads it on the branch by a grant on its namespace reads the files that the branch names, and none that came since."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -194,6 +195,7 @@ def test_a_table_that_the_lake_moves_to_another_namespace_keeps_its_new_files(la
         assert is_refused(keys.get_object, Bucket=BUCKET, Key=new)
 
 
+@pytest.mark.whole
 def test_a_branch_of_a_branch_reads_through_both(lake: FreshLake) -> None:
     """Keys open the table's folders on the lake and on the parent; a deleted parent's files are opened one by one."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:

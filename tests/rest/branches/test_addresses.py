@@ -249,6 +249,7 @@ def test_a_base_path_with_a_branch_serves_that_branch_alone(lake: FreshLake) -> 
         assert server.get(f"{base}/lake@dev/namespaces/main/tables/t").status == 200
 
 
+@pytest.mark.whole
 def test_names_with_a_number_behind_them_stay_names(lake: FreshLake) -> None:
     """Unless the lake has a snapshot of that id; nothing is made in a snapshot. Ids are written without zeros in front."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")

@@ -25,6 +25,7 @@ from tests.support.waiting import wait_for
 DIFF = "/management/v1/repositories/lake/diff?from=main&to=dev"
 
 
+@pytest.mark.whole
 def test_the_rows_are_those_of_the_command(lake: FreshLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files, inlined rows and a made table; refusals name the limits, and the process hands its own on."""
     monkeypatch.chdir(tmp_path)

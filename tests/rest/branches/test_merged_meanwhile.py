@@ -17,7 +17,7 @@ from tests.rest.branches.test_served import IDENT, list_ids, make_rows, open_cat
 from tests.rest.serving import make_settings, serve
 from tests.rest.writing.client import assert_main, data_file, open_client
 from tests.support.lakes import FreshLake
-from tests.support.tiers import whole_but
+from tests.support.tiers import long_but, whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 CHANGES: dict[str, Callable[[RestCatalog], object]] = {
@@ -27,7 +27,7 @@ CHANGES: dict[str, Callable[[RestCatalog], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", whole_but(CHANGES, "append"))
+@pytest.mark.parametrize("change", long_but(CHANGES, "append"))
 def test_a_commit_that_waits_for_the_merge_does_not_go_by_the_former_branch(lake: FreshLake, change: str) -> None:
     """It was prepared on the branch as it was: what builds on its snapshots is refused, and nothing of it is in either side."""
     with serve(make_settings(lake)) as server, ThreadPoolExecutor(1) as pool:
@@ -79,7 +79,7 @@ def test_a_merge_takes_no_connection_from_a_running_request(lake: FreshLake) -> 
         assert (again.status, again.json) == (200, running.result().json)
 
 
-@pytest.mark.parametrize("request_", [MergeRequest("dev"), MergeRequest("main", "dev")], ids=["merged", "rebased"])
+@pytest.mark.parametrize("request_", whole_after(1, [MergeRequest("dev"), MergeRequest("main", "dev")]), ids=["merged", "rebased"])
 def test_a_commit_that_is_sent_again_after_a_merge_has_landed(lake: FreshLake, request_: MergeRequest) -> None:
     """Its answer was lost. A client that got a conflict would commit the same rows once more; what was left out is a conflict."""
     lake.duckdb().execute("CREATE TABLE t (id BIGINT, name VARCHAR)")
@@ -100,7 +100,7 @@ def test_a_commit_that_is_sent_again_after_a_merge_has_landed(lake: FreshLake, r
         assert client.post(path, body).status == (200 if request_.name == "dev" else 409)
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_a_commit_is_known_after_its_branch_was_rebased_on_a_younger_one(lake: FreshLake) -> None:
     """The branch's fork point is above its own ids then: the clients' snapshot ids reach the branch and the lake all the same."""
     lake.duckdb().execute("CREATE TABLE t (id BIGINT, name VARCHAR)")

@@ -74,6 +74,7 @@ def list_views(lake: FreshLake) -> Sequence[str]:
     return [name for (name,) in found.fetchall()]
 
 
+@pytest.mark.whole
 def test_a_reader_that_holds_views_delays_no_reset(lake: FreshLake) -> None:
     """A reset replaces the views of inlined tables that have other columns now, but waits for none that a reader's transaction holds."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
@@ -156,6 +157,7 @@ def test_a_reader_sees_what_it_may_read_on_a_branch(lake: FreshLake) -> None:
                 assert each.execute(query.format(MINE)).fetchall() == lake.duckdb().execute(query.format("lake")).fetchall()
 
 
+@pytest.mark.whole
 def test_nothing_of_readers_is_left_of_a_branch(lake: FreshLake) -> None:
     """The schema goes with the branch; the roles are the lake's. A branch made again shows its own rows; a revoke holds at once."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:

@@ -123,6 +123,7 @@ def test_the_lake_is_merged_into_a_branch_over_rest(lake: FreshLake) -> None:
         assert (len(read_ids(main)), len(read_ids(main, fresh))) == (180, 35)
 
 
+@pytest.mark.whole
 def test_branches_are_merged_with_what_they_were_made_of_over_rest(lake: FreshLake) -> None:
     """Both ways, as the lake and its branches: once for each key, conflicts name the parent, and clients read both afterwards."""
     with serve(make_settings(lake)) as server:
@@ -244,6 +245,7 @@ def test_a_snapshot_is_reverted_over_rest(lake: FreshLake) -> None:
         assert (read_ids(dev), read_ids(main)) == (list(range(90, 100)), list(range(100)))
 
 
+@pytest.mark.whole
 def test_a_merge_waits_for_locks_that_others_hold(lake: FreshLake) -> None:
     """One that is not granted its locks begins again, until it is."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
@@ -305,6 +307,7 @@ DEFINITION = [
 ]
 
 
+@pytest.mark.whole
 def test_definitions_that_are_notes_alone_are_merged(lake: FreshLake) -> None:
     """DuckLake has no row for a spec, sort order and format version of a client; a rebase and a merge bring them along."""
     with serve(make_settings(lake)) as server:
@@ -341,6 +344,7 @@ def describe_definition(answer: Answer) -> tuple[int, list[str], list[object]]:
     return metadata["format-version"], [each["transform"] for each in spec], order
 
 
+@pytest.mark.whole
 def test_a_view_of_the_branch_keeps_its_text_in_a_rebase(lake: FreshLake) -> None:
     """DuckLake has a stand-in for a text that is not translated, so the view would be gone; one that the lake changed is the lake's."""
     lake.duckdb().execute("CREATE TABLE t (id INT)")

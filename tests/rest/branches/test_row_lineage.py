@@ -89,6 +89,7 @@ def insert(session: DuckDBPyConnection, first: int, count: int) -> None:
     session.execute(f"INSERT INTO lake.t SELECT i, 'd' FROM range({first}, {first + count}) r(i)")
 
 
+@pytest.mark.whole
 def test_deletes_and_row_ids_are_the_same_after_a_merge(lake: FreshLake) -> None:
     """Of both sides, in files and inlined; a row that existed keeps its id, and the number of its last change unless a merge changed it."""
     with serve(make_settings(lake)) as server:
@@ -170,7 +171,7 @@ def test_equality_deletes_of_a_table_branch_last_over_a_merge(lake: FreshLake) -
         assert side.duckdb().execute("SELECT count(*) FROM lake.t").fetchone() == (90,)
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_snapshots_that_one_side_removes_stay_on_the_other(lake: FreshLake) -> None:
     """A client's `remove-snapshots`, and all maintenance after it, takes nothing that the other side reads, whichever side it is."""
     with serve(make_settings(lake)) as server:

@@ -179,7 +179,7 @@ def test_objects_that_only_a_branch_names_stay(lake: FreshLake) -> None:
         assert read_ids(main) == list(range(500, 510))
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_branches_have_no_connections_of_their_own(lake: FreshLake) -> None:
     """However many a server serves: they share those of their lake, also for commits, and each sees its own tables."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(20)")

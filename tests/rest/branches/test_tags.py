@@ -73,6 +73,7 @@ def test_an_expiry_that_cannot_see_the_tag_fails(lake: FreshLake) -> None:
         late.execute("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1")
 
 
+@pytest.mark.whole
 def test_a_tag_of_a_branch_stays_too(lake: FreshLake) -> None:
     """The branch's expiry leaves the snapshot, and the tag outlives the branch."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(100)")
@@ -292,6 +293,7 @@ def test_a_snapshot_that_cannot_be_opened_leaves_no_tag(lake: FreshLake) -> None
     asyncio.run(read())
 
 
+@pytest.mark.whole
 def test_a_tag_that_a_server_of_another_version_shows_stays(lake: FreshLake) -> None:
     """In a rolling restart two versions show snapshots. When the other one is gone, the tag is made again."""
     lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
@@ -333,6 +335,7 @@ def test_what_is_not_shown_closes_no_other_snapshot(lake: FreshLake, monkeypatch
     asyncio.run(read())
 
 
+@pytest.mark.whole
 def test_a_snapshot_whose_last_tag_is_still_read_is_shown_again(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets another tag, in a schema of its own; the former one's is dropped when nothing reads it."""
     lake.duckdb().execute("CREATE TABLE t (id INTEGER)")
@@ -354,6 +357,7 @@ def test_a_snapshot_whose_last_tag_is_still_read_is_shown_again(lake: FreshLake,
     asyncio.run(read())
 
 
+@pytest.mark.whole
 def test_branches_are_closed_when_they_are_gone_or_idle(lake: FreshLake) -> None:
     """Also if no request names them again; one that is used stays."""
     conn, schema = lake.psycopg(), lake.metadata_schema
@@ -404,6 +408,7 @@ def test_a_snapshot_that_waits_for_the_lake_holds_up_no_branch(lake: FreshLake, 
     asyncio.run(read())
 
 
+@pytest.mark.whole
 def test_only_managers_read_snapshots_without_a_tag(lake: FreshLake) -> None:
     """They show what was there then by the grants of today. With a tag, the grants alone decide."""
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:

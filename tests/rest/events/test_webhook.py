@@ -26,7 +26,7 @@ from tests.rest.events.test_events import read_all, summarise
 from tests.rest.serving import make_settings, serve
 from tests.rest.writing.client import open_client
 from tests.support.lakes import FreshLake
-from tests.support.tiers import whole_but
+from tests.support.tiers import whole_after, whole_but
 
 STEPS = ("before POST", "after POST", "before COMMIT", "after COMMIT")
 
@@ -107,7 +107,7 @@ def check_order(events: Sequence[Mapping[str, Any]], count: int) -> None:
     assert all(ids == sorted(ids) for ids in seen.values())
 
 
-@pytest.mark.parametrize("batch_max", [100, 1])
+@pytest.mark.parametrize("batch_max", whole_after(1, [100, 1]))
 def test_a_server_sends_what_happens_from_its_start_on(lake: FreshLake, receiver: Receiver, batch_max: int) -> None:
     """Signed, in the content mode of the batch size, and the same events as the cursor API has; metrics count them."""
     with closing(lake.duckdb()) as session:

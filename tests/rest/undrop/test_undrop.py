@@ -344,6 +344,7 @@ def test_a_lake_with_branches_keeps_what_they_read(server: Server, lake: FreshLa
     assert len(read_rows(branch, "t")) == 20
 
 
+@pytest.mark.whole
 def test_the_heir_of_a_namespaces_name_gets_none_of_its_tables(managed: Managed) -> None:
     """The namespace is back under another name, and somebody manages a new one of the old name."""
     managed.add("heir")

@@ -16,6 +16,7 @@ from tests.rest.writing.client import Client, assert_main, data_file, open_clien
 from tests.rest.writing.queueing import begin, count_audited, locked, read_head, set_property, submit_in_line, wait_for_queue
 from tests.rest.writing.views import requests
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 GROUPED, REFUSED = "duckicelake_commits_grouped_total", "duckicelake_commits_not_queued_total"
@@ -143,7 +144,7 @@ def test_requests_with_keys_and_other_updates_stay_alone(client: Client, lake: F
     assert read_head(lake) == head + 5
 
 
-@pytest.mark.parametrize("landed", [False, True], ids=["new", "landed before"])
+@pytest.mark.parametrize("landed", whole_after(1, [False, True]), ids=["new", "landed before"])
 def test_who_waits_too_long_is_refused_unless_it_has_landed(lake: FreshLake, pool: ThreadPoolExecutor, landed: bool) -> None:
     """409 and nothing done, or the answer to what was done before."""
     with serve(make_settings(lake, commit_queue_s=0.5)) as server:
@@ -482,7 +483,7 @@ def test_who_waits_too_long_to_create_is_not_told_that_the_name_is_taken(lake: F
         assert [each.result().status for each in first] == [200] * 2
 
 
-@pytest.mark.parametrize("landed", [False, True], ids=["new", "landed before"])
+@pytest.mark.parametrize("landed", whole_after(1, [False, True]), ids=["new", "landed before"])
 def test_a_transaction_that_waits_too_long_is_refused_unless_it_has_landed(lake: FreshLake, pool: ThreadPoolExecutor, landed: bool) -> None:
     """Its client deletes the files of a refused transaction."""
     with serve(make_settings(lake, commit_queue_s=0.5)) as server:

@@ -14,7 +14,7 @@ from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
-from tests.support.tiers import whole_but
+from tests.support.tiers import whole_after, whole_but
 
 
 @pytest.fixture
@@ -60,18 +60,25 @@ LEFT = sorted({*range(1, 22), *range(30, 50)} - {31})
 
 @pytest.mark.parametrize(
     ("columns", "gone"),
-    whole_but(
-        [
-            pytest.param({1: pa.array([1, 20, 40, 99])}, {1, 20, 40}, id="one column, promoted"),
-            pytest.param({1: pa.array([1, 20], pa.int32())}, {1, 20}, id="written as it was"),
-            pytest.param({2: pa.array([None], pa.string())}, {i for i in LEFT if i in (21,) or i >= 30 or (i < 20 and i % 2)}, id="null"),
-            pytest.param({2: pa.array(["even", None]), 1: pa.array([4, 5])}, {4, 5}, id="two columns"),
-            pytest.param({2: pa.array(["even", None]), 1: pa.array([5, 4])}, set(), id="no such pair", marks=pytest.mark.long),
-            pytest.param({3: pa.array([20455], pa.date32())}, {i for i in LEFT if i < 20}, id="default of older rows"),
-            pytest.param({3: pa.array([None], pa.date32())}, {i for i in LEFT if i >= 20}, id="null of newer rows", marks=pytest.mark.long),
-        ],
-        "one column, promoted",
-        "two columns",
+    whole_after(
+        1,
+        whole_but(
+            [
+                pytest.param({1: pa.array([1, 20, 40, 99])}, {1, 20, 40}, id="one column, promoted"),
+                pytest.param({1: pa.array([1, 20], pa.int32())}, {1, 20}, id="written as it was"),
+                pytest.param(
+                    {2: pa.array([None], pa.string())}, {i for i in LEFT if i in (21,) or i >= 30 or (i < 20 and i % 2)}, id="null"
+                ),
+                pytest.param({2: pa.array(["even", None]), 1: pa.array([4, 5])}, {4, 5}, id="two columns"),
+                pytest.param({2: pa.array(["even", None]), 1: pa.array([5, 4])}, set(), id="no such pair", marks=pytest.mark.long),
+                pytest.param({3: pa.array([20455], pa.date32())}, {i for i in LEFT if i < 20}, id="default of older rows"),
+                pytest.param(
+                    {3: pa.array([None], pa.date32())}, {i for i in LEFT if i >= 20}, id="null of newer rows", marks=pytest.mark.long
+                ),
+            ],
+            "one column, promoted",
+            "two columns",
+        ),
     ),
 )
 def test_rows_that_equal_a_key_are_deleted(client: Client, lake: FreshLake, server: Server, columns: Any, gone: set[int]) -> None:
@@ -169,6 +176,7 @@ def test_deletes_of_a_partition_stay_in_it(client: Client, lake: FreshLake, serv
     assert ids_everywhere(lake, server) == [1, 2, 3]
 
 
+@pytest.mark.whole
 def test_two_snapshots_of_a_request_delete_from_a_file_with_inlined_deletes(client: Client, lake: FreshLake, server: Server) -> None:
     """Of what DuckDB had deleted, older snapshots know once, and of what the first one deletes, the first one."""
     conn = lake.duckdb()

@@ -10,6 +10,7 @@ from duckicelake.lake.install import write_restored_max
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 
 MERGE = "CALL ducklake_merge_adjacent_files('lake', 't', schema => 'ns')"
 ORPHANS = "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)"
@@ -93,6 +94,7 @@ def test_a_merge_leaves_older_snapshots_on_their_files_until_ducklake_deletes_th
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(40))
 
 
+@pytest.mark.whole
 def test_a_table_that_goes_back_before_a_merge_keeps_its_files(served: Served, table: Table) -> None:
     """DuckLake was about to delete them; it does so for those of snapshots that nothing names."""
     second = find_written(table, "2")
@@ -115,7 +117,7 @@ def test_a_table_that_goes_back_before_a_merge_keeps_its_files(served: Served, t
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows in (10, 20, 30, 40)
 
 
-@pytest.mark.parametrize("is_before", [True, False], ids=["tagged before the merge", "tagged after it"])
+@pytest.mark.parametrize("is_before", whole_after(1, [True, False]), ids=["tagged before the merge", "tagged after it"])
 def test_a_tag_from_before_a_merge_keeps_its_files(served: Served, table: Table, is_before: bool) -> None:
     """Whenever it was made, and whatever DuckLake expires and deletes after that."""
     second = find_written(table, "2")

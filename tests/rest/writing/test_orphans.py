@@ -25,6 +25,7 @@ from tests.rest.writing.queueing import begin, locked, wait_for_queue
 from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 GRACE = timedelta(hours=72)
@@ -118,7 +119,7 @@ def test_a_refused_commit_leaves_nothing_for_long(client: Client, lake: FreshLak
     assert len(read_ids(readable)) == 51
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("keyed", whole_after(1, [False, True]), ids=["without a key", "with a key"])
 def test_a_copy_of_a_commit_leaves_no_delete_file(client: Client, lake: FreshLake, session: DuckDBPyConnection, keyed: bool) -> None:
     """Each copy has written one before its turn, and once more because the table had changed by then."""
     base = client.load()
@@ -157,6 +158,7 @@ def test_a_commit_that_lost_its_first_races_names_what_is_there(
     assert len({name for name in list_names(client) - before if name.startswith("ducklake-")}) == 1
 
 
+@pytest.mark.whole
 def test_a_transaction_that_is_refused_at_its_second_table_leaves_no_delete_file(client: Client, session: DuckDBPyConnection) -> None:
     """One was written for the first table before the manifests of the second turned out to be missing."""
     assert client.create("u").status == 200
@@ -172,6 +174,7 @@ def test_a_transaction_that_is_refused_at_its_second_table_leaves_no_delete_file
     assert list_names(client) == before
 
 
+@pytest.mark.whole
 def test_a_commit_to_a_table_that_went_leaves_no_delete_file(client: Client, lake: FreshLake, session: DuckDBPyConnection) -> None:
     """DuckDB renames the table while the commit waits for its turn."""
     base = client.load()
@@ -211,6 +214,7 @@ def test_a_branch_keeps_its_files(client: Client, lake: FreshLake, session: Duck
     assert "beside.parquet" in sweep(lake)
 
 
+@pytest.mark.whole
 def test_a_branch_does_not_keep_the_files_of_another(client: Client, lake: FreshLake, readable: Served) -> None:
     """What was committed to one that is gone goes, while another stands, whose own files and those of snapshots before it stay."""
     branches = {"gone": 1000, "left": 2000, "on-left": 3000}
@@ -230,6 +234,7 @@ def test_a_branch_does_not_keep_the_files_of_another(client: Client, lake: Fresh
     assert set(read_ids(readable, refs["on-left"])) >= {2000, 3000}
 
 
+@pytest.mark.whole
 def test_a_running_server_knows_what_was_removed(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:
     """It made a delete file that nothing names any more; the sweep takes it, and a file that comes back needs it again."""
     rows: list[Any] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
@@ -246,7 +251,7 @@ def test_a_running_server_knows_what_was_removed(client: Client, lake: FreshLake
     assert len(read_ids(readable)) == 101
 
 
-@pytest.mark.parametrize("moves", [pytest.param("back", id="rolled back"), pytest.param("on", id="published")])
+@pytest.mark.parametrize("moves", whole_after(1, [pytest.param("back", id="rolled back"), pytest.param("on", id="published")]))
 def test_where_main_was_put_needs_nothing_unnamed(
     client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served, moves: str
 ) -> None:
@@ -288,6 +293,7 @@ def test_a_broken_metadata_file_keeps_everything(client: Client, lake: FreshLake
     assert sweep(lake) == set()
 
 
+@pytest.mark.whole
 def test_what_a_copy_was_staged_by_goes(client: Client, lake: FreshLake, readable: Served) -> None:
     """Its metadata files, whole or not, are no versions of the table; what it wrote of rows goes unless they are the table's."""
     location = client.load()["location"]
@@ -311,6 +317,7 @@ def test_what_a_copy_was_staged_by_goes(client: Client, lake: FreshLake, readabl
     assert 1000 in read_ids(readable)
 
 
+@pytest.mark.whole
 def test_a_metadata_file_of_a_copy_that_was_registered_stays(client: Client, lake: FreshLake) -> None:
     """It is in the table's log then."""
     staged = client.create("u", **{"stage-create": True}).json["metadata"]

@@ -17,6 +17,7 @@ from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 from tests.support.waiting import count_waiting, wait_for
 
 
@@ -173,7 +174,7 @@ def test_a_purge_that_was_broken_off_spares_what_others_have(client: Client, lak
     assert list_objects(client, location) == before
 
 
-@pytest.mark.parametrize("file", ["newest", "older"])
+@pytest.mark.parametrize("file", whole_after(1, ["newest", "older"]))
 def test_a_table_that_came_back_after_its_purge_has_nothing_of_it(client: Client, lake: FreshLake, break_off: Any, file: str) -> None:
     """Dropped again, and not with its files, it keeps them, and may come back once more; by an older file as another table."""
     older = client.server.get("namespaces/main/tables/t").json["metadata-location"]
@@ -193,7 +194,9 @@ def test_a_table_that_came_back_after_its_purge_has_nothing_of_it(client: Client
     assert client.post("namespaces/main/register", again | {"metadata-location": back.json["metadata-location"]}).status == 200
 
 
-@pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+@pytest.mark.parametrize(
+    ("file", "step"), whole_after(1, [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+)
 def test_a_purge_that_ends_while_a_table_comes_back_is_seen(
     client: Client, break_off: Any, monkeypatch: pytest.MonkeyPatch, file: str, step: str
 ) -> None:
@@ -222,7 +225,9 @@ def test_a_purge_that_ends_while_a_table_comes_back_is_seen(
     assert list_objects(client, newest.partition("/metadata/")[0]) == set()
 
 
-@pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+@pytest.mark.parametrize(
+    ("file", "step"), whole_after(1, [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+)
 def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
     client: Client, break_off: Any, monkeypatch: pytest.MonkeyPatch, file: str, step: str
 ) -> None:
@@ -249,7 +254,7 @@ def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
     assert "dropped with its files" in refused.json["error"]["message"]
 
 
-@pytest.mark.parametrize("way", ["register", "undrop"])
+@pytest.mark.parametrize("way", whole_after(1, ["register", "undrop"]))
 @pytest.mark.parametrize("step", ["list_modified", "delete_many"])
 def test_a_purge_takes_nothing_from_a_table_that_came_back(
     client: Client, lake: FreshLake, break_off: Any, monkeypatch: pytest.MonkeyPatch, way: str, step: str

@@ -10,6 +10,7 @@ from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import NO_HEADERS, Client, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def test_its_author_still_finds_the_last_snapshot(server: Server, lake: FreshLak
     assert client.commit(updates, name="u", headers=headers).json["metadata"] == before
 
 
+@pytest.mark.whole
 def test_time_travel_sees_the_gap(client: Client, lake: FreshLake) -> None:
     """Between drop and registration there is no table, before and after there is; the name may be another."""
     session = lake.duckdb()
@@ -152,12 +154,16 @@ def test_a_location_that_was_taken_over_stays_so(server: Server, lake: FreshLake
 
 @pytest.mark.parametrize(
     "statements",
-    [
-        pytest.param(["BEGIN", "DELETE FROM t WHERE id < 50", "DROP TABLE t", "COMMIT"], id="changed where it was dropped"),
-        pytest.param(
-            ["DROP TABLE t", "CREATE TABLE other (i INTEGER)", "CALL ducklake_expire_snapshots('lake', older_than => now())"], id="expired"
-        ),
-    ],
+    whole_after(
+        1,
+        [
+            pytest.param(["BEGIN", "DELETE FROM t WHERE id < 50", "DROP TABLE t", "COMMIT"], id="changed where it was dropped"),
+            pytest.param(
+                ["DROP TABLE t", "CREATE TABLE other (i INTEGER)", "CALL ducklake_expire_snapshots('lake', older_than => now())"],
+                id="expired",
+            ),
+        ],
+    ),
 )
 def test_what_ducklake_forgets_is_not_guessed(client: Client, lake: FreshLake, statements: list[str]) -> None:
     """A table changed by the transaction that dropped it, or partly expired since."""
@@ -170,6 +176,7 @@ def test_what_ducklake_forgets_is_not_guessed(client: Client, lake: FreshLake, s
     assert read_rows(lake) == rows
 
 
+@pytest.mark.whole
 def test_an_older_file_makes_the_table_what_it_was(client: Client, lake: FreshLake) -> None:
     """With the snapshots and ids of then; DuckDB has the rows of then, and both go on from there."""
     older = client.server.get("namespaces/main/tables/t").json
@@ -226,7 +233,7 @@ def test_registering_over_a_table_ends_that(client: Client, lake: FreshLake) -> 
 COUNT_LIVE = "SELECT count(*) FROM ducklake_table WHERE lower(table_name) = 'u' AND end_snapshot IS NULL"
 
 
-@pytest.mark.parametrize("overwrite", [False, True], ids=["kept", "overwritten"])
+@pytest.mark.parametrize("overwrite", whole_after(1, [False, True]), ids=["kept", "overwritten"])
 @pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
 def test_a_name_that_is_taken_while_a_table_comes_is_seen(
     client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch, file: str, step: str, overwrite: bool
@@ -291,6 +298,7 @@ def test_an_unregistered_table_is_gone_and_stays_whole(client: Client, lake: Fre
     assert read <= {uri for root in (lake.data_path, lake.iceberg_path) for uri, _ in client.objects.list_under(root)}
 
 
+@pytest.mark.whole
 def test_an_unregistered_table_may_come_back_at_once(client: Client, lake: FreshLake) -> None:
     """As DuckLake still has it; then nothing is kept for others any more, and a drop lets its files go."""
     before = client.server.get("namespaces/main/tables/t").json
@@ -304,6 +312,7 @@ def test_an_unregistered_table_may_come_back_at_once(client: Client, lake: Fresh
     assert [uri for uri, _ in client.objects.list_under(lake.data_path) if "/t/" in uri or "/t-" in uri] == []
 
 
+@pytest.mark.whole
 def test_files_that_older_snapshots_alone_have_stay(client: Client, lake: FreshLake) -> None:
     """Registered by an older file, a table keeps what DuckLake would remove with the dropped one."""
     session = lake.duckdb()
@@ -323,6 +332,7 @@ def test_files_that_older_snapshots_alone_have_stay(client: Client, lake: FreshL
     assert not client.objects.exists(old)
 
 
+@pytest.mark.whole
 def test_row_ids_stay_apart(client: Client, lake: FreshLake) -> None:
     """Files that carry the ids of an earlier stay in the lake share none with the others."""
     session = lake.duckdb()
@@ -342,7 +352,7 @@ def test_row_ids_stay_apart(client: Client, lake: FreshLake) -> None:
 PASSING = {"metadata-log": [], "last-updated-ms": 0}
 
 
-@pytest.mark.parametrize("way", ["register", "undrop"])
+@pytest.mark.parametrize("way", whole_after(1, ["register", "undrop"]))
 def test_a_location_that_another_table_used_since_gives_out_no_version_twice(client: Client, lake: FreshLake, way: str) -> None:
     """The numbers of metadata files go on after the other table's, whose files stay as they are; then the other one goes on after these."""
     older = client.server.get("namespaces/main/tables/t").json
@@ -380,6 +390,7 @@ def find_version(loaded: Any) -> int:
     return int(loaded["metadata-location"].rpartition("/v")[2].split(".")[0])
 
 
+@pytest.mark.whole
 def test_a_table_that_moves_to_a_location_of_a_dropped_one_gives_out_no_version_twice(client: Client) -> None:
     """The dropped table has written more metadata files there than the table that moves has in all."""
     client.create("u")

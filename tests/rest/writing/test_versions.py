@@ -10,6 +10,7 @@ from duckicelake.iceberg.manifest_list import inherit_from_list
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_version_1_is_honoured(client: Client) -> None:
     assert manifest_versions(client, metadata) == {(1, 0)}
 
 
-@pytest.mark.parametrize("inlined", [True, False])
+@pytest.mark.parametrize("inlined", whole_after(1, [True, False]))
 def test_a_deleted_row_raises_version_1_for_good(client: Client, lake: FreshLake, inlined: bool) -> None:
     """Version 1 has no deletes: DuckDB's first DELETE makes it version 2, and it stays that when the rows are gone."""
     client.create(properties={"format-version": "1"})
@@ -166,7 +167,7 @@ REQUIRED = {
 }
 
 
-@pytest.mark.parametrize("version", ["1", "2", "3"])
+@pytest.mark.parametrize("version", whole_after(1, ["1", "2", "3"]))
 def test_what_ducklake_cannot_say_of_columns_and_partitions_is_kept(client: Client, lake: FreshLake, version: str) -> None:
     """Required nested fields and a void partition field: shown as they were asked for, also after DuckDB's next changes.
 

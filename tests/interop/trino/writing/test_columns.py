@@ -99,6 +99,7 @@ def test_comments(story: Story) -> None:
     assert story.ask(comments) == [(None, None)]
 
 
+@pytest.mark.long
 def test_partitions_order_and_properties_change(story: Story) -> None:
     """New files follow, old ones stay where they are, and filters find rows of both."""
     story.run("CREATE TABLE {t} WITH (partitioning = ARRAY['name']) AS SELECT 1 AS id, 'a' AS name, DATE '2020-01-01' AS day")

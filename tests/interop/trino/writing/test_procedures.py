@@ -104,6 +104,7 @@ def test_files_are_added_from_the_table_s_location(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_tables_leave_and_come_back(story: Story) -> None:
     """Unregistered, a table is gone on both sides; registered by its location or metadata file it has rows, history and ids again."""
     ids = fill(story)

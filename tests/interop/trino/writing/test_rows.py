@@ -91,6 +91,7 @@ def test_whole_partitions_are_deleted_by_metadata(story: Story) -> None:
     assert len(story.check_past()) == 3
 
 
+@pytest.mark.long
 def test_rows_of_tables_that_duckdb_made(story: Story) -> None:
     """In files and inlined, partitioned and not, under names in both cases: Trino puts rows in, changes, deletes and rewrites them."""
     story.ask('CREATE TABLE {t} ("Id" INTEGER, "When" DATE, small TINYINT, u UINTEGER, s VARCHAR)')

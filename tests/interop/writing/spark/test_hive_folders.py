@@ -40,6 +40,7 @@ def add(lake: Served, spark: Spark, folder: Path, columns: str) -> str:
     return f"{catalog}.ns.t"
 
 
+@pytest.mark.long
 def test_folders_that_spark_adds_are_read_by_all(lake: Served, spark: Spark, tmp_path: Path) -> None:
     """Dates, texts with spaces and escapes, and NULL; DuckDB goes on with them."""
     columns = (

@@ -12,6 +12,7 @@ from tests.pipeline.ingest.mill import Mill
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
+@pytest.mark.long
 def test_no_row_is_made_older(mill: Mill) -> None:
     """One that is as old is taken, and no value is before all others."""
     rows = {1: (5, "five"), 2: (5, "five"), 3: (5, "five"), 4: (None, "none"), 5: (None, "none"), 6: (None, "none")}

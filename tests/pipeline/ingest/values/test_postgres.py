@@ -28,6 +28,7 @@ def list_bad(mill: Mill) -> list[tuple[int, str]]:
     return [(json.loads(raw)["id"], reason) for raw, reason in mill.rows("trips__quarantine", "raw, reason")]
 
 
+@pytest.mark.long
 def test_infinite_days_are_quarantined(mill: Mill) -> None:
     """They were days of the years 1 and 9999; moments without a zone, at which Spark fails, and what is in lists are bad too."""
     good = "'9999-12-31', '2026-03-01 12:00:00.5', '2026-03-01 12:00:00+00', '{2026-03-01,NULL}', '10:30'"

@@ -53,6 +53,7 @@ def list_bad(mill: Mill) -> list[tuple[Any, str]]:
     return [(json.loads(raw), reason) for raw, reason in mill.rows("trips__quarantine", "raw, reason")]
 
 
+@pytest.mark.long
 def test_values_of_other_types_are_quarantined(mill: Mill, book: Book) -> None:
     """Texts, fractions and BLOBs were zeros and signs of replacement; rows in are rows out and those in quarantine, as they were."""
     odd = [("abc", "x", "zz"), ("", "y", ""), (1.5, "z", None), ("9e3", b"\xff\xfe", 2), (7, None, "zz")]

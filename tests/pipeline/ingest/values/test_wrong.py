@@ -23,6 +23,7 @@ def make_lists(*octets: bytes) -> pa.ListArray:
     return pa.ListArray.from_arrays(list(range(len(octets) + 1)), make_texts(*octets))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(

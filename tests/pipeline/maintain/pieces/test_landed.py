@@ -52,6 +52,7 @@ def letting_first_pass(pieces: int) -> Commit:
     return lambda send: refuse(*CONFLICT) if next(answers, False) else send()
 
 
+@pytest.mark.long
 def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
     """Those that Iceberg goes on with are cancelled as soon as they come; what is in the table by then is told."""
     fill(large, 20)

@@ -40,6 +40,7 @@ def to_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return [(*row.values(),) for row in table.to_pylist()]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_delta_tables_become_tables_where_they_are(ferry: Ferry) -> None:

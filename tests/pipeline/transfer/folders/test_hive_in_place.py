@@ -84,6 +84,7 @@ def test_files_become_a_table_where_they_are(ferry: Ferry) -> None:
     check_going_on(ferry.served, ("shop", "orders"))
 
 
+@pytest.mark.long
 def test_rows_of_such_files_change_and_go(ferry: Ferry) -> None:
     """By Spark and by DuckDB, under other names and beside another column; the files stay as they are until DuckLake lets them go."""
     place = ferry.folder / "ns" / "t"

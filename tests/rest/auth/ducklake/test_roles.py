@@ -121,6 +121,7 @@ def test_a_role_is_given_again_while_it_is_fresh_and_ends_by_itself(managed: Man
     assert ask_as(guarded, "reader").role != first.role
 
 
+@pytest.mark.whole
 def test_one_principal_has_so_many_roles_and_what_they_made_goes_with_them(
     managed: Managed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -205,6 +206,7 @@ def test_another_ones_schema_stays(managed: Managed) -> None:
     assert admin.execute("SELECT to_regclass('lake_readers.iceberg_me') IS NOT NULL").fetchone() == (True,)
 
 
+@pytest.mark.whole
 def test_views_that_are_gone_are_made_again(managed: Managed) -> None:
     """Of one inlined table, all with their schema, or the triggers that make new ones; before the next role is given out."""
     guarded, admin = managed.guarded, managed.guarded.lake.psycopg()

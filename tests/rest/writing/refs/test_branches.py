@@ -126,6 +126,7 @@ def test_a_branch_survives_whatever_duckdb_removes(
     assert ids_at(table.refresh(), "dev") == expected
 
 
+@pytest.mark.whole
 def test_files_of_clients_are_kept_too(client: Client, catalog: RestCatalog, session: DuckDBPyConnection) -> None:
     """A tag keeps what a client appended when DuckLake merges it with its own, and when it is deleted."""
     table = catalog.load_table("main.t")
@@ -141,6 +142,7 @@ def test_files_of_clients_are_kept_too(client: Client, catalog: RestCatalog, ses
     assert ids_at(table) == read_ids(session) == [1]
 
 
+@pytest.mark.whole
 def test_local_files_are_kept_under_either_name(stack: SharedStack, tmp_path: Path) -> None:
     """DuckLake calls a file by its path, a client by its URI, and main went back and forth between both."""
     with make_lake(stack, str(tmp_path)) as lake, serve(make_settings(lake)) as server:

@@ -10,11 +10,12 @@ from tests.rest.writing.client import Client, open_client, read_rows, set_ref
 from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+from tests.support.tiers import long_after
 
 REMOVE = {"action": "remove-snapshot-ref", "ref-name": "main"}
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=long_after(1, [2, 3]))
 def client(server: Server, lake: FreshLake, request: pytest.FixtureRequest) -> Client:
     """A client of a lake with the table main.t, with rows in a file and in Postgres, some deleted, in both format versions."""
     client = open_client(server, lake)

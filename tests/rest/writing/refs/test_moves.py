@@ -14,10 +14,10 @@ from tests.rest.writing.client import Client, assert_main, open_client, read_row
 from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
-from tests.support.tiers import whole_after
+from tests.support.tiers import long_after, whole_after
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=long_after(1, [2, 3]))
 def client(server: Server, lake: FreshLake, request: pytest.FixtureRequest) -> Client:
     """A client of a lake with the empty table main.t, in both format versions."""
     client = open_client(server, lake)

@@ -193,6 +193,7 @@ def read_head(lake: FreshLake) -> int:
     return found[0]
 
 
+@pytest.mark.whole
 def test_refs_name_a_snapshot_of_their_own_commit(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """In one lake snapshot with it; it stays, whatever DuckDB expires, and so it is when nobody had loaded the table before."""
     base = client.load()

@@ -14,6 +14,7 @@ from duckicelake.iceberg.manifest_list import ManifestListHeader, WrittenManifes
 from tests.rest.serving import Server
 from tests.rest.writing.client import Client, assert_main, data_file, make_header, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 FIRST, STALE, NEXT = 9_000_000_001, 9_000_000_002, 9_000_000_003
 
@@ -68,7 +69,7 @@ def table(standing: Server, standing_lake: FreshLake, request: pytest.FixtureReq
     return Table(client, standing_lake, standing_lake.duckdb(), name)
 
 
-@pytest.mark.parametrize("table", ["1", "2", "3"], indirect=True)
+@pytest.mark.parametrize("table", whole_after(1, ["1", "2", "3"]), indirect=True)
 def test_a_stale_append_takes_no_rows_away(table: Table) -> None:
     """It requires nothing of main, or the table's uuid alone; once it builds on what there is, it is taken."""
     table.take(table.append(1, FIRST))

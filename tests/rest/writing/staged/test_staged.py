@@ -21,6 +21,7 @@ from duckicelake.store.objects import Objects, StoreSettings
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, creation, open_client, write_file
 from tests.support.lakes import FreshLake
+from tests.support.tiers import whole_after
 
 GRACE = timedelta(hours=72)
 LATER = GRACE + timedelta(hours=1)
@@ -116,7 +117,7 @@ def test_a_client_that_goes_on_writing_loses_nothing(local_lake: FreshLake) -> N
     assert list_noted(local_lake) == set()
 
 
-@pytest.mark.parametrize("drop", ["", "?purgeRequested=false", "?purgeRequested=true"], ids=["live", "dropped", "purged"])
+@pytest.mark.parametrize("drop", whole_after(1, ["", "?purgeRequested=false", "?purgeRequested=true"]), ids=["live", "dropped", "purged"])
 def test_a_table_that_was_made_is_not_looked_at(client: Client, lake: FreshLake, drop: str) -> None:
     """Its place is forgotten, also when it has been dropped since: what lies there may be registered again, or is its purge's."""
     staged = stage(client)
@@ -239,7 +240,7 @@ def test_a_table_around_or_within_is_left_alone(lake: FreshLake, place: str) -> 
     assert list_noted(lake) == set()
 
 
-@pytest.mark.parametrize("act", ["staged", "purged", "live"])
+@pytest.mark.parametrize("act", whole_after(1, ["staged", "purged", "live"]))
 def test_files_elsewhere_take_no_memory(client: Client, lake: FreshLake, act: str) -> None:
     """A lake may have millions that its clients wrote; what lies in one place is asked of one place."""
     assert client.create("t").status == 200

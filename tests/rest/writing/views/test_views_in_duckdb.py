@@ -183,6 +183,7 @@ def test_an_open_transaction_of_duckdb_meets_a_view_of_its_name(server: Server, 
         assert server.ask("DELETE", f"{VIEWS}/v").status == 204
 
 
+@pytest.mark.whole
 def test_expiry_leaves_views_as_they_are(server: Server, duck: DuckDBPyConnection) -> None:
     """What was told or found once needs no older lake snapshot."""
     create(server, "told", {"duckdb": "FROM t"})
@@ -193,6 +194,7 @@ def test_expiry_leaves_views_as_they_are(server: Server, duck: DuckDBPyConnectio
     assert [load(server, "told"), load(server, "found")] == before
 
 
+@pytest.mark.whole
 def test_two_servers_replace_one_view_at_once(server: Server, lake: FreshLake, duck: DuckDBPyConnection) -> None:
     """Every acknowledged change is a version of its own, DuckDB's among them."""
     create(server, "v", {"duckdb": "SELECT 0, ''"}, properties={"version.history.num-entries": "100"})
