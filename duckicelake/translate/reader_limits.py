@@ -5,6 +5,7 @@ Versions: Spark 3.5 to 4.1 with Iceberg 1.11 and 1.12, Trino 483, PyIceberg 0.12
 DataFusion with pyiceberg-core 0.11. docs/upstream.md describes each limit.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +102,14 @@ def select_younger(table: CheckedTable) -> Affected:
     return [row for row in roots if first[row.column_id] > table.oldest_row or row.column_id in table.state.lacked]
 
 
+def select_double_partitions(table: CheckedTable) -> Affected:
+    """Return the columns of the Iceberg type double by whose values files are or were partitioned, by DuckDB or a client."""
+    parted = {row.column_id for row in table.state.partitions if row.transform == IDENTITY}
+    for note in table.state.notes.specs:
+        parted |= {field["source-id"] for field in json.loads(note.json) if field["transform"] == IDENTITY and not note.is_removed}
+    return [row for row in select_types(DOUBLES, table) if row.column_id in parted]
+
+
 def format_type_change(types: Mapping[str, str], table: CheckedTable, column: ColumnRow) -> str:
     """Return the SQL that gives a column a type that the reader reads; other types inside it are unchanged."""
     root = get_path(column.column_id, table.tree)[0]
@@ -132,6 +141,8 @@ def list_columns(table: CheckedTable, affected: Affected) -> list[str]:
     return [format_path(get_path(row.column_id, table.tree)) for row in affected]
 
 
+IDENTITY = "identity"
+DOUBLES = ("float64", "int128", "uint128")
 UNSIGNED = {"uint8": "INTEGER", "uint16": "INTEGER", "uint32": "BIGINT"}
 TIMES = {"time": "VARCHAR", "timetz": "VARCHAR"}
 NANOSECONDS = {"timestamp_ns": "TIMESTAMP"}
@@ -198,6 +209,12 @@ READER_LIMITS: Sequence[ReaderLimit] = (
         "Select an older column in the same query, or write the column into all files with DuckDB",
         select_younger,
         format_rewrite,
+    ),
+    ReaderLimit(
+        "PyIceberg 0.12",
+        "misses rows, without an error, when a query filters by a DOUBLE column by whose values the table is partitioned",
+        "Filter after the scan, or partition by another column and rewrite the files",
+        select_double_partitions,
     ),
     ReaderLimit(
         "Polars",

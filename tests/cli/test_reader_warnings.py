@@ -37,6 +37,7 @@ def test_a_lake_that_every_reader_reads_has_no_warnings(lake: FreshLake, tmp_pat
     with lake.duckdb() as conn:
         conn.execute("CREATE TABLE t AS SELECT i::INTEGER AS i, i::VARCHAR AS s, TIMESTAMP '2026-01-01' AS moment FROM range(30) r(i)")
         conn.execute("ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 42; UPDATE t SET d = d")
+        conn.execute("CREATE TABLE parted (x DOUBLE, f FLOAT); ALTER TABLE parted SET PARTITIONED BY (f)")
         conn.execute("CREATE TABLE empty (i INTEGER); ALTER TABLE empty ADD COLUMN d INTEGER DEFAULT 42")
     assert look(lake, tmp_path) == []
 
@@ -88,7 +89,8 @@ def test_columns_that_older_rows_lack_are_warned_of(lake: FreshLake, tmp_path: P
 
 @pytest.mark.whole
 def test_each_advice_ends_its_warning(lake: FreshLake, tmp_path: Path) -> None:
-    """The SQL runs as it is printed, keeps the values, and leaves nothing to warn of but JSON, which needs an option of Polars."""
+    """The SQL runs as it is printed, keeps the values, and leaves nothing to warn of but JSON, which needs an option of Polars,
+    and a partitioning."""
     with lake.duckdb() as conn:
         for kind in ("UTINYINT", "USMALLINT", "UINTEGER", "TIME", "TIMETZ", "TIMESTAMP_NS", "GEOMETRY"):
             values = " UNION ALL ".join(f"SELECT [CAST({value} AS {kind})] AS v" for value in EXTREMES[kind])
@@ -101,12 +103,14 @@ def test_each_advice_ends_its_warning(lake: FreshLake, tmp_path: Path) -> None:
         conn.execute("CREATE TABLE j AS SELECT '{}'::JSON AS j FROM range(30)")
         conn.execute("CREATE TABLE v AS SELECT range::VARIANT AS v FROM range(30)")
         conn.execute("CREATE TABLE d AS SELECT range AS i FROM range(30); ALTER TABLE d ADD COLUMN d INTEGER DEFAULT 42")
+        conn.execute("CREATE TABLE p (x DOUBLE); ALTER TABLE p SET PARTITIONED BY (x)")
         left = look(lake, tmp_path)
         assert {finding.subject for finding in left} == {limit.readers for limit in READER_LIMITS}
         while sql := [found[1] for finding in left if (found := EXAMPLE.search(finding.remedy))]:
             conn.execute(sql[0])
             left = look(lake, tmp_path)
-        assert [finding.subject for finding in left] == ["Polars"]
+        assert [finding.subject for finding in left] == ["PyIceberg 0.12", "Polars"]
+        assert find(left, "partitioned").problem.endswith(": main.p (x)")
         assert conn.execute("SELECT sum(d) FROM d").fetchone() == (30 * 42,)
         assert conn.execute("SELECT max(v[1]) FROM t_uinteger").fetchone() == (2**31 - 1,)
         assert conn.execute("SELECT count(DISTINCT v) FROM t_time").fetchone() == (2,)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,9 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedField, StringType, StructType, TimestampType
 
+from duckicelake.commands.check import list_findings
+from duckicelake.embedded.home import open_home
+from tests.rest.serving import make_settings
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 from tests.support.tiers import long_but, whole_but
@@ -121,13 +125,15 @@ def test_partitions_are_replaced_dynamically(served: Served) -> None:
 
 
 @pytest.mark.long
-def test_partitions_by_numbers_that_no_float_has_are_replaced_dynamically(served: Served) -> None:
-    """PyIceberg reads such a value of a partition rounded to a float, and finds the files by their bounds alone."""
+def test_partitions_by_numbers_that_no_float_has_are_replaced_dynamically(served: Served, tmp_path: Path) -> None:
+    """PyIceberg reads such a value of a partition rounded to a float, and finds the files by their bounds alone. `check` warns of it."""
     story = Story(served, PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "score")))
     story.table.append(story.rows(1, 2, 3, score=0.9))
     story.table.append(story.rows(1, 2, score=0.9))
     story.table.dynamic_partition_overwrite(story.rows(2, 3, score=0.9))
     story.check([1, 1, 2, 3])
+    (settings,) = make_settings(served.lake).lakes()
+    assert [finding.subject for finding in list_findings(settings, open_home(tmp_path / "home"))] == ["PyIceberg 0.12"]
     story.finish()
 
 
