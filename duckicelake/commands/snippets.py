@@ -573,8 +573,8 @@ def format_kafka_connect(facts: Facts) -> str:
         **{f"iceberg.catalog.{name}": fact for name, fact in _list_java(facts).items()},
     }
     return (
-        "# Iceberg's sink 1.11.0 with iceberg-aws-bundle and hadoop-client-api/-runtime 3.4.1. Make the topic control-iceberg first.\n"
-        + "".join(f"{name}={_escape_property(fact)}\n" for name, fact in properties.items())
+        "# Jars: iceberg-kafka-connect, -aws, -aws-bundle, -parquet and -orc 1.11.0, hadoop-client-api and -runtime 3.4.3, and theirs.\n"
+        "# Make the topic control-iceberg first.\n" + "".join(f"{name}={_escape_property(fact)}\n" for name, fact in properties.items())
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.outside import client_suite, flink_suite, go_suite, pyiceberg_suite, spark_suite, trino_suite
+from tests.outside import client_suite, flink_suite, go_suite, kafka_suite, pyiceberg_suite, spark_suite, trino_suite
 from tests.outside.results import Result, format_summary, judge, read_expected
 from tests.outside.stand import Stand, open_stand
 from tests.support.shared_stack import use_shared_stack
@@ -18,6 +18,7 @@ SUITES: Mapping[str, Callable[[Path, Stand, list[str]], dict[str, Result]]] = {
     "go": go_suite.run,
     "clients": client_suite.run,
     "flink": flink_suite.run,
+    "kafka": kafka_suite.run,
     "spark": spark_suite.run,
     "trino": trino_suite.run,
 }

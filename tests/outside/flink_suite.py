@@ -1,18 +1,11 @@
 """Flink: batches over the tables of `clients`, row by row against DuckDB; streams: reads, upserts, a write that is killed and goes on."""
 
-import hashlib
-import json
 import os
-import shutil
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -20,14 +13,23 @@ from duckdb import DuckDBPyConnection
 from duckicelake.commands.snippets import format_flink
 from tests.outside.client_program import NEW_ROW, simplify
 from tests.outside.client_suite import Case, copy_id, judge_case, list_cases, make_tables
+from tests.outside.java_program import (
+    JAVA,
+    JavaProgram,
+    ProgramRefused,
+    count_rows,
+    fetch_program,
+    judge_check,
+    list_classpath,
+    start_program,
+    wait_until,
+)
 from tests.outside.results import Result
 from tests.outside.stand import Stand
-from tests.rck.jars import RESOLVER
 
 FLINK, ICEBERG = "2.1.1", "1.11.0"
 """The newest releases of which the registry has all jars."""
 SOURCES = Path(__file__).parent / "flink"
-ANSWER_SECONDS = 180
 STREAMED_COUNT = 20_000
 COMPACT = "CALL ducklake_flush_inlined_data('lake'); CALL ducklake_merge_adjacent_files('lake')"
 OPENED = ("java.lang", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.net", "java.nio", "java.time")
@@ -45,115 +47,28 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
-class FlinkRefused(Exception):
-    """Flink did not carry out a command."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flink:
-    """One Flink in a process of its own."""
-
-    process: "subprocess.Popen[str]"
-    lines: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
-
-    def ask(self, command: str, text: str) -> list[Any]:
-        """Run a command of FlinkProgram.java; the rows that it prints. Raises: FlinkRefused: Flink's message, or no answer in time."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\t{text}".replace("\n", "\\n") + "\n")
-        self.process.stdin.flush()
-        rows: list[Any] = []
-        for word, answer in self._read():
-            if word == "error":
-                raise FlinkRefused(answer)
-            if word == "done":
-                return rows
-            rows.append(answer)
-        raise FlinkRefused(f"Flink ended or was silent for {ANSWER_SECONDS} seconds, after {len(rows)} rows")
-
-    def sql(self, statement: str) -> list[Any]:
-        """Run a statement to its end."""
-        return self.ask("sql", statement)
-
-    def _read(self) -> Iterator[tuple[str, Any]]:
-        """Yield words and answers until the process ends or is silent."""
-        while line := self.wait_for_line():
-            word, middle, answer = line.partition("\t")
-            if middle and word in {"row", "done", "error"}:
-                yield word, json.loads(answer)
-
-    def wait_for_line(self) -> str:
-        """Return the next line; an empty one at the end and when none comes in time."""
-        try:
-            return self.lines.get(timeout=ANSWER_SECONDS)
-        except Empty:
-            return ""
-
-    def listen(self) -> None:
-        """Put each line of the process into the queue, and an empty one at the end; this runs on a thread of its own."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
-
-
-def fetch(cache: Path) -> Path:
-    """Return the folder with the jars and our program; the first time Maven fetches 250 MB."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir()))).hexdigest()[:12]
-    folder = cache / f"flink-{FLINK}-{digest}"
-    if (folder / "complete").exists():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    options = [f"-Dflink={FLINK}", f"-Diceberg={ICEBERG}", f"-DoutputDirectory={folder / 'jars'}", "-DincludeScope=runtime"]
-    subprocess.run(["mvn", "--batch-mode", "--quiet", "--strict-checksums", "-f", SOURCES / "pom.xml", RESOLVER, *options], check=True)
-    classes = ["-d", folder / "classes", "-cp", f"{folder / 'jars'}/*"]
-    subprocess.run(["javac", "-nowarn", *classes, *sorted(SOURCES.glob("*.java"))], check=True)
-    (folder / "complete").touch()
-    return folder
-
-
 @contextmanager
-def start(folder: Path, stand: Stand, mode: str, **more: str) -> Generator[Flink]:
+def start(folder: Path, stand: Stand, mode: str, **more: str) -> Generator[JavaProgram]:
     """Start a Flink that knows the catalog by the text that `connect --client flink` prints. It is killed at the end."""
     opened = [word for module in OPENED for word in ("--add-opens", f"java.base/{module}=ALL-UNNAMED")]
-    command = [
-        "java",
-        "-Xmx900m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        *opened,
-        "-cp",
-        f"{folder / 'classes'}:{folder / 'jars'}/*",
-    ]
     settings = {**SETTINGS, "execution.runtime-mode": mode, **{name.replace("_", "."): text for name, text in more.items()}}
-    words = [*command, "FlinkProgram", *(f"{name}={text}" for name, text in settings.items())]
-    environment = {**os.environ, "AWS_REGION": stand.lake.store.region}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
-    try:
-        flink = Flink(process)
-        Thread(target=flink.listen, daemon=True).start()
+    words = [*JAVA, "-Xmx900m", *opened, *list_classpath(folder), "FlinkProgram", *(f"{name}={text}" for name, text in settings.items())]
+    with start_program(words, folder / "log", {**os.environ, "AWS_REGION": stand.lake.store.region}) as flink:
         for statement in format_flink(stand.facts).split(";\n"):
             if code := "\n".join(line for line in statement.splitlines() if not line.startswith("--")).strip():
-                flink.sql(code)
+                flink.ask("sql", code)
         yield flink
-    finally:
-        process.kill()
-        process.wait()
 
 
 def run(cache: Path, stand: Stand, chosen: list[str]) -> dict[str, Result]:
     """Run the cases that are chosen, or all; the results by case."""
-    folder = fetch(cache)
+    folder = fetch_program(cache, "flink", SOURCES, {"flink": FLINK, "iceberg": ICEBERG})
     cases = [case for case in list_cases() if case.operation != "connect" and (not chosen or case.name in chosen)]
     with stand.lake.duckdb() as conn:
         results = run_batches(folder, stand, conn, cases) if cases else {}
         for name, check in STREAMS.items():
             if not chosen or name in chosen:
-                try:
-                    check(folder, stand, conn)
-                    results[name] = Result("passed")
-                except (FlinkRefused, AssertionError) as error:
-                    results[name] = Result("failed", f"{type(error).__name__}: {error}"[:3000])
+                results[name] = judge_check(partial(check, folder, stand, conn))
     return results
 
 
@@ -164,16 +79,16 @@ def run_batches(folder: Path, stand: Stand, conn: DuckDBPyConnection, cases: lis
         return {case.name: judge_case("flink", case, ask_case(flink, case), conn, "") for case in cases}
 
 
-def ask_case(flink: Flink, case: Case) -> Mapping[str, Any]:
+def ask_case(flink: JavaProgram, case: Case) -> Mapping[str, Any]:
     """Return the rows of a case, or the error."""
     table = f"`lake`.`main`.`{case.table}`"
     try:
         if case.operation == "append":
-            flink.sql(f"INSERT INTO {table} VALUES ({NEW_ROW['id']}, '{NEW_ROW['name']}', {NEW_ROW['v']})")
+            flink.ask("sql", f"INSERT INTO {table} VALUES ({NEW_ROW['id']}, '{NEW_ROW['name']}', {NEW_ROW['v']})")
         if case.operation == "copy":
-            return {"rows": flink.sql(f"INSERT INTO {table} SELECT {copy_id('flink')}, x FROM {table} WHERE id = 1")}
-        return {"rows": simplify(flink.sql(f"SELECT * FROM {table}{' WHERE id < 10' if case.operation == 'filter' else ''}"))}
-    except FlinkRefused as error:
+            return {"rows": flink.ask("sql", f"INSERT INTO {table} SELECT {copy_id('flink')}, x FROM {table} WHERE id = 1")}
+        return {"rows": simplify(flink.ask("sql", f"SELECT * FROM {table}{' WHERE id < 10' if case.operation == 'filter' else ''}"))}
+    except ProgramRefused as error:
         return {"error": str(error)[:2000]}
 
 
@@ -211,8 +126,8 @@ def check_stream_restart(folder: Path, stand: Stand, conn: DuckDBPyConnection) -
     )
     with tempfile.TemporaryDirectory() as kept:
         with start(folder, stand, "streaming", execution_checkpointing_dir=f"file://{kept}") as flink:
-            flink.sql("CREATE TABLE lake.main.written (id INT, name STRING)")
-            flink.sql(source)
+            flink.ask("sql", "CREATE TABLE lake.main.written (id INT, name STRING)")
+            flink.ask("sql", source)
             flink.ask("start", insert)
             wait_until(lambda: count_rows(conn, "written") > STREAMED_COUNT // 5)
         before = count_rows(conn, "written")
@@ -222,7 +137,7 @@ def check_stream_restart(folder: Path, stand: Stand, conn: DuckDBPyConnection) -
         last = max(Path(kept).glob("*/chk-*/_metadata"), key=lambda path: int(path.parent.name.removeprefix("chk-"))).parent
         recovered = {"execution_checkpointing_dir": f"file://{kept}", "execution_state-recovery_path": f"file://{last}"}
         with start(folder, stand, "streaming", **recovered) as flink:
-            flink.sql(source)
+            flink.ask("sql", source)
             flink.ask("start", insert)
             flink.ask("wait", "")
     found = conn.execute("SELECT id, name FROM written ORDER BY id").fetchall()
@@ -232,38 +147,41 @@ def check_stream_restart(folder: Path, stand: Stand, conn: DuckDBPyConnection) -
 def check_upsert(folder: Path, stand: Stand, conn: DuckDBPyConnection) -> None:
     """Upserts replace the rows of their keys, also those that DuckDB changed and inserted in between."""
     with start(folder, stand, "streaming") as flink:
-        flink.sql(
+        flink.ask(
+            "sql",
             "CREATE TABLE lake.main.upserted (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED) "
-            "WITH ('format-version'='2', 'write.upsert.enabled'='true')"
+            "WITH ('format-version'='2', 'write.upsert.enabled'='true')",
         )
-        flink.sql("INSERT INTO lake.main.upserted VALUES (1, 10), (2, 20), (3, 30)")
+        flink.ask("sql", "INSERT INTO lake.main.upserted VALUES (1, 10), (2, 20), (3, 30)")
         conn.execute("UPDATE upserted SET v = 99 WHERE id = 3; INSERT INTO upserted VALUES (4, 40), (5, 50)")
-        flink.sql("INSERT INTO lake.main.upserted VALUES (2, 21), (4, 41), (6, 60)")
+        flink.ask("sql", "INSERT INTO lake.main.upserted VALUES (2, 21), (4, 41), (6, 60)")
     expected = [{"id": 1, "v": 10}, {"id": 2, "v": 21}, {"id": 3, "v": 99}, {"id": 4, "v": 41}, {"id": 5, "v": 50}, {"id": 6, "v": 60}]
     assert read_rows(conn, "SELECT * FROM upserted ORDER BY id") == expected
     with start(folder, stand, "batch") as flink:
-        assert sorted(flink.sql("SELECT * FROM lake.main.upserted"), key=lambda row: row["id"]) == expected
+        assert sorted(flink.ask("sql", "SELECT * FROM lake.main.upserted"), key=lambda row: row["id"]) == expected
 
 
 def check_write(folder: Path, stand: Stand, conn: DuckDBPyConnection) -> None:
     """Tables that Flink makes, appends to, evolves, overwrites and drops are DuckDB's too."""
     with start(folder, stand, "batch") as flink:
-        flink.sql(
+        flink.ask(
+            "sql",
             "CREATE TABLE lake.main.typed (id INT, b BIGINT, f FLOAT, d DOUBLE, c DECIMAL(9, 2), s STRING, x BYTES, o BOOLEAN, t DATE, "
-            "m TIMESTAMP(6), z TIMESTAMP_LTZ(6), l ARRAY<INT>, r ROW<a INT, n STRING>, k MAP<STRING, INT>, p STRING) PARTITIONED BY (p)"
+            "m TIMESTAMP(6), z TIMESTAMP_LTZ(6), l ARRAY<INT>, r ROW<a INT, n STRING>, k MAP<STRING, INT>, p STRING) PARTITIONED BY (p)",
         )
-        flink.sql(
+        flink.ask(
+            "sql",
             "INSERT INTO lake.main.typed VALUES (1, 10000000000, CAST(0.5 AS FLOAT), 1e10, 12.25, 'ü', X'00FF', TRUE, DATE '1969-12-31', "
             "TIMESTAMP '1969-12-31 23:59:59.5', CAST(TIMESTAMP '2024-02-29 12:00:00.25' AS TIMESTAMP_LTZ(6)), ARRAY[1, 2], ROW(7, 'x'), "
-            "MAP['a', 1], 'one')"
+            "MAP['a', 1], 'one')",
         )
-        flink.sql("ALTER TABLE lake.main.typed ADD (later STRING)")
-        flink.sql("INSERT INTO lake.main.typed (id, p, later) VALUES (2, 'two', 'z')")
-        rows = sorted(simplify(flink.sql("SELECT * FROM lake.main.typed")), key=lambda row: row["id"])
+        flink.ask("sql", "ALTER TABLE lake.main.typed ADD (later STRING)")
+        flink.ask("sql", "INSERT INTO lake.main.typed (id, p, later) VALUES (2, 'two', 'z')")
+        rows = sorted(simplify(flink.ask("sql", "SELECT * FROM lake.main.typed")), key=lambda row: row["id"])
         assert rows == read_rows(conn, "SELECT * FROM typed ORDER BY id")
-        flink.sql("INSERT OVERWRITE lake.main.typed PARTITION (p = 'two') (id, later) SELECT 3, 'y'")
+        flink.ask("sql", "INSERT OVERWRITE lake.main.typed PARTITION (p = 'two') (id, later) SELECT 3, 'y'")
         assert conn.execute("SELECT id, later FROM typed ORDER BY id").fetchall() == [(1, None), (3, "y")]
-        flink.sql("DROP TABLE lake.main.typed")
+        flink.ask("sql", "DROP TABLE lake.main.typed")
         assert conn.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'typed'").fetchone() == (0,)
 
 
@@ -273,18 +191,3 @@ STREAMS: Mapping[str, Callable[[Path, Stand, DuckDBPyConnection], None]] = {
     "stream/restart": check_stream_restart,
     "stream/upsert": check_upsert,
 }
-
-
-def count_rows(conn: DuckDBPyConnection, table: str) -> int:
-    """Return the number of a table's rows."""
-    found = conn.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return 0 if found is None else int(found[0])
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds. Raises: FlinkRefused: it does not within the time of an answer"""
-    ends = time.monotonic() + ANSWER_SECONDS
-    while not holds():
-        if time.monotonic() > ends:
-            raise FlinkRefused(f"nothing came within {ANSWER_SECONDS} seconds")
-        time.sleep(0.05)

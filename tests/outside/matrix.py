@@ -19,12 +19,24 @@ CLIENTS: Mapping[str, str] = {
     "flink": "Flink 2.1",
     "trino": "Trino 483",
 }
-LOADING: Mapping[str, str] = {"dlt": "dlt 1.31", "dbt": "dbt-duckdb 1.11", "sqlmesh": "SQLMesh 0.236", "flink": "Flink 2.1"}
-FLINKS_OWN: Mapping[str, str] = {
-    "write/tables": "create, partition, append every type, evolve, overwrite, drop",
-    "stream/read": "a stream over inlined rows, files, a new column, a flush and a merge",
-    "stream/restart": "a streaming write, killed and restarted from its checkpoint, beside DuckDB",
-    "stream/upsert": "upserts of rows that DuckDB changed in between",
+LOADING: Mapping[str, str] = {
+    "dlt": "dlt 1.31",
+    "dbt": "dbt-duckdb 1.11",
+    "sqlmesh": "SQLMesh 0.236",
+    "flink": "Flink 2.1",
+    "kafka": "Kafka Connect 3.9",
+}
+JOBS: Mapping[str, Mapping[str, str]] = {
+    "flink": {
+        "write/tables": "create, partition, append every type, evolve, overwrite, drop",
+        "stream/read": "a stream over inlined rows, files, a new column, a flush and a merge",
+        "stream/restart": "a streaming write, killed and restarted from its checkpoint, beside DuckDB",
+        "stream/upsert": "upserts of rows that DuckDB changed in between",
+    },
+    "kafka": {
+        "sink/restart": "a topic into a table that the sink makes and adds a column to, killed and restarted, beside DuckDB",
+        "sink/rewind": "events that the coordinator reads again after a merge in DuckDB",
+    },
 }
 
 
@@ -42,14 +54,14 @@ def format_loads() -> str:
     """Return the table of tools and jobs that write tables of their own."""
     words = dict(_list_words())
     loads = [(tool, name, f"`{name}`") for tool, names in LOADERS.items() for name in names]
-    loads += [("flink", name, told) for name, told in FLINKS_OWN.items()]
+    loads += [(suite, name, text) for suite, jobs in JOBS.items() for name, text in jobs.items()]
     lines = [f"| {LOADING[tool]} | {told} | {_find_word(words, f'{tool}/{name}')} |" for tool, name, told in loads]
     return "\n".join(["| tool | what it does | DuckDB reads the same |", "| --- | --- | --- |", *lines])
 
 
 def _list_words() -> Iterator[tuple[str, str]]:
     yield from _list_words_of(read_expected("clients"), "")
-    for suite in ("flink", "trino"):
+    for suite in ("flink", "kafka", "trino"):
         yield from _list_words_of(read_expected(suite), f"{suite}/")
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.outside.client_suite import ENVIRONMENTS, LOADERS, list_cases, list_loads
 from tests.outside.flink_suite import STREAMS
 from tests.outside.go_suite import read_results
-from tests.outside.matrix import CLIENTS, FLINKS_OWN, format_loads, format_matrix
+from tests.outside.kafka_suite import SINKS
+from tests.outside.matrix import CLIENTS, JOBS, format_loads, format_matrix
 from tests.outside.results import EXPECTED, Result, judge, read_expected
 from tests.support.shared_stack import ROOT
 
@@ -55,7 +56,7 @@ def test_the_page_has_what_the_runs_found() -> None:
     assert {name for entry in read_expected("clients") for name in entry["tests"]} <= known
     assert {name for entry in read_expected("flink") for name in entry["tests"]} <= {case.name for case in list_cases()} | {*STREAMS}
     assert {name for entry in read_expected("trino") for name in entry["tests"]} <= {case.name for case in list_cases()}
-    assert set(FLINKS_OWN) == set(STREAMS)
+    assert {suite: set(jobs) for suite, jobs in JOBS.items()} == {"flink": set(STREAMS), "kafka": set(SINKS)}
     page = (ROOT / "docs" / "compatibility.md").read_text()
     assert format_matrix() in page, format_matrix()
     assert format_loads() in page, format_loads()

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -129,7 +130,12 @@ def serving(home: Path, port: int, *arguments: str) -> Generator[Server]:
 
 def find_port() -> int:
     """Return a port that is free now, away from those that outgoing connections use."""
-    return next(port for port in range(LOWEST_PORT - 5000 + os.getpid() % 4000, LOWEST_PORT) if is_free(port))
+    return find_ports(1)[0]
+
+
+def find_ports(count: int) -> list[int]:
+    """Return several ports that are free now, away from those that outgoing connections use."""
+    return list(islice(filter(is_free, range(LOWEST_PORT - 5000 + os.getpid() % 4000, LOWEST_PORT)), count))
 
 
 def is_running(pid: int) -> bool:
