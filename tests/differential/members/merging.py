@@ -1,8 +1,8 @@
 """Histories of merges: a lake and its branches, which are merged, rebased, reset, reverted, tagged and deleted between changes.
 
-What a statement of DuckDB or a commit of PyIceberg makes of a member is read in a new session. What an operation on branches must make of
-it is computed from these rows: a merge takes from the rows of what it is merged into those that the branch deleted, and adds those that it
-added. Branches are merged with the lake, and with the branch they were made of.
+What a client of the lake (`clients.py`) or a commit of PyIceberg makes of a member is read in a new session. What an operation on branches
+must make of it is computed from these rows: a merge takes from the rows of what it is merged into those that the branch deleted, and adds
+those that it added. Branches are merged with the lake, and with the branch they were made of.
 """
 
 import warnings
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import duckdb
 import psycopg
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -25,36 +24,16 @@ from duckicelake.lake.branches.merge import MergeRequest, MergeResult, merge_bra
 from duckicelake.lake.branches.merge_rules import CANCEL, OURS, Resolution
 from duckicelake.lake.branches.reset import reset_branch
 from duckicelake.lake.branches.revert import RevertRequest, revert_snapshot
-from tests.differential.replay import find_doubled
-from tests.differential.sessions import Sessions
-from tests.lake.branches.repository import MAINTENANCE, as_lake
+from tests.differential.members.clients import CHANGES, LakeClient, State, Table, count_rows
+from tests.lake.branches.repository import as_lake
 from tests.rest.branches.test_served import open_catalog
 from tests.rest.serving import Server
 from tests.support.lakes import FreshLake
 
 MAIN, MOST = "main", 5
-CHANGES: Mapping[str, Sequence[str]] = {
-    "append": ("INSERT INTO {t} (id, v) SELECT i, 'w{n}' FROM range({n}000, {n}030) r(i)",),
-    "insert": ("INSERT INTO {t} (id, v) VALUES ({n}001, 'w{n}'), ({n}002, 'w{n}')",),
-    "delete": ("DELETE FROM {t} WHERE id % 3 = {n} % 3",),
-    "delete few": ("DELETE FROM {t} WHERE id % 31 = {n} % 31",),
-    "update": ("UPDATE {t} SET v = 'u{n}' WHERE id % 5 = {n} % 5",),
-    "add": ("ALTER TABLE {t} ADD COLUMN c{n} INTEGER", "INSERT INTO {t} (id, c{n}) VALUES ({n}001, 1)"),
-    "rename": ("ALTER TABLE {t} RENAME TO t{n}",),
-    "drop": ("DROP TABLE {t}",),
-    "create": ("CREATE TABLE t{n} (id BIGINT, v VARCHAR)", "INSERT INTO t{n} SELECT i, 'w{n}' FROM range({n}000, {n}040) r(i)"),
-    "flush": MAINTENANCE[:1],
-    "compact": MAINTENANCE[1:2],
-    "rewrite": MAINTENANCE[2:3],
-    "clean": MAINTENANCE[4:],
-    "maintain": MAINTENANCE,
-}
 LIKELY = ("append", "append", "insert", "delete", "delete few", "update", "merge", "merge", "rebase", "rebase", "take mine")
 OF_BRANCHES = ("up", "up", "down", "down", "fork branch")
 KINDS = (*LIKELY, *OF_BRANCHES, *CHANGES, "iceberg append", "iceberg delete", "fork", "fork", "tag", "reset", "revert", "remove", "gc")
-
-Row = tuple[tuple[str, object], ...]
-Counted = Counter[Row]
 
 
 class Event(NamedTuple):
@@ -63,17 +42,6 @@ class Event(NamedTuple):
     kind: str
     member: int
     other: int
-
-
-class Table(NamedTuple):
-    """A table's name and rows; a row has no NULLs, so that columns that are added change none."""
-
-    name: str
-    rows: Counted
-
-
-State = Mapping[str, Table]
-"""The tables of a member by their uuids."""
 
 
 def draw_events() -> st.SearchStrategy[list[Event]]:
@@ -115,8 +83,8 @@ class Counts:
 class Repository:
     """A served lake with its branches, on which events are played."""
 
-    def __init__(self, lake: FreshLake, server: Server, sessions: Sessions, counts: Counts) -> None:
-        self._lake, self._server, self._sessions, self._counts = lake, server, sessions, counts
+    def __init__(self, lake: FreshLake, server: Server, client: LakeClient, counts: Counts) -> None:
+        self._lake, self._server, self._client, self._counts = lake, server, client, counts
         self._conn: psycopg.Connection = lake.psycopg()
         self._number = 0
         self.members = {MAIN: Member(MAIN, lake, open_catalog(server, lake, "lake"), {}, MAIN, {})}
@@ -156,27 +124,17 @@ class Repository:
 
     def _read(self, member: Member) -> None:
         """Note what a new session sees."""
-        with self._sessions.on_lake(member.lake) as session:
-            [(head,)] = session.conn.execute("SELECT id FROM ducklake_current_snapshot('lake')").fetchall()
-            named = session.conn.execute("SELECT table_uuid::VARCHAR, table_name FROM ducklake_table_info('lake')").fetchall()
-            member.shown[head] = {uuid: Table(name, read_rows(session.conn, name)) for uuid, name in named}
+        head, member.shown[head] = self._client.read(member.lake)
 
     def _run(self, member: Member, kind: str, other: int) -> None:
-        tables = sorted(table.name for table in member.now.values()) if member.shown else []
+        tables = sorted(member.now.values(), key=lambda table: table.name) if member.shown else []
         if not tables and kind != "create":
             return
-        name = tables[other % len(tables)] if tables else ""
+        table = tables[other % len(tables)] if tables else Table("", Counter())
         if kind.startswith("iceberg"):
-            change_by_iceberg(member.catalog, kind, name, self._number)
+            change_by_iceberg(member.catalog, kind, table.name, self._number)
         else:
-            with self._sessions.on_lake(member.lake) as session:
-                for statement in CHANGES[kind]:
-                    try:
-                        session.conn.execute(statement.format(t=name, n=self._number))
-                    except duckdb.TransactionException as error:
-                        # DuckDB 1.5.5 cannot rewrite tables with a column that older inlined rows lack.
-                        if "inlined-data aggregates" not in str(error):
-                            raise
+            self._client.change(member.lake, kind, table, self._number)
         before = member.now if member.shown else None
         self._read(member)
         assert kind not in ("flush", "compact", "rewrite", "clean", "maintain") or member.now == before, kind
@@ -247,6 +205,7 @@ class Repository:
         of = parent or self.members[MAIN]
         branch.base = of.now if parent is None else parent.base
         branch.parent, branch.parent_base, branch.shown = of.name, of.now, dict(of.shown)
+        self._client.forget(branch.lake)
         self._read(branch)
         assert branch.now == expected, branch.name
 
@@ -274,17 +233,13 @@ class Repository:
             assert member.now == expected, f"revert of {after} on {member.name}"
 
     def prove(self) -> None:
-        """Fail unless DuckDB and PyIceberg show of each member what it showed, at each snapshot that it has."""
+        """Fail unless the client and PyIceberg show of each member what it showed, at each snapshot that it has."""
         for member in self.members.values():
-            with self._sessions.on_lake(member.lake) as session:
-                left = {row[0] for row in session.conn.execute("SELECT snapshot_id FROM ducklake_snapshots('lake')").fetchall()}
-                doubled = {name for _, name in find_doubled(session.conn)}
-                for at in sorted(left & set(member.shown)):
-                    for table in member.shown[at].values():
-                        if table.name not in doubled and not shows(session.conn, table, at):
-                            # DuckDB may take older tables for those of this snapshot once it has read inlined rows: docs/upstream.md.
-                            self._sessions.attach_again(session, member.lake)
-                            assert read_rows(session.conn, table.name, at) == table.rows, f"DuckDB: {member.name} {table.name} {at}"
+            try:
+                left, doubled = self._client.prove(member.lake, member.shown)
+            except AssertionError as error:
+                error.add_note(f"member: {member.name}")
+                raise
             self._prove_iceberg(member, left, doubled)
 
     def _prove_iceberg(self, member: Member, left: set[int], doubled: set[str]) -> None:
@@ -297,25 +252,6 @@ class Repository:
                 if uuid in member.shown[at] and snapshot_id is not None and snapshot_id >= min(ids) and table.name not in doubled:
                     rows = count_rows(published.scan(snapshot_id=snapshot_id).to_arrow().to_pylist())
                     assert rows == member.shown[at][uuid].rows, f"PyIceberg: {member.name} {table.name} {at}"
-
-
-def shows(conn: duckdb.DuckDBPyConnection, table: Table, at: int) -> bool:
-    """Return True if a session shows these rows at a snapshot."""
-    try:
-        return read_rows(conn, table.name, at) == table.rows
-    except duckdb.CatalogException:
-        return False
-
-
-def read_rows(conn: duckdb.DuckDBPyConnection, name: str, at: int | None = None) -> Counted:
-    """The rows of a table, now or at a snapshot."""
-    version = "" if at is None else f" AT (VERSION => {at})"
-    return count_rows(conn.execute(f"FROM lake.main.{name}{version}").to_arrow_table().to_pylist())
-
-
-def count_rows(rows: Sequence[Mapping[str, object]]) -> Counted:
-    """Rows without NULLs, counted."""
-    return Counter(tuple(sorted((key, value) for key, value in row.items() if value is not None)) for row in rows)
 
 
 def name_left_out(result: MergeResult) -> set[str]:
@@ -357,9 +293,9 @@ def change_by_iceberg(catalog: RestCatalog, kind: str, name: str, number: int) -
         table.append(pa.table({"id": pa.array(range(number * 1000, number * 1000 + 15), pa.int64()), "v": [f"i{number}"] * 15}))
 
 
-def prove_merges(lake: FreshLake, server: Server, events: Sequence[Event], sessions: Sessions, counts: Counts) -> None:
+def prove_merges(lake: FreshLake, server: Server, events: Sequence[Event], client: LakeClient, counts: Counts) -> None:
     """Play events on a lake with a branch, and prove all members."""
-    repository = Repository(lake, server, sessions, counts)
+    repository = Repository(lake, server, client, counts)
     for event in events:
         repository.play(event)
     repository.prove()
