@@ -1,17 +1,16 @@
 """A lake with its branches and tags, as REST shows it: made, listed, renamed, reset, deleted and merged; their logs and differences.
 
 `rest` calls this on worker threads. Lists, logs and differences are read in one transaction; branches are made and deleted on a connection
-outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction; a merge, a
-revert, a reset and a rename are one transaction, and a repeated request with the same key gets the same answer. Their line of the audit log
-is in it; that of the other changes is written after them. `commands.branches` calls `lake.branches` itself, without lines. The store is not
-touched.
+outside the pool, on which a revert is also tried for its preview, and rolled back. A merge is planned in a read transaction. Each change is
+one transaction, with its line of the audit log and the key of its request: a repeated request gets the same answer. A collection of garbage
+is one for each member, and another one for line and key. `commands.branches` calls `lake.branches` itself, without lines. The store is
+not touched.
 """
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -19,9 +18,9 @@ import psycopg
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import AlreadyExists, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
-from duckicelake.lake.audit_log import DONE, AuditContext, AuditLine, log_line, write_line
-from duckicelake.lake.branches.create import BranchRequest, create_branch
-from duckicelake.lake.branches.delete import collect_garbage, delete_branch, delete_left_snapshots, note_reader, release_tag
+from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
+from duckicelake.lake.branches.create import BranchRequest, create_branch, create_prepared, parse_at, prepare_creation
+from duckicelake.lake.branches.delete import collect_garbage, delete_found, delete_left_snapshots, note_reader, release_tag
 from duckicelake.lake.branches.diff import Diff, read_diff
 from duckicelake.lake.branches.log import NEWEST, LogEntry, describe_diff, describe_entry, read_log
 from duckicelake.lake.branches.merge import MergeRequest, check_plan, describe_conflict, describe_result, merge_locked, plan_merge, preview
@@ -30,6 +29,7 @@ from duckicelake.lake.branches.registry import (
     MAIN,
     Branch,
     check_name,
+    drop_deleted,
     find_branch,
     get_branch,
     get_ref_schema,
@@ -44,7 +44,7 @@ from duckicelake.lake.branches.revert import RevertRequest, describe_revert, rev
 from duckicelake.lake.branches.revert import preview_revert as try_revert
 from duckicelake.lake.branches.spare import prepare_spare as make_spare
 from duckicelake.lake.branches.spare import remove_spare as drop_spare
-from duckicelake.lake.connect import connecting, reading, writing
+from duckicelake.lake.connect import Lake, connecting, in_transaction, reading, writing
 from duckicelake.lake.install import LOCK_PAUSE_S
 from duckicelake.lake.writing.idempotency import claim_key, find_outcome, note_answer
 from duckicelake.lake.writing.transaction import committing
@@ -67,6 +67,7 @@ __all__ = [
     "list_made",
     "make",
     "merge",
+    "parse_at",
     "preview_merge",
     "preview_revert",
     "remove",
@@ -89,12 +90,47 @@ def list_made(warehouse: Warehouse, *, is_tag: bool = False) -> list[tuple[Branc
     return [(branch, names.get(branch.parent)) for branch in branches if branch.is_tag == is_tag]
 
 
-def make(warehouse: Warehouse, request: BranchRequest, audit_context: AuditContext) -> Branch:
-    """Make a branch or a tag. Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas."""
-    with connecting(warehouse.lake) as conn:
-        branch = create_branch(conn, warehouse.lake.metadata_schema, request)
-        _write_audit_line(conn, audit_context, branch.name)
-    return branch
+def make(warehouse: Warehouse, asked: RequestContext, request: BranchRequest) -> tuple[Branch, str | None]:
+    """Make a branch or a tag and return it as `list_made` does; a request with the same key makes it once.
+
+    Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas
+    """
+    done = _run(warehouse, asked, lambda opened: _make_once(opened, request))
+    return _get_made(
+        warehouse, done["metadata-schema"], f"{request.name[:64]!r} was made, and has been deleted since.", is_tag=request.is_tag
+    )
+
+
+def _make_once(warehouse: Warehouse, request: BranchRequest) -> dict[str, Any]:
+    lake = warehouse.lake
+    with connecting(lake) as conn:
+        prepare_creation(conn, lake.metadata_schema, request)
+        with in_transaction(conn), _recording(lake, conn) as answer:
+            answer["metadata-schema"] = create_prepared(conn, lake.metadata_schema, request).schema_name
+    _log(lake)
+    return answer
+
+
+@contextmanager
+def _recording(lake: Lake, conn: psycopg.Connection) -> Generator[dict[str, Any]]:
+    """Claim the key of the request in an open transaction, and at the end store the answer with it and write the audit line.
+
+    Yields the answer, which the caller fills. Raises: RequestRepeated.
+    """
+    answer: dict[str, Any] = {}
+    if lake.request is not None:
+        claim_key(conn, lake.request)
+    yield answer
+    if lake.request is not None:
+        note_answer(conn, lake.request, json.dumps(answer))
+    if lake.audit_context is not None:
+        write_line(conn, lake.audit_context, None)
+
+
+def _log(lake: Lake) -> None:
+    """Write the audit line of a change that has committed into the server's log."""
+    if lake.audit_context is not None:
+        log_line(AuditLine(lake.audit_context, DONE))
 
 
 def prepare_spare(warehouse: Warehouse) -> None:
@@ -109,14 +145,22 @@ def remove_spare(warehouse: Warehouse, idle_s: float = 0.0) -> bool:
         return drop_spare(conn, warehouse.lake.metadata_schema, idle_s)
 
 
-def remove(warehouse: Warehouse, name: str, audit_context: AuditContext, *, is_tag: bool = False) -> None:
-    """Delete a branch or a tag. Raises: NotFound: there is none of exactly that name."""
-    with connecting(warehouse.lake) as conn:
-        found = find_branch(conn, name)
-        if found is None or found.name != name or found.is_tag != is_tag:
-            raise NotFound(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
-        delete_branch(conn, warehouse.lake.metadata_schema, name, is_tag=is_tag)
-        _write_audit_line(conn, audit_context, name)
+def remove(warehouse: Warehouse, asked: RequestContext, name: str, *, is_tag: bool = False) -> None:
+    """Delete a branch or a tag; a request with the same key deletes it once. Raises: NotFound: there is none of exactly that name."""
+    _run(warehouse, asked, lambda opened: _remove_once(opened, name, is_tag=is_tag))
+
+
+def _remove_once(warehouse: Warehouse, name: str, *, is_tag: bool) -> dict[str, Any]:
+    lake = warehouse.lake
+    with connecting(lake) as conn:
+        with in_transaction(conn), _recording(lake, conn) as answer:
+            found = find_branch(conn, name)
+            if found is None or found.name != name or found.is_tag != is_tag:
+                raise NotFound(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
+            number = delete_found(conn, found)
+        _log(lake)
+        drop_deleted(conn, lake.metadata_schema, number)
+    return answer
 
 
 def rename(warehouse: Warehouse, asked: RequestContext, name: str, new_name: str) -> tuple[Branch, str | None]:
@@ -132,22 +176,15 @@ def _rename_once(warehouse: Warehouse, name: str, new_name: str) -> dict[str, An
     lake = warehouse.lake
     with connecting(lake) as conn:
         prepare_rename(conn, lake.metadata_schema, new_name)
-    with writing(lake) as conn:
-        if lake.request is not None:
-            claim_key(conn, lake.request)
-        answer = {"metadata-schema": rename_locked(conn, name, new_name).schema_name}
-        if lake.request is not None:
-            note_answer(conn, lake.request, json.dumps(answer))
-        if lake.audit_context is not None:
-            write_line(conn, lake.audit_context, None)
-    if lake.audit_context is not None:
-        log_line(AuditLine(lake.audit_context, DONE))
+    with writing(lake) as conn, _recording(lake, conn) as answer:
+        answer["metadata-schema"] = rename_locked(conn, name, new_name).schema_name
+    _log(lake)
     return answer
 
 
-def _get_made(warehouse: Warehouse, schema_name: str, message: str) -> tuple[Branch, str | None]:
-    """Return the branch in that metadata schema as `list_made` does. Raises: NotFound, with this message."""
-    made = next((made for made in list_made(warehouse) if made[0].schema_name == schema_name), None)
+def _get_made(warehouse: Warehouse, schema_name: str, message: str, *, is_tag: bool = False) -> tuple[Branch, str | None]:
+    """Return the branch or tag in that metadata schema as `list_made` does. Raises: NotFound, with this message."""
+    made = next((made for made in list_made(warehouse, is_tag=is_tag) if made[0].schema_name == schema_name), None)
     if made is None:
         raise NotFound(message)
     return made
@@ -179,35 +216,27 @@ def _reset_once(warehouse: Warehouse, schema_name: str) -> dict[str, Any]:
     return answer
 
 
-def collect(warehouse: Warehouse, audit_context: AuditContext) -> int:
-    """Schedule files that members kept for each other and that none of them needs; return how many are scheduled on all of them."""
-    with connecting(warehouse.lake) as conn:
-        count = collect_garbage(conn, warehouse.lake.metadata_schema)
-        _write_audit_line(conn, audit_context, MAIN)
-    return count
+def collect(warehouse: Warehouse, asked: RequestContext) -> int:
+    """Schedule files that members kept for each other and that none of them needs; return how many are scheduled on all of them.
+
+    One that was killed has no effect that another one does not have: a request with the same key collects again then.
+    """
+    return _run(warehouse, asked, _collect_once)["scheduled"]
 
 
-def _write_audit_line(conn: psycopg.Connection, audit_context: AuditContext, *names: str) -> None:
-    about = replace(audit_context, objects=tuple(map(format_branch, names)))
-    write_line(conn, about, None)
-    log_line(AuditLine(about, DONE))
+def _collect_once(warehouse: Warehouse) -> dict[str, Any]:
+    lake = warehouse.lake
+    with connecting(lake) as conn:
+        count = collect_garbage(conn, lake.metadata_schema)
+        with in_transaction(conn), _recording(lake, conn) as answer:
+            answer["scheduled"] = count
+    _log(lake)
+    return answer
 
 
 def format_branch(name: str) -> str:
     """Return a branch as the audit log names it."""
     return f"branch:{name}"
-
-
-def parse_at(at: object) -> int | datetime | None:
-    """Return a snapshot id or a time (a number, or text); a time without a zone is in UTC. Raises: ValueError."""
-    if at is None or (isinstance(at, int) and not isinstance(at, bool)):
-        return at
-    if not isinstance(at, str):
-        raise ValueError("neither a number nor a text")
-    if at.isdecimal():
-        return int(at)
-    time = datetime.fromisoformat(at)
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 SNAPSHOT_TRIES = 10

@@ -9,7 +9,7 @@ store is only read, for the rows of a difference (`branch_rows`). `fill_defaults
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
 
 import psycopg
@@ -21,7 +21,7 @@ from duckicelake.config import LakeSettings, Settings
 from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, Forbidden
 from duckicelake.lake import access_rules
-from duckicelake.lake.branches.create import BranchRequest, create_branch
+from duckicelake.lake.branches.create import BranchRequest, create_branch, parse_at
 from duckicelake.lake.branches.delete import collect_garbage, delete_branch
 from duckicelake.lake.branches.diff import ColumnChange, Diff, ObjectChange, RowSources, read_diff, read_differing_files, read_row_sources
 from duckicelake.lake.branches.layout import read_format
@@ -35,24 +35,13 @@ from duckicelake.lake.connect import BEGIN_READING, mapped_errors
 from duckicelake.lake.install import format_search_path, has_settings
 
 
-def parse_at(text: str | None) -> int | datetime | None:
-    """Return the snapshot id or the time of a text; a time without a zone is in UTC. Raises: BadRequest."""
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadRequest(f"--at {text!r} is neither a snapshot id nor a time like 2026-03-01T12:00:00+00:00.") from error
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
 def create(settings: Settings, warehouse: str | None, name: str, parent: str, at: str | None) -> Sequence[str]:
     """Create a branch and return what to print: how clients reach it."""
     lake, request = choose_lake(settings, warehouse), BranchRequest(name, parent, parse_at(at))
     with connecting(lake) as conn:
         branch = create_branch(conn, lake.metadata_schema, request)
     return (
-        f"branch {branch.name} begins at snapshot {branch.fork_snapshot_id} of {request.parent}",
+        f"branch {branch.name} begins at snapshot {branch.fork_snapshot_id} of {request.origin}",
         f"  Iceberg clients: warehouse {lake.name}@{branch.name}",
         f"  DuckDB: METADATA_SCHEMA '{branch.schema_name}', its data in {branch.data_path}",
     )
@@ -64,7 +53,7 @@ def create_tag(settings: Settings, warehouse: str | None, name: str, parent: str
     with connecting(lake) as conn:
         tag = create_branch(conn, lake.metadata_schema, request)
     return (
-        f"tag {tag.name} is snapshot {tag.fork_snapshot_id} of {request.parent}, which no expiry removes",
+        f"tag {tag.name} is snapshot {tag.fork_snapshot_id} of {request.origin}, which no expiry removes",
         f"  Iceberg clients: warehouse {lake.name}@{tag.name}, read-only",
         f"  DuckDB: METADATA_SCHEMA '{tag.schema_name}', READ_ONLY",
     )

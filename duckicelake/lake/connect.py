@@ -308,6 +308,13 @@ def connecting(lake: Lake) -> Generator[psycopg.Connection]:
 
 
 @contextmanager
+def in_transaction(conn: psycopg.Connection) -> Generator[None]:
+    """A transaction on a connection of `connecting`; it commits at the end of the block, and an error rolls it back."""
+    with conn.transaction():
+        yield
+
+
+@contextmanager
 def mapped_errors(lake_name: str) -> Generator[None]:
     """Turn psycopg's errors into `CatalogError`s whose messages never contain a connection string."""
     try:

@@ -121,7 +121,7 @@ def test_a_branch_is_merged(lake: FreshLake, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("at", ["yesterday", "12.5"])
 def test_an_unreadable_fork_point_is_refused(lake: FreshLake, tmp_path: Path, at: str) -> None:
-    """A fork point is a number or a time."""
+    """A fork point is a number, a time or a tag."""
     with pytest.raises(BadRequest, match="--at"):
         ask(settings_for(lake), "branch", "create", "dev", "--at", at, "--home", str(tmp_path / "home"))
 

@@ -16,8 +16,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.branches.layout import KINDS, VersionedKind, list_kinds
+from duckicelake.lake.branches.layout import (
+    KINDS,
+    SELECT_INLINED,
+    VersionedKind,
+    list_kinds,
+)
 from duckicelake.lake.branches.registry import MergePoint
 from duckicelake.lake.changes import NOTES_KIND, parse_changes
 from duckicelake.lake.lake_format import SCHEMA_NAME

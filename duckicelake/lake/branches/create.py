@@ -9,9 +9,9 @@ what the first branch added to the lake.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import LiteralString
 
@@ -19,7 +19,19 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable
-from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, Schemas, build_moved_path, name_inlined, read_columns, read_format
+from duckicelake.lake.branches.layout import (
+    FOLDER,
+    NO_DATA_FILE,
+    SELECT_INLINED,
+    VIEWED,
+    Schemas,
+    build_moved_path,
+    format_copying,
+    has_inlined,
+    name_inlined,
+    read_columns,
+    read_format,
+)
 from duckicelake.lake.branches.notes import COPY_OWN_FILE_NOTES, copy_notes
 from duckicelake.lake.branches.registry import (
     MAIN,
@@ -44,17 +56,40 @@ STRIDE_BITS, ROW_ID_BITS = 32, 40
 
 @dataclass(frozen=True, slots=True)
 class BranchRequest:
-    """A branch to make. `at`: the snapshot it begins with, or a time; None: the parent's newest snapshot. `is_tag`: it is never changed."""
+    """A branch to make. `at`: the snapshot it begins with, a time, or the name of a tag; None: the parent's newest snapshot.
+
+    `is_tag`: it is never changed.
+    """
 
     name: str
     parent: str = MAIN
-    at: int | datetime | None = None
+    at: int | datetime | str | None = None
     is_tag: bool = False
+
+    @property
+    def origin(self) -> str:
+        """The branch, or the tag, that it is made of."""
+        return self.at if isinstance(self.at, str) else self.parent
 
     @property
     def is_automatic(self) -> bool:
         """True for the tag that a server makes to show a snapshot: its name is the snapshot's number."""
-        return self.is_tag and self.parent == MAIN and self.name == str(self.at)
+        return self.is_tag and self.parent == MAIN and isinstance(self.at, int) and self.name == str(self.at)
+
+
+def parse_at(at: object) -> int | datetime | str | None:
+    """Return a snapshot id or a time (a number, or text), or else a tag's name; a time without a zone is in UTC. Raises: ValueError."""
+    if at is None or (isinstance(at, int) and not isinstance(at, bool)):
+        return at
+    if not isinstance(at, str):
+        raise ValueError("neither a number nor a text")
+    if at.isdecimal():
+        return int(at)
+    try:
+        time = datetime.fromisoformat(at)
+    except ValueError:
+        return at
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +109,29 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
     Raises: AlreadyExists: there is a branch of that name. BadRequest: the name, the parent or the snapshot cannot be used
             ServiceUnavailable: the lake is never idle
     """
+    prepare_creation(conn, lake_schema, request, tries)
+    return create_prepared(conn, lake_schema, request, tries)
+
+
+def prepare_creation(conn: psycopg.Connection, lake_schema: str, request: BranchRequest, tries: int = LOCK_TRIES) -> None:
+    """Prepare the lake for a branch, in transactions of its own, and set the search path to the lake's. Raises: as `create_branch`."""
     if not request.is_automatic:
         check_name(request.name, lake_schema)
     _install_repository(conn, lake_schema, tries)
     drop_deleted(conn, lake_schema)
     conn.execute(format_search_path(lake_schema))
+
+
+def create_prepared(conn: psycopg.Connection, lake_schema: str, request: BranchRequest, tries: int = LOCK_TRIES) -> Branch:
+    """Create a branch of a prepared lake in a transaction, which may be the caller's. Raises: as `create_branch`."""
     if find_branch(conn, request.name) is not None:
         raise AlreadyExists(f"Branch already exists: {request.name!r}. Delete it first, or choose another name.")
     parent = None if request.parent == MAIN else find_branch(conn, request.parent)
     if parent is None and request.parent != MAIN:
         raise BadRequest(f"Branch does not exist: {request.parent!r}. --from names {MAIN!r} or a branch.")
+    if isinstance(request.at, str):
+        tag = _get_tag(conn, request.at, parent)
+        request, parent = replace(request, parent=tag.name, at=None), tag
     if parent is not None and request.at is not None:
         raise BadRequest("A branch of a branch begins at its newest snapshot; leave out --at.")
     try:
@@ -95,6 +143,16 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
     except psycopg.errors.DuplicateSchema as error:
         taken = f"{lake_schema}@{request.name}"
         raise AlreadyExists(f"Postgres has a schema {taken!r} already, which is no branch of this lake. Choose another name.") from error
+
+
+def _get_tag(conn: psycopg.Connection, name: str, parent: Branch | None) -> Branch:
+    """Return the tag that a branch begins at. Raises: BadRequest: there is none of that name, or it is of another branch."""
+    tag = find_branch(conn, name)
+    if tag is None or not tag.is_tag:
+        raise BadRequest(f"Tag does not exist: {name[:64]!r}. --at is a snapshot id, a time like 2026-03-01T12:00:00+00:00, or a tag.")
+    if parent is not None and tag.parent != parent.schema_name:
+        raise BadRequest(f"The tag {tag.name!r} was not made of {parent.name!r}. Leave --from out, or name the branch it was made of.")
+    return tag
 
 
 def read_repository_script() -> bytes:
@@ -333,13 +391,6 @@ def to_uri(path: str) -> str:
     return f"file://{path}" if path.startswith("/") else path
 
 
-FOLDER = sql.SQL("""
-CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''
-     WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '')
-     ELSE (SELECT value FROM {source}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) || coalesce(s.path, '')
-END || coalesce(t.path, '')""")
-"""The folder of a table `t` in a schema `s`, which relative paths of its files start from."""
-
 SHOW_LAKE = sql.SQL("""
 UPDATE {branch}.branch_fork SET fork_snapshot_id = {fork}, next_file_id = {next_file_id}, next_catalog_id = {next_catalog_id},
                                 parent_snapshot_id = {fork}, parent_file_id = {next_file_id};
@@ -473,16 +524,6 @@ def copy_tables(conn: psycopg.Connection, lake_format: LakeFormat, names: Mappin
         conn.execute(COPY_NESTING.format(**names))
 
 
-OF_DELETES: Mapping[str, sql.Composable] = {"begin": sql.Identifier("begin_snapshot")}
-"""The column of tables of inlined deletes, which are the same in both versions of DuckLake."""
-
-SELECT_INLINED = """
-SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') IS NOT NULL AS has_deletes
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
-"""
-
-
 # The newest table for inlined rows of each table that was altered: without it DuckDB makes one of a number that no change of the columns
 # has, and reads its rows by the first columns of the table.
 SELECT_NEEDED = sql.SQL("""
@@ -529,32 +570,6 @@ def _copy_inlined(conn: psycopg.Connection, claim: _Claim, names: Mapping[str, s
             registered = "INSERT INTO {branch}.ducklake_inlined_data_tables SELECT * FROM {source}.ducklake_inlined_data_tables"
             conn.execute(sql.SQL(registered + " WHERE table_name = {name}").format(**names, name=sql.Literal(name)))
     conn.execute(STOP_INLINING.format(**names))
-
-
-HAS_INLINED = sql.SQL("SELECT EXISTS (SELECT FROM {original} WHERE {begin} <= {fork})")
-
-
-def has_inlined(conn: psycopg.Connection, original: sql.Composable, names: Mapping[str, sql.Composable], *, has_deletes: bool) -> bool:
-    """Return True if a table of inlined rows, or of inlined deletes, has any of the fork point."""
-    row = conn.execute(HAS_INLINED.format(**{**names, **(OF_DELETES if has_deletes else {})}, original=original)).fetchone()
-    return bool(row and row[0])
-
-
-def format_copying(
-    columns: Sequence[str],
-    copy: sql.Composable,
-    original: sql.Composable,
-    names: Mapping[str, sql.Composable],
-    *,
-    has_deletes: bool,
-) -> sql.Composed:
-    """Return the statement that copies the inlined rows, or deletes, of the fork point."""
-    begin = (OF_DELETES if has_deletes else names)["begin"]
-    end = sql.SQL("CASE WHEN {end} > {fork} THEN NULL ELSE {end} END").format(**names)
-    # The third column of inlined rows ends them; inlined deletes do not end.
-    shown = [end if place == 2 and not has_deletes else sql.Identifier(column) for place, column in enumerate(columns)]
-    query = sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} <= {}")
-    return query.format(copy, sql.SQL(", ").join(shown), original, begin, names["fork"])
 
 
 def remove_repository(conn: psycopg.Connection, lake_schema: str, tries: int = LOCK_TRIES) -> None:

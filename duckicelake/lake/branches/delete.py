@@ -76,12 +76,21 @@ def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_t
     if branch.is_tag != is_tag:
         raise BadRequest(f"{name!r} is a {'tag' if branch.is_tag else 'branch'}; delete it as such.")
     with conn.transaction():
-        number = lock_branch(conn, branch)
-        if number is None:
-            raise BadRequest(f"{'Tag' if is_tag else 'Branch'} does not exist: {name!r}. It has just been deleted.")
-        # A merge that went on meanwhile has given the branch another number.
-        _schedule(conn, replace(branch, number=number))
+        number = delete_found(conn, branch)
     return number not in drop_deleted(conn, lake_schema, number)
+
+
+def delete_found(conn: psycopg.Connection, branch: Branch) -> int:
+    """Delete a branch or tag in the caller's transaction and return its number, by which `drop_deleted` drops its schema afterwards.
+
+    The search path is the lake's. Raises: BadRequest: it has just been deleted
+    """
+    number = lock_branch(conn, branch)
+    if number is None:
+        raise BadRequest(f"{'Tag' if branch.is_tag else 'Branch'} does not exist: {branch.name!r}. It has just been deleted.")
+    # A merge that went on meanwhile has given the branch another number.
+    _schedule(conn, replace(branch, number=number))
+    return number
 
 
 # Branches that another version made are deleted too: these columns are in all of them.

@@ -11,8 +11,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.lake.branches.create import FOLDER, SELECT_INLINED
-from duckicelake.lake.branches.layout import name_inlined, read_format
+from duckicelake.lake.branches.layout import (
+    FOLDER,
+    SELECT_INLINED,
+    name_inlined,
+    read_format,
+)
 from duckicelake.lake.lake_format import SHOWN_SCHEMA_NAME
 
 MADE, DROPPED, RENAMED, CHANGED, REPLACED = "made", "dropped", "renamed", "changed", "replaced"

@@ -1,7 +1,7 @@
 """The relations of a branch: views over the lake's tables as of the fork point, and the tables and triggers that take what is written.
 
 `create` calls it in the transaction that makes a branch, before that transaction takes the lake's lock. `merge_write`, `rebase`,
-`refork` and `revert` use only its lists of tables and columns and `build_moved_path`, in their transactions.
+`refork` and `revert` use only its lists of tables and columns, `build_moved_path` and the copying of inlined rows, in their transactions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -261,6 +261,49 @@ def read_format(conn: psycopg.Connection, schema: str) -> LakeFormat:
 def name_inlined(lake_format: LakeFormat) -> dict[str, sql.Composable]:
     """Return the first columns of tables of inlined rows, for statements that name them `row_id`, `begin` and `end`."""
     return dict(zip(("row_id", "begin", "end"), map(sql.Identifier, lake_format.inlined_columns), strict=True))
+
+
+FOLDER = sql.SQL("""
+CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''
+     WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '')
+     ELSE (SELECT value FROM {source}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) || coalesce(s.path, '')
+END || coalesce(t.path, '')""")
+"""The folder of a table `t` in a schema `s`, which relative paths of its files start from."""
+
+OF_DELETES: Mapping[str, sql.Composable] = {"begin": sql.Identifier("begin_snapshot")}
+"""The column of tables of inlined deletes, which are the same in both versions of DuckLake."""
+
+SELECT_INLINED = """
+SELECT c.relname, substring(c.relname FROM '^ducklake_inlined_delete_[0-9]+$') IS NOT NULL AS has_deletes
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+"""
+
+
+HAS_INLINED = sql.SQL("SELECT EXISTS (SELECT FROM {original} WHERE {begin} <= {fork})")
+
+
+def has_inlined(conn: psycopg.Connection, original: sql.Composable, names: Mapping[str, sql.Composable], *, has_deletes: bool) -> bool:
+    """Return True if a table of inlined rows, or of inlined deletes, has any of the fork point."""
+    row = conn.execute(HAS_INLINED.format(**{**names, **(OF_DELETES if has_deletes else {})}, original=original)).fetchone()
+    return bool(row and row[0])
+
+
+def format_copying(
+    columns: Sequence[str],
+    copy: sql.Composable,
+    original: sql.Composable,
+    names: Mapping[str, sql.Composable],
+    *,
+    has_deletes: bool,
+) -> sql.Composed:
+    """Return the statement that copies the inlined rows, or deletes, of the fork point."""
+    begin = (OF_DELETES if has_deletes else names)["begin"]
+    end = sql.SQL("CASE WHEN {end} > {fork} THEN NULL ELSE {end} END").format(**names)
+    # The third column of inlined rows ends them; inlined deletes do not end.
+    shown = [end if place == 2 and not has_deletes else sql.Identifier(column) for place, column in enumerate(columns)]
+    query = sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} <= {}")
+    return query.format(copy, sql.SQL(", ").join(shown), original, begin, names["fork"])
 
 
 def create_relations(conn: psycopg.Connection, schemas: Schemas, number: int) -> None:

@@ -21,8 +21,10 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import PLACEHOLDER, Changes, LiveObject, read_changes
-from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.branches.layout import list_kinds
+from duckicelake.lake.branches.layout import (
+    SELECT_INLINED,
+    list_kinds,
+)
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import Conflict, Decision, MergePlan, Resolution, Side, decide
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head

@@ -14,8 +14,12 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.changes import AT_FORK, NOW, SideVersions, get_table_id
-from duckicelake.lake.branches.create import FOLDER
-from duckicelake.lake.branches.layout import KINDS, VersionedKind, read_columns
+from duckicelake.lake.branches.layout import (
+    FOLDER,
+    KINDS,
+    VersionedKind,
+    read_columns,
+)
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.registry import MergePoint
 

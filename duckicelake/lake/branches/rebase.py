@@ -11,8 +11,14 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.branches.changes import get_table_id
-from duckicelake.lake.branches.create import OF_DELETES, SELECT_INLINED
-from duckicelake.lake.branches.layout import PREFIX, VIEWED, list_copied, read_columns
+from duckicelake.lake.branches.layout import (
+    OF_DELETES,
+    PREFIX,
+    SELECT_INLINED,
+    VIEWED,
+    list_copied,
+    read_columns,
+)
 from duckicelake.lake.branches.merge_notes import copy_merged_notes
 from duckicelake.lake.branches.merge_rules import MergePlan
 from duckicelake.lake.branches.merge_write import Head, MergeWriter, read_head

@@ -18,7 +18,6 @@ from duckicelake.lake.branches.create import (
     CHANGE_SETTINGS,
     FOLDER,
     ROW_ID_BITS,
-    SELECT_INLINED,
     SELECT_NEEDED,
     SHOW_BRANCH,
     SHOW_LAKE,
@@ -27,11 +26,18 @@ from duckicelake.lake.branches.create import (
     build_branch_path,
     copy_own_rows,
     copy_tables,
-    format_copying,
-    has_inlined,
     to_uri,
 )
-from duckicelake.lake.branches.layout import NO_DATA_FILE, VIEWED, build_moved_path, list_copied, read_columns
+from duckicelake.lake.branches.layout import (
+    NO_DATA_FILE,
+    SELECT_INLINED,
+    VIEWED,
+    build_moved_path,
+    format_copying,
+    has_inlined,
+    list_copied,
+    read_columns,
+)
 from duckicelake.lake.branches.merge_write import Head
 from duckicelake.lake.branches.notes import COPY_NOTES
 from duckicelake.lake.branches.registry import Branch, MergePoint, list_branches

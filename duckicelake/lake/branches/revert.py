@@ -17,8 +17,16 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
 from duckicelake.lake.branches.changes import PLACEHOLDER, get_table_id
-from duckicelake.lake.branches.create import SELECT_INLINED
-from duckicelake.lake.branches.layout import KINDS, OF_TABLES, VersionedKind, list_kinds, name_inlined, read_columns, read_format
+from duckicelake.lake.branches.layout import (
+    KINDS,
+    OF_TABLES,
+    SELECT_INLINED,
+    VersionedKind,
+    list_kinds,
+    name_inlined,
+    read_columns,
+    read_format,
+)
 from duckicelake.lake.branches.merge import CUTTING_KINDS, INSERT_SNAPSHOT, SELECT_UNSOUND
 from duckicelake.lake.branches.merge_rules import Conflict
 from duckicelake.lake.branches.merge_write import CREATE_ROWS, FILE_PARTS, STOP_INLINING, Head, read_head

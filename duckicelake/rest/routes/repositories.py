@@ -8,6 +8,7 @@ touched. The rows of a difference are read in another process, which `rest.diff_
 """
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
@@ -16,11 +17,11 @@ from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.grants import Rights
 from duckicelake.catalog import repositories
+from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.repositories import Branch, BranchRequest
 from duckicelake.catalog.warehouse import is_snapshot_id
 from duckicelake.errors import BadRequest, Forbidden, MergeConflicts
 from duckicelake.iceberg.json_reader import as_object, decode_json, find_text, find_text_map, get_flag, get_long, get_text
-from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.auth.permissions import check_branch, check_manages_warehouse, check_merge, check_sees_branches
 from duckicelake.rest.context import OpenLake, ServerContext, Target
 from duckicelake.rest.diff_process import read_unless_left
@@ -99,10 +100,10 @@ class RepositoryRoutes:
             lambda: repositories.preview_revert(warehouse, request) if is_dry_run else repositories.revert(warehouse, asked, request)
         )
 
-    def collect_garbage(self, request: Request, target: Target) -> dict[str, int]:
+    def collect_garbage(self, target: Target, key: Key) -> dict[str, int]:
         """Schedule the files that the lake and its branches kept for each other and that none of them needs any longer."""
         warehouse = self._context.get_lake(target.prefix).warehouse
-        return {"scheduled": repositories.collect(warehouse, describe_request(request.scope))}
+        return {"scheduled": repositories.collect(warehouse, key.about(repositories.format_branch(repositories.MAIN)))}
 
 
 def _answer(apply: Callable[[], dict[str, Any]]) -> Response:
@@ -166,13 +167,13 @@ class BranchRoutes:
         lake = self._context.get_repository(target.prefix)
         return {"branches": [describe_branch(lake, branch, parent) for branch, parent in repositories.list_made(lake.warehouse)]}
 
-    def create_branch(self, request: Request, target: Target, body: Body) -> BranchResponse:
+    def create_branch(self, target: Target, body: Body, key: Key) -> BranchResponse:
         """Make a branch of the lake or of another branch."""
-        return self._create(request, target, body, is_tag=False)
+        return self._create(target, body, key, is_tag=False)
 
-    def delete_branch(self, request: Request, target: Target, name: BranchName) -> Response:
+    def delete_branch(self, target: Target, name: BranchName, key: Key) -> Response:
         """Delete a branch; the clean-up of the lake removes the files that only the branch had."""
-        return self._delete(request, target, decode_segment(name, "branch"), is_tag=False)
+        return self._delete(target, decode_segment(name, "branch"), key, is_tag=False)
 
     def rename_branch(self, target: Target, name: BranchName, body: Body, key: Key) -> BranchResponse:
         """Give a branch another name; its metadata schema and its folders stay. Needs `drop` on the old name, `create` on the new."""
@@ -201,36 +202,37 @@ class BranchRoutes:
         is_manager = target.session.may_choose_locations
         return {"tags": [describe_branch(lake, tag, parent) for tag, parent in tags if is_manager or not tag.is_automatic]}
 
-    def create_tag(self, request: Request, target: Target, body: Body) -> BranchResponse:
+    def create_tag(self, target: Target, body: Body, key: Key) -> BranchResponse:
         """Make a tag of the lake or of a branch: a snapshot that stays readable by its name."""
-        return self._create(request, target, body, is_tag=True)
+        return self._create(target, body, key, is_tag=True)
 
-    def delete_tag(self, request: Request, target: Target, name: TagName) -> Response:
+    def delete_tag(self, target: Target, name: TagName, key: Key) -> Response:
         """Delete a tag; its snapshot may expire then."""
-        return self._delete(request, target, decode_segment(name, "tag"), is_tag=True)
+        return self._delete(target, decode_segment(name, "tag"), key, is_tag=True)
 
-    def _create(self, request: Request, target: Target, body: bytes, *, is_tag: bool) -> BranchResponse:
+    def _create(self, target: Target, body: bytes, key: RequestContext, *, is_tag: bool) -> BranchResponse:
         node = as_object(decode_json(body), MAKING)
         name, parent = get_text(node, "name", MAKING), _get_ref(node, "from", MAKING)
         try:
             at = repositories.parse_at(node.get("at"))
         except ValueError as error:
-            raise BadRequest(f"Cannot parse {MAKING}: at is neither a snapshot id nor a time like 2026-03-01T12:00:00+00:00.") from error
+            raise BadRequest(f"Cannot parse {MAKING}: at is neither a number nor a text.") from error
         lake = self._context.get_repository(target.prefix)
         repositories.check_branch_name(lake.warehouse, name)
         check_branch(target.session, name, Rights.CREATE)
-        if at is not None or is_snapshot_id(parent):
+        if isinstance(at, int | datetime) or is_snapshot_id(parent):
             # Older snapshots are shown by the grants of today: what was moved out of a namespace since is in it again there.
             check_manages_warehouse(target.session)
-        made = repositories.make(lake.warehouse, BranchRequest(name, parent, at, is_tag), describe_request(request.scope))
+        asked = key.about(repositories.format_branch(name))
+        made = repositories.make(lake.warehouse, asked, BranchRequest(name, parent, at, is_tag))
         if self._context.branches is not None:
             self._context.branches.note_made(lake)
-        return describe_branch(lake, made, parent)
+        return describe_branch(lake, *made)
 
-    def _delete(self, request: Request, target: Target, name: str, *, is_tag: bool) -> Response:
+    def _delete(self, target: Target, name: str, key: RequestContext, *, is_tag: bool) -> Response:
         lake = self._context.get_repository(target.prefix)
         check_branch(target.session, name, Rights.DROP)
-        repositories.remove(lake.warehouse, name, describe_request(request.scope), is_tag=is_tag)
+        repositories.remove(lake.warehouse, key.about(repositories.format_branch(name)), name, is_tag=is_tag)
         return Response(status_code=204)
 
 

@@ -1,6 +1,7 @@
 """Rights on branches: who makes, changes and deletes them, and a lake that is changed by merges alone."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import uuid4
@@ -39,6 +40,14 @@ def test_branches_are_made_listed_and_deleted_over_rest(lake: FreshLake) -> None
         assert post('{"name": "child", "from": "dev"}') == (200, "child")
         assert post('{"name": "old", "at": 0}') == (200, "old")
         assert post('{"name": "dev"}') == (409, "AlreadyExistsException")
+        assert server.ask("POST", TAGS, {"Content-Type": "application/json"}, b'{"name": "v1", "from": "dev"}').status == 200
+        assert post('{"name": "first", "at": "v1"}') == (200, "first")
+        assert post('{"name": "second", "from": "dev", "at": "v1"}') == (200, "second")
+        for wrong in ('{"name": "x", "from": "child", "at": "v1"}', '{"name": "x", "at": "child"}'):
+            assert post(wrong) == (400, "BadRequestException"), wrong
+        for name in ("first", "second"):
+            assert {each["name"]: each["from"] for each in server.get(BRANCHES).json["branches"]}[name] == "v1"
+            assert server.ask("DELETE", f"{BRANCHES}/{name}").status == 204
         for wrong in ('{"name": "a b"}', '{"name": "x", "at": "noon"}', '{"name": "x", "from": "none"}', "{}", '{"name": "x", "at": true}'):
             assert post(wrong) == (400, "BadRequestException"), wrong
         listed = server.get(BRANCHES).json["branches"]
@@ -54,6 +63,41 @@ def test_branches_are_made_listed_and_deleted_over_rest(lake: FreshLake) -> None
         assert server.ask("DELETE", f"{BRANCHES}/CHILD").error == (404, "NotFoundException")
         assert [each["from"] for each in server.get(BRANCHES).json["branches"]] == [None, "main"]
         assert server.get("/management/v1/repositories/lake%40child/branches").error == (400, "BadRequestException")
+
+
+def test_a_repeated_request_makes_and_deletes_once(lake: FreshLake) -> None:
+    """With its key it gets the same answer, also after others have changed what it named; another request with the key is refused."""
+    with serve(make_settings(lake)) as server:
+
+        def send(method: str, path: str, body: str | None = None) -> Callable[[], tuple[int, object]]:
+            headers = {"Idempotency-Key": str(uuid4()), "Content-Type": "application/json"}
+
+            def ask_again() -> tuple[int, object]:
+                answer = server.ask(method, path, headers, None if body is None else body.encode())
+                return answer.status, answer.json if answer.body else None
+
+            return ask_again
+
+        make, tag = send("POST", BRANCHES, '{"name": "dev"}'), send("POST", TAGS, '{"name": "v1", "from": "dev"}')
+        assert (make(), tag()) == (make(), tag())
+        assert send("POST", BRANCHES, '{"name": "dev"}')()[0] == 409
+        delete, delete_tag = send("DELETE", f"{BRANCHES}/dev"), send("DELETE", f"{TAGS}/v1")
+        assert (delete_tag(), delete()) == ((204, None), (204, None))
+        assert make()[0] == 404, "it was made, and has been deleted"
+        assert send("POST", BRANCHES, '{"name": "dev"}')()[0] == 200
+        assert (delete_tag(), delete()) == ((204, None), (204, None)), "the new branch of that name stays"
+        assert [each["name"] for each in server.get(BRANCHES).json["branches"]] == ["dev"]
+        collect = send("POST", "/management/v1/repositories/lake/gc")
+        assert collect() == collect() == (200, {"scheduled": 0})
+        lines = lake.psycopg().execute("SELECT operation, objects FROM iceberg_audit ORDER BY id").fetchall()
+        assert lines == [
+            ("createBranch", ["branch:dev"]),
+            ("createTag", ["branch:v1"]),
+            ("deleteTag", ["branch:v1"]),
+            ("deleteBranch", ["branch:dev"]),
+            ("createBranch", ["branch:dev"]),
+            ("collectGarbage", ["branch:main"]),
+        ]
 
 
 @pytest.mark.whole
