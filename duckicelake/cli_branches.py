@@ -24,7 +24,7 @@ def add_branch_commands(cli: typer.Typer) -> None:
 def branch_create(
     name: str,
     parent: Annotated[str, typer.Option("--from", help="The branch to begin with; main is the lake itself.")] = "main",
-    at: Annotated[str | None, typer.Option(help="A snapshot id of the lake, or a time, to begin with.", show_default="the newest")] = None,
+    at: Annotated[str | None, typer.Option(help="A snapshot id, a time or a tag to begin with.", show_default="the newest")] = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
@@ -213,7 +213,7 @@ BRANCH_COMMANDS = {
 def tag_create(
     name: str,
     parent: Annotated[str, typer.Option("--from", help="The branch to tag; main is the lake itself.")] = "main",
-    at: Annotated[str | None, typer.Option(help="A snapshot id of the lake, or a time, to tag.", show_default="the newest")] = None,
+    at: Annotated[str | None, typer.Option(help="A snapshot id, a time or a tag to tag.", show_default="the newest")] = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,

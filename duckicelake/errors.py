@@ -53,6 +53,10 @@ class NotFound(CatalogError):
     """An object that the table's state references is missing from the object store."""
 
 
+class NoSuchRef(NotFound):
+    """The branch, the tag or the lake snapshot of a request on branches does not exist."""
+
+
 class AlreadyExists(CatalogError):
     """A namespace, table or view of that name exists."""
 

@@ -9,7 +9,7 @@ not touched.
 
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import psycopg
 
 from duckicelake.catalog.idempotency import RequestContext, run_once
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import AlreadyExists, CommitStateUnknown, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
+from duckicelake.errors import AlreadyExists, CommitStateUnknown, LakeBusy, MergeConflicts, NoSuchRef, ServiceUnavailable
 from duckicelake.lake.audit_log import DONE, AuditLine, log_line, write_line
 from duckicelake.lake.branches.create import BranchRequest, create_branch, create_prepared, parse_at, prepare_creation
 from duckicelake.lake.branches.delete import collect_garbage, delete_found, delete_left_snapshots, note_reader, release_tag
@@ -96,9 +96,7 @@ def make(warehouse: Warehouse, asked: RequestContext, request: BranchRequest) ->
     Raises: what `create_branch` raises; Forbidden: the server's Postgres role may not create schemas
     """
     done = _run(warehouse, asked, lambda opened: _make_once(opened, request))
-    return _get_made(
-        warehouse, done["metadata-schema"], f"{request.name[:64]!r} was made, and has been deleted since.", is_tag=request.is_tag
-    )
+    return _get_made(warehouse, done, f"{request.name[:64]!r} was made, and has been deleted since.", is_tag=request.is_tag)
 
 
 def _make_once(warehouse: Warehouse, request: BranchRequest) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def _make_once(warehouse: Warehouse, request: BranchRequest) -> dict[str, Any]:
     with connecting(lake) as conn:
         prepare_creation(conn, lake.metadata_schema, request)
         with in_transaction(conn), _recording(lake, conn) as answer:
-            answer["metadata-schema"] = create_prepared(conn, lake.metadata_schema, request).schema_name
+            answer |= _identify(create_prepared(conn, lake.metadata_schema, request))
     _log(lake)
     return answer
 
@@ -146,7 +144,7 @@ def remove_spare(warehouse: Warehouse, idle_s: float = 0.0) -> bool:
 
 
 def remove(warehouse: Warehouse, asked: RequestContext, name: str, *, is_tag: bool = False) -> None:
-    """Delete a branch or a tag; a request with the same key deletes it once. Raises: NotFound: there is none of exactly that name."""
+    """Delete a branch or a tag; a request with the same key deletes it once. Raises: NoSuchRef: there is none of exactly that name."""
     _run(warehouse, asked, lambda opened: _remove_once(opened, name, is_tag=is_tag))
 
 
@@ -156,7 +154,7 @@ def _remove_once(warehouse: Warehouse, name: str, *, is_tag: bool) -> dict[str, 
         with in_transaction(conn), _recording(lake, conn) as answer:
             found = find_branch(conn, name)
             if found is None or found.name != name or found.is_tag != is_tag:
-                raise NotFound(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
+                raise NoSuchRef(f"{'Tag' if is_tag else 'Branch'} does not exist: {name[:64]!r}.")
             number = delete_found(conn, found)
         _log(lake)
         drop_deleted(conn, lake.metadata_schema, number)
@@ -169,24 +167,29 @@ def rename(warehouse: Warehouse, asked: RequestContext, name: str, new_name: str
     Raises: what `rename_branch` raises; LakeBusy: another session held the branch all the time
     """
     done = _run(warehouse, asked, lambda opened: _rename_once(opened, name, new_name))
-    return _get_made(warehouse, done["metadata-schema"], f"The branch {name[:64]!r} was renamed, and has been deleted since.")
+    return _get_made(warehouse, done, f"The branch {name[:64]!r} was renamed, and has been deleted since.")
 
 
 def _rename_once(warehouse: Warehouse, name: str, new_name: str) -> dict[str, Any]:
     lake = warehouse.lake
     with connecting(lake) as conn:
         prepare_rename(conn, lake.metadata_schema, new_name)
-    with writing(lake) as conn, _recording(lake, conn) as answer:
-        answer["metadata-schema"] = rename_locked(conn, name, new_name).schema_name
+    with writing(lake) as conn, in_transaction(conn), _recording(lake, conn) as answer:
+        answer |= _identify(rename_locked(conn, name, new_name))
     _log(lake)
     return answer
 
 
-def _get_made(warehouse: Warehouse, schema_name: str, message: str, *, is_tag: bool = False) -> tuple[Branch, str | None]:
-    """Return the branch or tag in that metadata schema as `list_made` does. Raises: NotFound, with this message."""
-    made = next((made for made in list_made(warehouse, is_tag=is_tag) if made[0].schema_name == schema_name), None)
+def _identify(branch: Branch) -> dict[str, Any]:
+    """Return what is stored of a branch with the key of a request: another one may get its name and metadata schema later."""
+    return {"metadata-schema": branch.schema_name, "created-at": branch.created_at.isoformat()}
+
+
+def _get_made(warehouse: Warehouse, done: Mapping[str, Any], message: str, *, is_tag: bool = False) -> tuple[Branch, str | None]:
+    """Return the branch or tag that `_identify` described, as `list_made` does. Raises: NoSuchRef, with this message."""
+    made = next((made for made in list_made(warehouse, is_tag=is_tag) if _identify(made[0]) == done), None)
     if made is None:
-        raise NotFound(message)
+        raise NoSuchRef(message)
     return made
 
 
@@ -199,17 +202,17 @@ def reset(warehouse: Warehouse, asked: RequestContext, name: str) -> tuple[Branc
     def reset_named(opened: Warehouse) -> dict[str, Any]:
         # The branch that has the name now is meant, also if it is renamed while this request waits.
         with reading(opened.lake) as conn:
-            schema_name = get_branch(conn, name).schema_name
-        return _try_often(opened, lambda warehouse: _reset_once(warehouse, schema_name))
+            branch = get_branch(conn, name)
+        return _try_often(opened, lambda warehouse: _reset_once(warehouse, branch))
 
     done = _run(warehouse, asked, reset_named)
-    return _get_made(warehouse, done["metadata-schema"], f"The branch {name[:64]!r} was reset, and has been deleted since.")
+    return _get_made(warehouse, done, f"The branch {name[:64]!r} was reset, and has been deleted since.")
 
 
-def _reset_once(warehouse: Warehouse, schema_name: str) -> dict[str, Any]:
-    answer, key = {"metadata-schema": schema_name}, warehouse.lake.request
+def _reset_once(warehouse: Warehouse, branch: Branch) -> dict[str, Any]:
+    answer, key = _identify(branch), warehouse.lake.request
     with committing(warehouse.lake) as commit:
-        reset_locked(commit.conn, warehouse.lake.metadata_schema, schema_name)
+        reset_locked(commit.conn, warehouse.lake.metadata_schema, branch.schema_name)
         commit.note(None)
         if key is not None:
             note_answer(commit.conn, key, json.dumps(answer))
@@ -287,13 +290,13 @@ def list_names(warehouse: Warehouse) -> set[str]:
 
 
 def list_log(warehouse: Warehouse, ref: str, limit: int, before: int = NEWEST) -> list[LogEntry]:
-    """Return lake snapshots of the lake (`main`) or of a branch, newest first. Raises: NotFound: there is no such branch."""
+    """Return lake snapshots of the lake (`main`) or of a branch, newest first. Raises: NoSuchRef: there is no such branch."""
     with reading(warehouse.lake) as conn:
         return read_log(conn, get_ref_schema(conn, warehouse.lake.metadata_schema, ref), limit, before)
 
 
 def diff_refs(warehouse: Warehouse, old: str, new: str) -> Diff:
-    """Return what `new` has that `old` has not, and the reverse. Raises: NotFound: there is no such branch."""
+    """Return what `new` has that `old` has not, and the reverse. Raises: NoSuchRef: there is no such branch."""
     with reading(warehouse.lake) as conn:
         return read_diff(conn, *(get_ref_schema(conn, warehouse.lake.metadata_schema, name) for name in (old, new)))
 
@@ -340,7 +343,7 @@ def preview_revert(warehouse: Warehouse, request: RevertRequest) -> dict[str, An
 
 
 def revert(warehouse: Warehouse, asked: RequestContext, request: RevertRequest) -> dict[str, Any]:
-    """Revert a lake snapshot of the lake or of a branch, and return what was done. Raises: what `merge` raises; NotFound, BadRequest."""
+    """Revert a lake snapshot of the lake or of a branch, and return what was done. Raises: what `merge` raises; NoSuchRef, BadRequest."""
     return _run(warehouse, asked, lambda opened: _try_often(opened, lambda each: _revert_once(each, request)))
 
 

@@ -21,7 +21,7 @@ from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
+from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeBusy, LakeMoved, PostgresRefused, ServiceUnavailable
 from duckicelake.lake.audit_log import AuditContext
 from duckicelake.lake.bulk_rows import tune_connection
 from duckicelake.lake.install import format_search_path
@@ -49,7 +49,8 @@ CONNECTION_WAIT_S = 5.0
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
 NEW_CONNECTION_TIMEOUT_S = 30.0
-BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
+SET_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '10s'"
+BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; " + SET_LOCK_TIMEOUT.encode()
 
 RETRYABLE_ERRORS = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 ALIVE_ERRORS = (*RETRYABLE_ERRORS, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
@@ -309,9 +310,16 @@ def connecting(lake: Lake) -> Generator[psycopg.Connection]:
 
 @contextmanager
 def in_transaction(conn: psycopg.Connection) -> Generator[None]:
-    """A transaction on a connection of `connecting`; it commits at the end of the block, and an error rolls it back."""
-    with conn.transaction():
-        yield
+    """A transaction, or a savepoint, which an error rolls back; the connection is one of `connecting` or in a transaction of `writing`.
+
+    Raises: LakeBusy: another session held a lock for ten seconds, or waited for one of this transaction
+    """
+    try:
+        with conn.transaction():
+            conn.execute(SET_LOCK_TIMEOUT)
+            yield
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
+        raise LakeBusy("Another session holds what this request changes; nothing was done. Try again.") from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotFound, PostgresRefused, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, Forbidden, NoSuchRef, NotFound, PostgresRefused, ServiceUnavailable, Unsupported
 
 MAX_SECONDS = 60.0
 MAX_BYTES = 32 * 1024**2
@@ -24,7 +24,7 @@ REFUSED = 3
 """The exit code of a process that wrote an error instead of a difference."""
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 """What the process gets of the server's environment, which holds secrets, beside what is set there for libpq (`PG…`)."""
-REFUSALS = {each.__name__: each for each in (BadRequest, Forbidden, NotFound, PostgresRefused, Unsupported)}
+REFUSALS = {each.__name__: each for each in (BadRequest, Forbidden, NoSuchRef, NotFound, PostgresRefused, Unsupported)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,9 @@ def select_younger(table: CheckedTable) -> Affected:
 
 
 def select_double_partitions(table: CheckedTable) -> Affected:
-    """Return the columns of the Iceberg type double by whose values files are or were partitioned, by DuckDB or a client."""
-    parted = {row.column_id for row in table.state.partitions if row.transform == IDENTITY}
+    """Return the columns of the type double by whose values live files may be partitioned, by DuckDB or a client."""
+    live = (row for row in table.state.partitions if row.end_snapshot is None or row.end_snapshot > table.oldest_row)
+    parted = {row.column_id for row in live if row.transform == IDENTITY}
     for note in table.state.notes.specs:
         parted |= {field["source-id"] for field in json.loads(note.json) if field["transform"] == IDENTITY and not note.is_removed}
     return [row for row in select_types(DOUBLES, table) if row.column_id in parted]
@@ -142,7 +143,7 @@ def list_columns(table: CheckedTable, affected: Affected) -> list[str]:
 
 
 IDENTITY = "identity"
-DOUBLES = ("float64", "int128", "uint128")
+DOUBLES = ("float64",)
 UNSIGNED = {"uint8": "INTEGER", "uint16": "INTEGER", "uint32": "BIGINT"}
 TIMES = {"time": "VARCHAR", "timetz": "VARCHAR"}
 NANOSECONDS = {"timestamp_ns": "TIMESTAMP"}

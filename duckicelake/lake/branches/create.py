@@ -1,6 +1,7 @@
 """Creation of a branch: one transaction that takes a spare or makes its relations, and then takes the lake's lock to fill them.
 
-`commands.branches` calls it, and `catalog.repositories` on a worker thread of the server, both on a connection that is in no transaction.
+`commands.branches` calls it on a connection that is in no transaction. `catalog.repositories` calls its two parts on a worker thread of the
+server: the second is in the transaction that claims the key of a request.
 The server also creates a tag when a client reads a lake snapshot by its id. The lock is given up and taken again if it is not granted in
 time, so main's commits do not wait for it. Before, transactions of their own add what branches need to the lake's schema, if it is missing,
 and drop the schemas of deleted branches. `commands.prepare` calls `remove_repository` for `duckicelake init --remove`, which takes away
@@ -18,7 +19,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import AlreadyExists, BadRequest, ServiceUnavailable
+from duckicelake.errors import AlreadyExists, BadRequest, LakeBusy, ServiceUnavailable
 from duckicelake.lake.branches.layout import (
     FOLDER,
     NO_DATA_FILE,
@@ -107,7 +108,7 @@ def create_branch(conn: psycopg.Connection, lake_schema: str, request: BranchReq
     """Create a branch of the lake in that schema, all or nothing, and return it.
 
     Raises: AlreadyExists: there is a branch of that name. BadRequest: the name, the parent or the snapshot cannot be used
-            ServiceUnavailable: the lake is never idle
+            ServiceUnavailable: the lake is never idle. LakeBusy: the parent was deleted, or the lake migrated, meanwhile
     """
     prepare_creation(conn, lake_schema, request, tries)
     return create_prepared(conn, lake_schema, request, tries)
@@ -240,9 +241,9 @@ class _Claim:
 
     @classmethod
     def prepare(cls, conn: psycopg.Connection, lake_schema: str, request: BranchRequest, parent: Branch | None) -> "_Claim":
-        """Create everything that needs no lock of the lake. Raises: BadRequest: the parent has just been deleted"""
+        """Create everything that needs no lock of the lake. Raises: LakeBusy: the parent has just been deleted or merged"""
         if parent is not None and lock_branch(conn, parent) != parent.number:
-            raise BadRequest(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
+            raise LakeBusy(f"The branch {parent.name!r} has just been deleted or merged. Try again, or name another one.")
         lake_format = read_format(conn, lake_schema)
         number, paths_row = assign_number(conn), conn.execute(SELECT_PATHS).fetchone()
         assert paths_row is not None
@@ -323,7 +324,7 @@ def _fill(conn: psycopg.Connection, claim: _Claim) -> Branch:
     conn.execute(LOCK_MEMBERS.format(**identifiers))
     conn.execute(CHANGE_SETTINGS.format(**identifiers))
     if read_format(conn, claim.schemas.repository) is not claim.lake_format:
-        raise BadRequest("The lake has just been migrated to another version of DuckLake. Try again.")
+        raise LakeBusy("The lake has just been migrated to another version of DuckLake. Try again.")
     # A branch that was merged while the relations were made may have got a newer number. The folders keep the old one.
     claim = replace(claim, number=raise_number(conn, claim.schemas.repository, claim.source, claim.number))
     fork = _read_fork(conn, claim)

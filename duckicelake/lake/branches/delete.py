@@ -1,8 +1,9 @@
 """Deletion of a branch: what it alone reaches is scheduled on its lake, whose clean-up removes it.
 
-`catalog.repositories` and `commands.branches` call it on a connection that is in no transaction. The branch's audit lines move to the lake,
-and its schema is dropped afterwards, when no session uses it: the rights of read-only accounts and their sessions end. Nothing is removed
-from the object store here. Servers also note here, on worker threads, which automatic tags they show.
+`commands.branches` calls it on a connection that is in no transaction, `catalog.repositories` in the one that claims the key of a request.
+The branch's audit lines move to the lake, and its schema is dropped afterwards, when no session uses it: the rights of read-only accounts
+and their sessions end. Nothing is removed from the object store here. Servers also note here, on worker threads, which automatic tags
+they show.
 """
 
 from dataclasses import replace
@@ -83,11 +84,11 @@ def delete_branch(conn: psycopg.Connection, lake_schema: str, name: str, *, is_t
 def delete_found(conn: psycopg.Connection, branch: Branch) -> int:
     """Delete a branch or tag in the caller's transaction and return its number, by which `drop_deleted` drops its schema afterwards.
 
-    The search path is the lake's. Raises: BadRequest: it has just been deleted
+    The search path is the lake's. Raises: BadRequest: it has just been deleted or renamed
     """
-    number = lock_branch(conn, branch)
-    if number is None:
-        raise BadRequest(f"{'Tag' if branch.is_tag else 'Branch'} does not exist: {branch.name!r}. It has just been deleted.")
+    number, found = lock_branch(conn, branch), find_branch(conn, branch.name)
+    if number is None or found is None or found.schema_name != branch.schema_name:
+        raise BadRequest(f"{'Tag' if branch.is_tag else 'Branch'} does not exist: {branch.name!r}. It has just been deleted or renamed.")
     # A merge that went on meanwhile has given the branch another number.
     _schedule(conn, replace(branch, number=number))
     return number

@@ -244,7 +244,7 @@ SELECT_MERGED = sql.SQL("SELECT key FROM {p}.iceberg_setting WHERE starts_with(k
 def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> PlannedMerge:
     """Return what a merge would do; nothing is locked or written.
 
-    Raises: NotFound: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before,
+    Raises: NoSuchRef: there is no such branch. BadRequest: this cannot be asked for. Unsupported: part of the branch was merged before,
             or another version made it
     """
     if request.strategy not in STRATEGIES:
@@ -273,7 +273,7 @@ def plan_merge(conn: psycopg.Connection, lake_schema: str, request: MergeRequest
 
 
 def _get_sides(conn: psycopg.Connection, lake_schema: str, request: MergeRequest) -> MergeSides:
-    """Return the sides of a merge. Raises: NotFound, BadRequest: these two are not merged with each other."""
+    """Return the sides of a merge. Raises: NoSuchRef, BadRequest: these two are not merged with each other."""
     if request.into == MAIN:
         return MergeSides(get_branch(conn, request.name), None, False)
     into = get_branch(conn, request.into)

@@ -14,7 +14,7 @@ from functools import cache
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import AlreadyExists, BadRequest, LakeBusy, NotFound, Unsupported
+from duckicelake.errors import AlreadyExists, BadRequest, LakeBusy, NoSuchRef, Unsupported
 from duckicelake.lake.branches.layout import name_inlined, read_format
 from duckicelake.lake.install import format_search_path, read_script
 from duckicelake.lake.lake_format import LakeFormat
@@ -87,24 +87,24 @@ def find_branch(conn: psycopg.Connection, name: str) -> Branch | None:
 
 
 def get_branch(conn: psycopg.Connection, name: str) -> Branch:
-    """Return the branch of exactly that name. Raises: NotFound: there is none. BadRequest: it is a tag"""
+    """Return the branch of exactly that name. Raises: NoSuchRef: there is none. BadRequest: it is a tag"""
     branch = find_branch(conn, name)
     # Rights are granted on names with their case, and clients address a branch by it.
     if branch is None or branch.name != name:
-        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
+        raise NoSuchRef(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches.")
     if branch.is_tag:
         raise BadRequest(f"{name!r} is a tag, which never changes. Name a branch.")
     return branch
 
 
 def get_ref_schema(conn: psycopg.Connection, lake_schema: str, name: str) -> str:
-    """Return the metadata schema of the lake or of one of its branches. Raises: NotFound: there is no branch of that name."""
+    """Return the metadata schema of the lake or of one of its branches. Raises: NoSuchRef: there is no branch of that name."""
     if name == MAIN:
         return lake_schema
     conn.execute(format_search_path(lake_schema))
     branch = find_branch(conn, name)
     if branch is None:
-        raise NotFound(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches; {MAIN!r} is the lake itself.")
+        raise NoSuchRef(f"Branch does not exist: {name[:64]!r}. `duckicelake branch list` lists the branches; {MAIN!r} is the lake itself.")
     return branch.schema_name
 
 
@@ -288,7 +288,7 @@ UPDATE_NAME = sql.SQL("UPDATE iceberg_branch SET name = %(name)s WHERE number = 
 def rename_branch(conn: psycopg.Connection, lake_schema: str, name: str, new_name: str) -> Branch:
     """Give a branch another name, on a connection that is in no transaction, and return it. Its schema, folders and ids stay.
 
-    Raises: NotFound: there is no such branch. BadRequest: it is a tag, or the new name cannot be used. AlreadyExists: the name is taken
+    Raises: NoSuchRef: there is no such branch. BadRequest: it is a tag, or the new name cannot be used. AlreadyExists: the name is taken
     """
     prepare_rename(conn, lake_schema, new_name)
     with conn.transaction():
@@ -316,7 +316,7 @@ def rename_locked(conn: psycopg.Connection, name: str, new_name: str) -> Branch:
         number = lock_branch(conn, branch)
         # Another session may have given the name away, or deleted the branch.
         if number is None or get_branch(conn, name).schema_name != branch.schema_name:
-            raise NotFound(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
+            raise NoSuchRef(f"Branch does not exist: {name[:64]!r}. It has just been deleted or renamed.")
         conn.execute(UPDATE_NAME, {"name": new_name, "number": number})
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists(f"Branch or tag already exists: {new_name!r}. Delete or rename it first, or choose another name.") from error

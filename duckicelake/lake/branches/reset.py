@@ -8,7 +8,7 @@ import time
 
 import psycopg
 
-from duckicelake.errors import BadRequest, LakeBusy, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, LakeBusy, NoSuchRef, ServiceUnavailable, Unsupported
 from duckicelake.lake.branches.changes import read_changes
 from duckicelake.lake.branches.merge import LOCK_BOTH, list_branch_tokens, list_main_tokens
 from duckicelake.lake.branches.merge_write import read_head
@@ -22,7 +22,7 @@ def reset_branch(conn: psycopg.Connection, lake_schema: str, name: str, tries: i
 
     The branch is the one that has the name when this function is called, also if it is renamed while the reset waits.
 
-    Raises: NotFound: there is no such branch. BadRequest: it is a tag
+    Raises: NoSuchRef: there is no such branch. BadRequest: it is a tag
             Unsupported: branches or tags were made of it, or another version made it
             ServiceUnavailable: the lake or the branch is never idle
     """
@@ -55,7 +55,7 @@ def reset_locked(conn: psycopg.Connection, lake_schema: str, schema_name: str) -
 def _get_branch_in(conn: psycopg.Connection, schema_name: str) -> Branch:
     branch = find_branch_in(conn, schema_name)
     if branch is None:
-        raise NotFound(f"The branch in the schema {schema_name!r} has just been deleted.")
+        raise NoSuchRef(f"The branch in the schema {schema_name!r} has just been deleted.")
     return branch
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NotFound, ServiceUnavailable
+from duckicelake.errors import BadRequest, LakeBusy, MergeConflicts, NoSuchRef, ServiceUnavailable
 from duckicelake.lake.branches.changes import PLACEHOLDER, get_table_id
 from duckicelake.lake.branches.layout import (
     KINDS,
@@ -109,7 +109,7 @@ def revert_locked(conn: psycopg.Connection, lake_schema: str, request: RevertReq
     """Revert a lake snapshot in the caller's transaction, which commits; the search path is the lake's afterwards.
 
     Raises: MergeConflicts: something stands against it. LakeBusy: others hold a lock that is needed
-            NotFound: there is no such branch or snapshot. BadRequest: it changed nothing, or `ref` is a tag
+            NoSuchRef: there is no such branch or snapshot. BadRequest: it changed nothing, or `ref` is a tag
     """
     conn.execute(format_search_path(lake_schema))
     member = lake_schema
@@ -296,7 +296,7 @@ class _Reverting:
     def _read_kinds(self) -> dict[int, set[str]]:
         row = self._conn.execute(SELECT_REVERTED, self._ids).fetchone()
         if row is None:
-            raise NotFound(
+            raise NoSuchRef(
                 f"Snapshot does not exist on {self._request.ref!r}: {self._request.snapshot_id}; it has expired, or was never made."
             )
         if not row[1]:

@@ -46,7 +46,10 @@ def find_outcome(conn: psycopg.Connection, request: RequestKey) -> RequestOutcom
 
 
 DELETE_OLD = """
-DELETE FROM iceberg_idempotency WHERE created_at < statement_timestamp() - interval '1 hour'
+DELETE FROM iceberg_idempotency
+ WHERE key IN (SELECT key FROM iceberg_idempotency WHERE created_at < statement_timestamp() - interval '1 hour'
+               -- Skip keys that another request is deleting: it may wait for the lake's lock, which this one may hold.
+               FOR UPDATE SKIP LOCKED)
 """
 
 INSERT_OUTCOME = """

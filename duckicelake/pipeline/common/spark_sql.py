@@ -263,7 +263,10 @@ def format_create(name: str, columns: str, partitions: Iterable[PartitionTerm] =
 
 
 def format_variant(value: str) -> str:
-    """Return a text that is the same for two variants just when their types and values are, which Spark does not compare; NULL for NULL."""
+    """Return a text that is the same for two variants just when their types and values are, which Spark does not compare; NULL for NULL.
+
+    In an array of values of different types a date and its text, or binary and its base64 text, are the same.
+    """
     return f"concat(schema_of_variant({value}), to_json({value}))"
 
 

@@ -81,10 +81,18 @@ def test_a_repeated_request_makes_and_deletes_once(lake: FreshLake) -> None:
         make, tag = send("POST", BRANCHES, '{"name": "dev"}'), send("POST", TAGS, '{"name": "v1", "from": "dev"}')
         assert (make(), tag()) == (make(), tag())
         assert send("POST", BRANCHES, '{"name": "dev"}')()[0] == 409
+        refused = [send("DELETE", f"{BRANCHES}/late"), send("POST", f"{BRANCHES}/late/rename", '{"name": "x"}')]
+        refused.append(send("POST", f"{BRANCHES}/late/reset"))
+        assert [each()[0] for each in refused] == [404] * 3
+        late = send("POST", BRANCHES, '{"name": "late"}')
+        assert late()[0] == 200
+        assert [each()[0] for each in refused] == [404] * 3, "a copy that comes late does nothing to a branch that was made since"
+        assert send("DELETE", f"{BRANCHES}/late")()[0] == 204
         delete, delete_tag = send("DELETE", f"{BRANCHES}/dev"), send("DELETE", f"{TAGS}/v1")
         assert (delete_tag(), delete()) == ((204, None), (204, None))
         assert make()[0] == 404, "it was made, and has been deleted"
         assert send("POST", BRANCHES, '{"name": "dev"}')()[0] == 200
+        assert make()[0] == 404, "the branch of that name is another one"
         assert (delete_tag(), delete()) == ((204, None), (204, None)), "the new branch of that name stays"
         assert [each["name"] for each in server.get(BRANCHES).json["branches"]] == ["dev"]
         collect = send("POST", "/management/v1/repositories/lake/gc")
@@ -93,6 +101,8 @@ def test_a_repeated_request_makes_and_deletes_once(lake: FreshLake) -> None:
         assert lines == [
             ("createBranch", ["branch:dev"]),
             ("createTag", ["branch:v1"]),
+            ("createBranch", ["branch:late"]),
+            ("deleteBranch", ["branch:late"]),
             ("deleteTag", ["branch:v1"]),
             ("deleteBranch", ["branch:dev"]),
             ("createBranch", ["branch:dev"]),
