@@ -52,7 +52,7 @@ def test_every_member_agrees_at_every_snapshot(share: Block, sessions: Sessions)
     prove_share(share, sessions)
 
 
-@pytest.mark.whole
+@pytest.mark.long
 @EACH_SHARE
 def test_every_member_agrees_when_pyiceberg_writes_too(share: Block, sessions: Sessions) -> None:
     """The same, while PyIceberg commits to each member between DuckDB's steps."""

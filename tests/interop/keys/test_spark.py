@@ -30,6 +30,7 @@ WRITES = (
 )
 
 
+@pytest.mark.long
 def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded, spark: Spark) -> None:
     """With what the catalog hands out alone; each refusal says why, and nothing is changed."""
     name, truth = add_spark(spark, guarded, "reader"), guarded.lake.duckdb()
