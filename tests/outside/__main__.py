@@ -40,6 +40,7 @@ def main() -> int:
         verdict = judge(results, read_expected(suite))
         sys.stdout.write(format_summary(suite, results, verdict))
         if options.results is not None:
+            options.results.mkdir(parents=True, exist_ok=True)
             written = {test: [result.outcome, result.reason] for test, result in sorted(results.items())}
             (options.results / f"{suite}.json").write_text(json.dumps(written, indent=1))
         status |= bool(verdict.unexpected or verdict.mended)
