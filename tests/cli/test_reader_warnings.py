@@ -38,6 +38,9 @@ def test_a_lake_that_every_reader_reads_has_no_warnings(lake: FreshLake, tmp_pat
         conn.execute("CREATE TABLE t AS SELECT i::INTEGER AS i, i::VARCHAR AS s, TIMESTAMP '2026-01-01' AS moment FROM range(30) r(i)")
         conn.execute("ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 42; UPDATE t SET d = d")
         conn.execute("CREATE TABLE parted (x DOUBLE, f FLOAT); ALTER TABLE parted SET PARTITIONED BY (f)")
+        conn.execute("CREATE TABLE huge (x HUGEINT); ALTER TABLE huge SET PARTITIONED BY (x)")
+        conn.execute("CREATE TABLE was (x DOUBLE); ALTER TABLE was SET PARTITIONED BY (x); INSERT INTO was SELECT 1 FROM range(30)")
+        conn.execute("ALTER TABLE was RESET PARTITIONED BY; UPDATE was SET x = x")
         conn.execute("CREATE TABLE empty (i INTEGER); ALTER TABLE empty ADD COLUMN d INTEGER DEFAULT 42")
     assert look(lake, tmp_path) == []
 
